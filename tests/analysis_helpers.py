@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pate_tf.accounting.mechanisms import PermuteAndFlip
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.analysis.vote_sources import read_ledgers
 from pate_tf.cli import analysis_command, command_line
 from pate_tf.core.sensitive import VoteCounts
@@ -21,7 +21,7 @@ REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
 GOLDEN = json.loads((REPOSITORY / "tests" / "accounting" / "golden.json").read_text())
 SCRIPT = REPOSITORY / "analysis.py"
 DELTA = 1e-5
-MECHANISM = PermuteAndFlip(gamma=0.05)
+MECHANISM = LaplaceNoisyMax(gamma=0.05)
 
 
 def golden_counts(name, num_queries=100):

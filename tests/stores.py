@@ -4,7 +4,7 @@ import hashlib
 import secrets
 
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.accounting.mechanisms import PermuteAndFlip
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.ledger import Ledger
 from pate_tf.silos.roster import Policy
 from pate_tf.silos.silo import SiloAccount
@@ -19,7 +19,7 @@ def query(number):
 class LedgerStore:
     """A ledger of one ensemble."""
 
-    charge = PermuteAndFlip(gamma=0.05)
+    charge = LaplaceNoisyMax(gamma=0.05)
 
     def open(self, folder, **settings):
         return Ledger.open(folder, ensemble_digest="ab" * 32, delta=1e-5, **settings)

@@ -19,12 +19,7 @@ import pate_tf
 from benchmarks.harness import DELTA, separate_registry
 from benchmarks.instead import dp_sgd, private_knn
 from benchmarks.instead.problem import LEARNED, WAVELETS, Array, Problem
-from pate_tf.accounting.mechanisms import (
-    GaussianHistogram,
-    GaussianNoisyMax,
-    Mechanism,
-    StabilityGate,
-)
+from pate_tf.accounting.mechanisms import GaussianHistogram, GaussianNoisyMax, Mechanism
 from pate_tf.accounting.noisy_training import noise_for
 from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool, PoolLabels
@@ -234,7 +229,7 @@ def library(
     """
     data, seed = problem.data, problem.seed + repetition
     with separate_registry() as place, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a gate without a label
+        warnings.simplefilter("ignore", UserWarning)  # labels may all be withheld
         if by_votes:
             # A copy has a ledger of its own.
             source = pate_tf.Teachers.load(shutil.copytree(folder, place / "run"))
@@ -286,7 +281,6 @@ METHODS: Mapping[str, Method] = {
         run=functools.partial(linear, is_trained=True, with_student=True),
     ),
     "library_histogram": _by_votes("Gaussian histogram", GaussianHistogram),
-    "library_gate": _by_votes("stability gate", StabilityGate),
     "library_noisy_max": _by_votes("Gaussian noisy max", GaussianNoisyMax),
     "library_networks": Method(
         title="pate_tf, 250 networks",

@@ -174,7 +174,7 @@ class Laboratory:
             data, truth = self.data(dataset), self.truth(dataset)
             pool_size, seed = len(data.pool), self.measurements.seed + queries.repetition
             with separate_registry() as folder, warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # a gate without a label
+                warnings.simplefilter("ignore", UserWarning)  # labels may all be withheld
                 teachers = pate_tf.Teachers.from_votes(
                     self.votes(queries.ensemble)[:, :pool_size], directory=folder / "run"
                 )

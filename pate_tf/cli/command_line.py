@@ -557,7 +557,6 @@ def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | 
 # The flags of `--mechanism` and its parameters, from the registry of mechanisms.
 
 
-SHARED = ("epsilon",)  # a gate's epsilon is that of the release
 DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # as in the first release
 
 
@@ -573,8 +572,7 @@ def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> No
         flags.DEFINE_float(
             "lap_scale",
             None,
-            "Scale b of the noise, in votes: Lap(b), or gamma = 1/b for the other mechanisms with "
-            f"a gamma. Default: {DEFAULTS['lap_scale']:g}.",
+            f"Scale b of Laplace noise Lap(b), in votes. Default: {DEFAULTS['lap_scale']:g}.",
         )
         shown_in_help("lap_scale", "mechanisms", advanced=True)
 
@@ -591,7 +589,7 @@ def given() -> list[str]:
     """Returns the names of the parameters' flags that were given."""
     tables = map(parameters, base.offered().values())
     names = dict.fromkeys(name for table in tables for name in table.values())
-    return [name for name in names if name not in SHARED and FLAGS[name].value is not None]
+    return [name for name in names if FLAGS[name].value is not None]
 
 
 def chosen_kind() -> type[Mechanism]:

@@ -7,26 +7,18 @@ fits, and refuses labels that are not expected to be worth their cost.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import Any, Final
 
 from pate_tf.accounting.charge import profile_counts
 from pate_tf.accounting.composition import check_pure
-from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGateOrHistogram
+from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism
 from pate_tf.core import checks
 from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.models.ridge import RIDGE
-from pate_tf.planning.comparison import (
-    ALWAYS_CHOSEN,
-    LARGE_BATCH,
-    LEAST_ACCURACY,
-    Plan,
-    PlanSettings,
-    compared,
-)
+from pate_tf.planning.comparison import ALWAYS_CHOSEN, Plan, PlanSettings, compared
 from pate_tf.planning.forecast import ENCODER_HELPS, TEXT_ENCODER_HELPS, compared_in_words
 from pate_tf.planning.plan_of_sums import SumsOption, accuracy_without_noise
 from pate_tf.planning.release_settings import (
@@ -42,6 +34,7 @@ from pate_tf.planning.release_settings import (
 from pate_tf.postprocessing.regression import MOST_QUERIES
 from pate_tf.queries.strategies import STRATEGIES, QueryConfig, check_queries, recommended
 from pate_tf.release.noise import check_drawable
+from pate_tf.release.votes import check_sums
 from pate_tf.representations.catalogue import (
     IMAGES,
     KINDS,
@@ -72,7 +65,9 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         queries = dataclasses.replace(settings.queries, strategy=None)
         settings = dataclasses.replace(settings, queries=queries)
     method = _named_method(known, settings)
-    if settings.budget.epsilon is None:
+    if method == PATE and known.pool.dataset.target != CLASS:
+        plan = _plan_of_predictions(settings, _voters(known, settings), known)
+    elif settings.budget.epsilon is None:
         plan = _plan_of_given_noise(settings, _voters(known, settings), known)
     elif method == FEATURE_SUMS:
         plan = SumsOption(known, settings, reporting).plan()
@@ -128,13 +123,6 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
     """Returns the method that settings name, or the only one there is; else `AUTO`."""
     method = settings.method
     has_owners = known.unit == "owner"
-    if known.pool.dataset.target != CLASS:
-        if method == PATE or known.voters is not None or settings.budget.epsilon is None:
-            raise ValueError(
-                f"method: teachers vote for classes, and target {known.pool.dataset.target} is "
-                f"none; use method feature_sums with an epsilon"
-            )
-        return FEATURE_SUMS
     if method == AUTO:
         if known.voters is not None or settings.budget.epsilon is None:
             method = PATE
@@ -142,6 +130,8 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
             method = FEATURE_SUMS
         elif settings.mechanism is not None or settings.queries.num_queries is not None:
             method = PATE
+        elif known.pool.dataset.target != CLASS:
+            method = FEATURE_SUMS
     if method == PATE and not known.pool:
         raise ValueError(
             "public: expected public records with method pate, whose teachers label them, got none"
@@ -221,9 +211,40 @@ def _plan_of_given_noise(
         raise ValueError("mechanism: give one with its noise, or an epsilon")
     number = DEFAULT_NUM_QUERIES if given.num_queries is None else given.num_queries
     strategy = given.strategy or recommended(
-        mechanism.query_strategy, known.pool.dataset, number, is_whole_pool=voters.covers_pool
+        known.pool.dataset, number, is_whole_pool=voters.covers_pool
     )
     return _checked(settings, mechanism, number, strategy, voters, known.pool)
+
+
+def _plan_of_predictions(
+    settings: ReleaseSettings, voters: Electorate, known: Known
+) -> ReleasePlan:
+    """Returns the plan of noisy sums of what teachers predict: numbers or several labels.
+
+    A linear function is learned from all sums together. Twice as many queries double the variance
+    of the noise on each, so all of the pool is asked about, as far as one regression takes it.
+
+    Raises:
+        ValueError: if another mechanism or a strategy that propagates classes is named.
+    """
+    given = settings.queries
+    mechanism = settings.mechanism or GaussianHistogram
+    check_sums(mechanism)
+    number = given.num_queries or min(len(known.pool), MOST_QUERIES)
+    reason = None
+    if isinstance(mechanism, type):
+        stated = PlanSettings(known=dataclasses.replace(known, num_records=None), release=settings)
+        target = dataclasses.replace(stated.target, num_queries=number)
+        mechanism = GaussianHistogram.for_target(target, profile_counts(1, 2, DEFAULT_MARGIN))
+        reason = f"The noise is the least that {number:,} queries within epsilon need."
+    strategy = given.strategy or ("random" if voters.covers_pool else "first")
+    checks.one_of(("random", "first"), query_strategy=strategy)  # others propagate classes
+    description = (
+        f"{mechanism.summary()}, {number:,} queries by {strategy}. No forecast: it is not known "
+        f"beforehand how well teachers predict."
+    )
+    facts = {"reason": reason, "description": description}
+    return _checked(settings, mechanism, number, strategy, voters, known.pool, **facts)
 
 
 def _checked(
@@ -267,14 +288,8 @@ def stated_of_votes(settings: ReleaseSettings, voters: Electorate, known: Known)
     """
     if not voters.is_planned:  # they learned from what there was
         known = dataclasses.replace(known, num_records=None)
-    # Teachers agree on all of a batch as often as not where each is right on all of it with that
-    # probability.
-    measured = accuracy_without_noise(known.pool)
-    return PlanSettings(
-        known=known,
-        release=dataclasses.replace(settings, num_teachers=voters.num_teachers),
-        may_agree=measured is None or measured.high**LARGE_BATCH >= LEAST_ACCURACY,
-    )
+    release = dataclasses.replace(settings, num_teachers=voters.num_teachers)
+    return PlanSettings(known=known, release=release)
 
 
 def _plan_of_votes(
@@ -322,26 +337,17 @@ def _plan_of_votes(
 #
 # Where teachers are linear on features of the pool, and a student learns from the whole pool, the
 # noisy counts of all queries together say more of the pool than labels of few of them
-# (`pate_tf.postprocessing.regression`). So there are many queries, each with more noise. Where
-# that noise is heavy, labels without any come first: of medoids, on which teachers may all agree.
+# (`pate_tf.postprocessing.regression`). So there are many queries, each with more noise.
 
 QUERIES_OF_CLASS: Final = 20
-GATED_OF_CLASS: Final = 10
-# Standard deviation of the noise, over the teachers: above the first, counts say too little and
-# other mechanisms are compared; below the second, counts say nearly as much as labels without
-# noise, and the gate is not worth its fraction of epsilon.
+# Standard deviation of the noise, over the teachers. Above it counts say too little, and mechanisms
+# are compared.
 MOST_RELATIVE_NOISE: Final = 1 / 2
-LEAST_RELATIVE_NOISE: Final = 1 / 10
-TOGETHER: Final = (
-    "What a student learns is computed from all counts together. So single labels need not be "
-    "right: of teachers that are linear on features of the pool, more inputs with more noise say "
-    "more than few with little."
+ALL_COUNTS: Final = (
+    "All noisy counts are released, of one input of each cluster. What a student learns is "
+    "computed from all counts together. So single labels need not be right: of teachers that are "
+    "linear on features of the pool, more inputs with more noise say more than few with little."
 )
-WITHOUT_NOISE: Final = (
-    "Labels are released without noise if teachers agree on all of these queries, which are "
-    f"medoids of dense clusters; else all noisy counts are. {TOGETHER}"
-)
-ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluster. {TOGETHER}"
 
 
 def joint_plan(stated: PlanSettings) -> PlanSettings | None:
@@ -350,43 +356,30 @@ def joint_plan(stated: PlanSettings) -> PlanSettings | None:
     Settings of a comparison with mechanism, number of queries, strategy and purpose.
 
     There are none at delta 0, where noise would exceed half of the teachers, there are too many
-    queries, or a mechanism is named that does not release all counts.
+    queries, or a mechanism or strategy is named that does not fit.
 
     Args:
         stated: what they may cost, and how many teachers, classes and public inputs there are. A
-            mechanism, number of queries or strategy that was named is taken.
+            number of queries that was named is taken.
     """
     wishes = stated.release.queries
-    kind = stated.release.mechanism
-    num_teachers = stated.num_teachers
-    num_classes = stated.known.num_classes
-
-    def number(of_class: int) -> int:
-        most = min(of_class * num_classes, stated.known.pool_size, MOST_QUERIES)
-        return most if wishes.num_queries is None else wishes.num_queries
-
-    def relative_noise(mechanism: type[Mechanism], num_queries: int) -> float:
-        planned = dataclasses.replace(stated.target, num_queries=num_queries)
-        assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
-        return mechanism.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
-
-    most = number(QUERIES_OF_CLASS)
-    if kind not in (None, GaussianHistogram) or not stated.target.delta or most > MOST_QUERIES:
+    num_queries = wishes.num_queries
+    if num_queries is None:
+        of_classes = QUERIES_OF_CLASS * stated.known.num_classes
+        num_queries = min(of_classes, stated.known.pool_size, MOST_QUERIES)
+    fits = (
+        stated.release.mechanism in (None, GaussianHistogram)
+        and wishes.strategy in (None, "diverse")
+        and stated.target.delta > 0.0
+        and num_queries <= MOST_QUERIES
+    )
+    if not fits:
         return None
-    plans = list[tuple[type[Mechanism], int, str, str]]()
-    if (
-        kind is None
-        and wishes.strategy in (None, "medoids")
-        and relative_noise(GaussianHistogram, number(GATED_OF_CLASS)) > LEAST_RELATIVE_NOISE
-    ):
-        gated = number(GATED_OF_CLASS)
-        plans.append((StabilityGateOrHistogram, gated, "medoids", WITHOUT_NOISE))
-    if wishes.strategy in (None, "diverse"):
-        plans.append((GaussianHistogram, most, "diverse", ALL_COUNTS))
-    for mechanism, num_queries, strategy, purpose in plans:
-        with contextlib.suppress(ValueError):  # too few teachers for it
-            if relative_noise(mechanism, num_queries) <= MOST_RELATIVE_NOISE:
-                queries = dataclasses.replace(wishes, num_queries=num_queries, strategy=strategy)
-                release = dataclasses.replace(stated.release, mechanism=mechanism, queries=queries)
-                return dataclasses.replace(stated, release=release, purpose=purpose)
-    return None
+    target = dataclasses.replace(stated.target, num_queries=num_queries)
+    assumed = profile_counts(stated.num_teachers, stated.known.num_classes, DEFAULT_MARGIN)
+    sigma = GaussianHistogram.for_target(target, assumed).sigma
+    if sigma > MOST_RELATIVE_NOISE * stated.num_teachers:
+        return None
+    queries = dataclasses.replace(wishes, num_queries=num_queries, strategy="diverse")
+    release = dataclasses.replace(stated.release, mechanism=GaussianHistogram, queries=queries)
+    return dataclasses.replace(stated, release=release, purpose=ALL_COUNTS)

@@ -28,11 +28,9 @@ from pate_tf.accounting.mechanisms import (
     LaplaceClusterCounts,
     LaplaceNoisyMax,
     Mechanism,
-    PermuteAndFlip,
-    StabilityGate,
     base,
 )
-from pate_tf.accounting.mechanisms.base import MECHANISMS, ReleasesFeatureSums, Target
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
 from pate_tf.core import checks
 from pate_tf.core.public import cluster_numbers
@@ -58,19 +56,16 @@ from pate_tf.planning.release_settings import (
     PublicNumbers,
     ReleaseSettings,
 )
-from pate_tf.queries.strategies import QUERIES_A_CLASS, QueryWishes
+from pate_tf.queries.strategies import QueryWishes
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
 
 WIDTH: Final = 96
 NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
 GOOD_SHARE: Final = 0.95
-# Of a batch that is charged once: each query more may be the one on which teachers disagree.
-LARGE_BATCH: Final = 50
 # Mechanisms whose correct labels differ by less than this fraction of the queries are equally good.
 EQUALLY_GOOD: Final = 0.005
 ALWAYS_CHOSEN: Final = 1.0 - EQUALLY_GOOD  # accuracy of feature sums, whatever votes promise
-# Calibrated in no time, and near the best of those that are not.
-_QUICK: Final = (GaussianHistogram, PermuteAndFlip, StabilityGate)
+# Calibrated in no time, and near the mechanism that is not.
 _SURROGATES: Final[dict[type[Mechanism], type[Mechanism]]] = {
     GaussianNoisyMax: GaussianHistogram,
     ConfidentGaussianNoisyMax: GaussianHistogram,
@@ -120,13 +115,11 @@ class PlanSettings:
     Attributes:
         known: numbers of records, classes and public inputs, and what is protected.
         release: epsilon, delta and wishes: mechanism, queries, margin and number of teachers.
-        may_agree: whether teachers may agree on all of a batch.
         purpose: why noisy counts are learned from together, if they are.
     """
 
     known: PublicNumbers
     release: ReleaseSettings
-    may_agree: bool = True
     purpose: str = ""
 
     def __post_init__(self) -> None:
@@ -198,38 +191,30 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
     )
 
 
-def planned_num_queries(settings: PlanSettings, kinds: Sequence[type[Mechanism]]) -> int:
+def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
     """Returns the number of queries with most correct labels, of which nearly all are correct.
 
     Of 10, 20, 50 and so on up to 1,000: the one with most expected correct labels among those of
-    which some mechanism labels 95 % correctly even in the worst case of `MARGINS`; else among those
-    of which it does at half the margin, then as assumed; else the one with the largest fraction. A
-    mechanism that labels whole batches is asked for five a class, or 50, at most, and counts only
-    where nearly all labels arrive in the worst case.
+    which the mechanism labels 95 % correctly even in the worst case of `MARGINS`; else among those
+    of which it does at half the margin, then as assumed; else the one with the largest fraction.
     """
     limit = min(settings.known.pool_size, NUMBERS[-1])
     numbers = [number for number in NUMBERS if number <= limit] or [limit]
-    batch = max(LARGE_BATCH, QUERIES_A_CLASS * settings.known.num_classes, numbers[0])
     best = numbers[0]
     best_utility = (0, 0.0)
-    for kind in (_SURROGATES.get(kind, kind) for kind in kinds):
-        for number in numbers:
-            if kind.charged_per_batch and number > batch:
-                continue
-            try:
-                outlooks = planned_candidate(kind, settings, number).outlooks
-            except ValueError:  # it can't be planned for; who compares them says why
-                continue
-            good = GOOD_SHARE * number
-            if kind.charged_per_batch and outlooks[-1].expected_labels < good:
-                continue
-            is_good = [outlook.expected_correct >= good for outlook in outlooks]
-            num_good = (*is_good, False).index(False)
-            correct = outlooks[0].expected_correct
-            utility = num_good, correct if num_good else correct / number
-            if utility > best_utility:
-                best = number
-                best_utility = utility
+    for number in numbers:
+        try:
+            outlooks = planned_candidate(_SURROGATES.get(kind, kind), settings, number).outlooks
+        except ValueError:  # it can't be planned for; who compares them says why
+            continue
+        good = GOOD_SHARE * number
+        is_good = [outlook.expected_correct >= good for outlook in outlooks]
+        num_good = (*is_good, False).index(False)
+        correct = outlooks[0].expected_correct
+        utility = num_good, correct if num_good else correct / number
+        if utility > best_utility:
+            best = number
+            best_utility = utility
     return best
 
 
@@ -424,7 +409,6 @@ def plan(
     num_queries: int | None = None,
     mechanism: str | type[Mechanism] | None = None,
     margin: float = DEFAULT_MARGIN,
-    may_agree: bool = True,
     **known: Any,
 ) -> Plan:
     """Compares both methods, and all mechanisms, within an epsilon, and recommends. Reads no votes.
@@ -434,8 +418,7 @@ def plan(
     margin that is assumed of the votes, half and a quarter of it (`MARGINS`).
 
     Mechanisms whose mean is within half a hundredth of the queries of the best are ranked by the
-    worst case. A gate, which labels all of a batch or none of it, comes first only where nearly all
-    labels arrive in the worst case too, and nothing else labels 95 % of the queries correctly.
+    worst case.
 
     >>> import pate_tf
     >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)
@@ -455,7 +438,6 @@ def plan(
         mechanism: the only one to compare, by name or class.
         margin: by how many of the teachers, as a fraction, the first class is assumed to lead the
             second on every query.
-        may_agree: whether teachers may agree on all of a batch; else no gate is compared.
         **known: of `PublicNumbers`: unit ("record" or "owner"), num_classes, num_records,
             pool_size, has_augmentation.
 
@@ -469,11 +451,10 @@ def plan(
         release=ReleaseSettings(
             budget=Budget(epsilon=epsilon, delta=delta),
             queries=QueryWishes(num_queries=num_queries),
-            mechanism=MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism,
+            mechanism=base.offered()[mechanism] if isinstance(mechanism, str) else mechanism,
             num_teachers=num_teachers,
             margin=margin,
         ),
-        may_agree=may_agree,
     )
     facts = stated.known
     resolutions = list[int]()
@@ -512,16 +493,13 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
         if refusal:
             raise ForecastError(refusal)
         return Plan(settings=stated, num_queries=0, candidates=(), sums=sums)
-    lacking = {"draw", "flags", "calibration"}
-    kinds = [kind for _, kind in sorted(MECHANISMS.items()) if not lacking & set(kind.lacks)]
-    named = stated.release.mechanism
-    if isinstance(named, type):
-        kinds = [named]
-    elif named is None and not stated.may_agree:
-        kinds = [each for each in kinds if not each.charged_per_batch]
+    kinds = list(base.offered().values())
+    quick: type[Mechanism] = GaussianHistogram if stated.target.delta else LaplaceNoisyMax
+    if isinstance(stated.release.mechanism, type):
+        quick = stated.release.mechanism
+        kinds = [quick]
     number = stated.release.queries.num_queries
     if number is None:
-        quick = [kind for kind in _QUICK if kind in kinds] if named is None else kinds
         number = planned_num_queries(stated, quick)
     candidates = list[Candidate]()
     lacks = ""
@@ -535,26 +513,17 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
     return Plan(
         settings=stated,
         num_queries=number,
-        candidates=_ranked(candidates, number, stated),
+        candidates=_ranked(candidates, number),
         sums=None if refusal else sums,
         refusal=refusal.removeprefix("epsilon: ").removeprefix("delta: "),
     )
 
 
-def _ranked(
-    candidates: Sequence[Candidate], number: int, stated: PlanSettings
-) -> tuple[Candidate, ...]:
+def _ranked(candidates: Sequence[Candidate], number: int) -> tuple[Candidate, ...]:
     """Returns candidates, the best first, as `plan` says."""
-    good = GOOD_SHARE * number
-    single = [each for each in candidates if not each.mechanism.charged_per_batch]
     correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
-    compared = [each for each in single if correct[each][0] >= good]
-    num_in_batch = stated.release.queries.num_queries
-    num_in_batch = num_in_batch or max(LARGE_BATCH, QUERIES_A_CLASS * stated.known.num_classes)
-    if not compared and number <= num_in_batch:
-        opening = [each for each in candidates if each.outlooks[-1].expected_labels >= good]
-        compared = [each for each in candidates if each in single or each in opening]
-    compared = compared or single or list(candidates)
+    good = [each for each in candidates if correct[each][0] >= GOOD_SHARE * number]
+    compared = good or candidates
     enough = max(np.mean(correct[each]) for each in compared) - EQUALLY_GOOD * number
 
     def rank(candidate: Candidate) -> tuple[bool, float]:

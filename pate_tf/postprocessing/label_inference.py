@@ -5,7 +5,7 @@ the labels so found. Under heavy noise the network fits noise, so the mean of bo
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +45,6 @@ from pate_tf.representations.catalogue import pool_features_by_name
 from pate_tf.representations.contrastive import student_features
 from pate_tf.students.student_training import TrainingDivergedError
 
-# Standard deviation that a label without noise, 1 of its class and 0 of others, is taken to have:
-# teachers may agree on a wrong one.
-LABEL_DEVIATION = 0.1
 PASS_WEIGHTS = np.array([0.5, 0.5])
 Views = Sequence[Sequence[npt.NDArray[np.floating]]]
 
@@ -58,8 +55,8 @@ def infer_from_labels(
     """Returns labels of the pool that follow from released ones, where these are clear.
 
     Labels propagate to neighbors; those that their neighborhood clearly contradicts are left out.
-    Labels with noisy counts of the Gaussian histogram, and at first labels without noise, are
-    learned from together by regression instead: each input gets weights of the classes. Where no
+    Labels with noisy counts of the Gaussian histogram are learned from together by regression
+    instead: each input gets weights of the classes. Where no
     representation can be learned the released labels are returned.
 
     A class that no released label names is never predicted. No network is trained then: it would
@@ -90,7 +87,7 @@ def infer_from_labels(
         features = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first labels suffice
         return first
-    retrained = None if released.have_no_noise else _regression([[features]], released)
+    retrained = _regression([[features]], released)
     if regression is not None and retrained is not None:
         return labels_of(class_probabilities(averaged([regression, retrained], PASS_WEIGHTS)))
     second = _propagated([[features]], released)
@@ -98,19 +95,13 @@ def infer_from_labels(
 
 
 def _regression(views: Views, released: ReleasedLabels) -> Regression | None:
-    """Regression on counts with Gaussian noise, or on labels without any; None of others."""
+    """Returns a regression on counts with Gaussian noise; None for other labels."""
     charge = released.cost.charge
-    if released.num_answered > MOST_QUERIES:
-        return None
-    if released.have_no_noise:
-        counts: Any = np.eye(released.num_classes)[released.labels]
-        deviation = LABEL_DEVIATION
-    elif released.noisy_counts is not None and charge.releases_counts:
-        counts = released.noisy_counts
-        deviation = charge.noise_scales["sigma"] * LATTICE
-    else:
+    counts = released.noisy_counts
+    if counts is None or not charge.releases_counts or released.num_answered > MOST_QUERIES:
         return None
     averages = neighbourhood_averages(views)
+    deviation = charge.noise_scales["sigma"] * LATTICE
     return regress_counts(averages, released.query_indices, counts, deviation)
 
 
@@ -128,19 +119,6 @@ def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
 # errors are outvoted, and teachers agree more. Replacing a record still changes one teacher and so
 # one vote on each query: a query costs what it costs alone. Neighbors follow from the public pool:
 # no label, true or noisy, plays a part.
-
-NEIGHBOURS = 20
-
-
-def default_number(pool: Pool, num_queries: int) -> int:
-    """Returns how many neighbors go with each query by default; a public rule.
-
-    At most half of a query's share of the pool: what lies farther away belongs to another query. 0
-    where no representation can be learned.
-    """
-    if pool.dataset.augmentation == "none":
-        return 0
-    return min(NEIGHBOURS, len(pool) // (2 * num_queries))
 
 
 def nearest(

@@ -143,21 +143,17 @@ STRATEGIES = {
 }
 
 
-def recommended(
-    of_mechanism: str, dataset: Dataset, num_queries: int, *, is_whole_pool: bool
-) -> str:
+def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> str:
     """Returns the strategy that `auto` stands for; a public rule.
 
     Args:
-        of_mechanism: the mechanism's own: "first" if it has none.
         dataset: of the pool. Without an augmentation nothing is known to propagate labels by.
         num_queries: that are asked; a class that no query hits is never predicted.
         is_whole_pool: whether all of the pool can be asked about, not its first inputs alone.
     """
     has_features = dataset.augmentation != "none" and is_whole_pool
-    if of_mechanism != "first" or not has_features:
-        return of_mechanism
-    return "diverse" if num_queries >= QUERIES_A_CLASS * dataset.num_classes else of_mechanism
+    has_enough = num_queries >= QUERIES_A_CLASS * dataset.num_classes
+    return "diverse" if has_features and has_enough else "first"
 
 
 # Settings, checks, and asking.
@@ -170,7 +166,7 @@ class QueryWishes(OnFeatures):
     Attributes:
         seed: of random choices of queries. Another seed asks other queries, which are charged.
         num_neighbours: how many nearest neighbors of a query in the pool go with it; a teacher
-            votes once for all. None: `label_inference.default_number` where it suits the mechanism.
+            votes once for all. None: 0.
     """
 
     restated: ClassVar = {
@@ -187,9 +183,8 @@ class QueryWishes(OnFeatures):
         flag="query_strategy",
         choices=(AUTO, *STRATEGIES),
         help="Which of the pool are put to the teachers; true labels play no part. "
-        + f"{AUTO}: the mechanism's own, such as medoids for a stability_gate or a plan; else "
-        f"diverse for images whose data set names an augmentation and at least {QUERIES_A_CLASS} "
-        "queries a class; else first. "
+        + f"{AUTO}: medoids for a plan; else diverse for images whose data set names an "
+        f"augmentation and at least {QUERIES_A_CLASS} queries a class; else first. "
         + " ".join(f"{name}: {strategy.help}." for name, strategy in STRATEGIES.items()),
     )
     num_queries: int | None = setting(

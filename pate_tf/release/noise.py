@@ -6,7 +6,6 @@ tests and demonstrations, and its user is told that nothing is private.
 """
 
 import abc
-import decimal
 import functools
 import math
 import os
@@ -24,9 +23,6 @@ WordArray = npt.NDArray[np.uint64]
 # Scales up to here keep count * LATTICE + noise inside int64 but with probability e^-1000.
 SMALLEST_SCALE: Final = 2.0**-30  # less is no noise, and its cost no number that helps
 LARGEST_SCALE: Final = 2.0**30
-
-# Far above the rounding of exp(-gamma * gap) in float64, including a library's last-place errors.
-UNCLEAR_MARGIN: Final = 2.0**-48
 
 DRAWS_AT_ONCE: Final = 2**17
 
@@ -93,21 +89,6 @@ class NoiseSource(abc.ABC):
             words[redraw] = self.words(redraw.size)
         return (words % limits).astype(np.int64)
 
-    def uniform_below(self, bound: int) -> int:
-        """Returns an exactly uniform whole number from 0 to bound - 1, of any size.
-
-        Raises:
-            ValueError: if bound is below 1.
-        """
-        if bound < 1:
-            raise ValueError("expected a bound of at least 1, got less")
-        num_bits = (bound - 1).bit_length()
-        num_words = -(-num_bits // 64)
-        while True:
-            bits = int.from_bytes(self.words(num_words).tobytes(), "little")
-            if (drawn := bits >> (64 * num_words - num_bits)) < bound:
-                return drawn
-
     def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
         """Returns exactly uniform random orders of the classes, `[num_queries, num_classes]`."""
         keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)
@@ -118,37 +99,6 @@ class NoiseSource(abc.ABC):
             if not equal.size:
                 return np.argsort(keys, axis=1)
             keys[equal] = self.words(equal.size * num_classes).reshape(-1, num_classes)
-
-    def bernoulli_exp(self, gaps: IntArray, gamma: float) -> npt.NDArray[np.bool_]:
-        """Returns True with probability exactly e^(-gamma * gap), `[size]`.
-
-        A uniform real U is compared with e^(-gamma * gap). The first 53 bits of U against a float
-        decide, unless the two are closer than any rounding; then more bits of U are drawn and
-        the comparison is done with as many digits as it takes. Unlike rejection samplers,
-        the time taken hardly depends on the gaps.
-        """
-        words = self.words(gaps.size)
-        uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        with np.errstate(over="ignore", under="ignore"):
-            probability = np.exp(-gamma * gaps)
-        accepted = np.asarray(uniform < probability)
-        for index in np.flatnonzero(np.abs(uniform - probability) < UNCLEAR_MARGIN):
-            accepted[index] = self._is_below_exp(int(words[index]), gamma, int(gaps[index]))
-        return accepted
-
-    def _is_below_exp(self, bits: int, gamma: float, gap: int) -> bool:
-        """Whether the uniform number that starts with 64 `bits` is below e^(-gamma * gap)."""
-        num_bits = 64
-        while True:
-            num_bits += 64
-            bits = bits << 64 | int(self.words(1)[0])
-            # A third of num_bits decimal digits resolve 2**-num_bits, with ten digits to spare.
-            with decimal.localcontext(prec=num_bits // 3 + 10):
-                probability = (-decimal.Decimal(gamma) * gap).exp() * 2**num_bits
-                if bits + 1 <= probability - 1:
-                    return True
-                if bits >= probability + 1:
-                    return False
 
 
 class SystemNoise(NoiseSource):

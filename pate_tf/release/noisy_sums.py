@@ -29,7 +29,7 @@ from pate_tf.ledger import Ledger
 from pate_tf.ledger.ledger_file import canonical_json, fault_point
 from pate_tf.queries.labels import Labels
 from pate_tf.release.noise import NoiseSource, check_drawable
-from pate_tf.release.votes import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
+from pate_tf.release.votes import QUERY_DIGEST_BYTES, cost_of_labels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,8 +107,7 @@ def release_sums(
         about: what was summed; other sums of the ensemble's records are charged apart.
 
     Raises:
-        ValueError: if it adds up none, the noise can't be drawn, or it leaves no finite guarantee
-            to owners.
+        ValueError: if it adds up none, or the noise can't be drawn.
         BudgetExceeded: if they don't fit; then nothing is charged or drawn.
         LedgerError: if the ledger can't be used.
     """
@@ -134,7 +133,6 @@ def release_sums(
             is_secure = noise.is_secure
             if ledger.open_debit(digests, secure_noise=is_secure) is None:
                 ledger.check_affordable(mechanism, 1)
-                check_owners(ledger, mechanism, 1, unit)
             with ledger.debited(mechanism, digests, secure_noise=is_secure) as debit:
                 for digest in digests[len(noisy) :]:
                     exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)

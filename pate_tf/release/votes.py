@@ -7,25 +7,34 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels, shares
-from pate_tf.accounting.composition import Charge, several_teachers_epsilon, smallest_epsilon
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.composition import Charge, smallest_epsilon
+from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism
+from pate_tf.accounting.mechanisms.base import Answers
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.ledger_file import StoredAnswer, batches_before, canonical_json, fault_point
+from pate_tf.ledger.ledger_file import (
+    StoredAnswer,
+    batches_before,
+    canonical_json,
+    charge_of,
+    fault_point,
+)
+from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
 # Sensitive, beside the ledger: `votes/<sequence of the debit, nine digits>.npz` holds `counts`
 # int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and, of earlier versions,
-# `adaptive`, one bool.
+# `adaptive`, one bool. Of numbers and several labels it holds `sums`, as of `SumsByClass`, in place
+# of `counts`.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
@@ -37,11 +46,11 @@ class CountedVotes:
 
     Attributes:
         mechanism: what answered.
-        counts: int64 `[num_queries, num_classes]`.
+        counts: int64 `[num_queries, num_classes]`; sums of numbers or several labels.
     """
 
     mechanism: Mechanism
-    counts: VoteCounts
+    counts: VoteCounts | SumsByClass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +81,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
     mechanisms: dict[int, Mechanism] = {}
     for row in ledger.history():
         if row.kind == "debit" and row.details["num_queries"]:
-            mechanisms[row.sequence] = mechanism_from_dict(row.details["charge"])
+            mechanisms[row.sequence] = cast(Mechanism, charge_of(row)[0])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
             if mechanisms[debit].releases_feature_sums:  # of which no teacher voted
@@ -80,12 +89,13 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
                 arrays = artifacts.read_arrays(path)
-                counts = VoteCounts(arrays["counts"])
+                sums = arrays.get("sums")
+                counts = VoteCounts(arrays["counts"]) if sums is None else SumsByClass(sums)
                 answered = arrays["answered"]
             except (OSError, ValueError, KeyError) as error:
                 raise LedgerError(f"{path}: expected the counts of a charged batch") from error
             expected = (row.details["num_queries"], row.details["num_answered"])
-            if (counts.num_queries, int(answered.sum())) != expected:
+            if (len(counts.values), int(answered.sum())) != expected:
                 raise LedgerError(
                     f"{path}: expected counts of {expected[0]} queries, {expected[1]} of them "
                     f"answered, got others"
@@ -106,29 +116,30 @@ def cost_of_labels(
         rows: sequences of the rows that charged them.
         unit: what is protected, "record" or "owner".
     """
-    number = len(rows) if mechanism.charged_per_batch else num_distinct
-    # A batch without labels that made its user ask for these is a part of what they tell. Of a
-    # mechanism that is charged once for a batch every batch counts, up to theirs.
-    charged: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
-    if any(charge.charged_per_batch for charge in ledger.charges):
-        charged += batches_before(ledger.history(), mechanism, last=max(rows, default=0))
-    epsilon, _ = smallest_epsilon(charged, ledger.delta)
+    before = Counter[Charge]()
+    if any(charge.approximate is not None for charge in ledger.charges):
+        # A batch without labels that made its user ask for these is a part of what they tell.
+        before = batches_before(ledger.history(), mechanism, last=max(rows, default=0))
+    epsilon, _ = smallest_epsilon(Counter({mechanism: num_distinct}) + before, ledger.delta)
     return Cost(
         charge=mechanism,
-        number=number,
+        number=num_distinct,
         epsilon=epsilon,
         delta=ledger.delta,
         unit=unit,
-        before=tuple((charged - Counter({mechanism: number})).items()),
+        before=tuple(before.items()),
     )
 
 
-def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]:
+def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = "") -> list[bytes]:
     """Returns a digest of mechanism, dtype, shape and bytes of each of `[num_queries, ...]`.
 
-    Inputs that differ in a single bit, or in their type, are different queries, each charged.
+    Inputs that differ in a single bit, or in their type, are different queries, each charged. So
+    are queries for numbers of another range, or for other labels, as `Dataset.target_in_words` has
+    them.
     """
-    start = canonical_json([mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]).encode()
+    known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
+    start = canonical_json(known + [target] * bool(target)).encode()
     prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
     digests = []
     for row in inputs:
@@ -138,22 +149,12 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]
     return digests
 
 
-def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, unit: str) -> None:
-    """Checks, where owners are protected, that a guarantee against replacing one is left.
-
-    Raises:
-        ValueError: if what has a delta of its own would use up so much that there is none.
-    """
-    charged = Counter(ledger.charges) + Counter({mechanism: number})
-    is_approximate = any(charge.approximate is not None for charge in charged)
-    if unit != "owner" or not is_approximate:
-        return
-    if np.isinf(several_teachers_epsilon(charged, delta=ledger.delta)):
+def check_sums(mechanism: Charge | type[Charge]) -> None:
+    """Raises ValueError unless a mechanism can release sums of what teachers predict."""
+    if mechanism.name != GaussianHistogram.name:
         raise ValueError(
-            f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
-            f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "
-            f"there is none; an (epsilon, delta) guarantee uses up (1 + exp(epsilon)) delta there, "
-            f"so give it a smaller delta"
+            f"mechanism: {mechanism.name} counts votes for classes; numbers and several labels "
+            f"need {GaussianHistogram.name}"
         )
 
 
@@ -167,6 +168,7 @@ def release_votes(
     num_classes: int,
     unit: str = "record",
     query_indices: npt.ArrayLike | None = None,
+    target: str = "",
 ) -> ReleasedLabels:
     """Charges the queries that were never answered, answers them, and returns all answers.
 
@@ -175,9 +177,7 @@ def release_votes(
     cost and without fresh noise, also where a batch repeats a query. If the process is killed after
     the debit, the same call resumes under that debit (`Ledger.debited`). If the answers can't be
     stored, the next call is charged again. Queries that the mechanism withheld are charged like the
-    others, and nothing is refunded: how many there were is itself an output. A mechanism with one
-    charge for a batch is charged for every batch with a query that has no answer yet, and its
-    batches must be fixed in advance.
+    others, and nothing is refunded: how many there were is itself an output.
 
     Args:
         inputs: the queries, `[num_queries, ...]`, public.
@@ -190,20 +190,21 @@ def release_votes(
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
+        target: what teachers predict, as `Dataset.target_in_words`. Of numbers and several labels
+            noisy sums are released in place of counts (`sums_of_votes`), by a `GaussianHistogram`.
 
     Returns:
         The labels, with the cost of these queries alone (each distinct query once).
 
     Raises:
-        ValueError: if the mechanism draws no noise, the voter's counts don't fit or differ in how
-            many votes a query has, or a mechanism that is charged once for a batch gets more than
-            it takes.
+        ValueError: if the mechanism draws no noise, or the voter's counts don't fit or differ in
+            how many votes a query has.
         BudgetExceeded: if the new queries don't all fit; then none is charged or answered.
         LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
     """
     check_drawable(mechanism)
     queries = np.asarray(inputs)
-    digests = query_digests(queries, mechanism)
+    digests = query_digests(queries, mechanism, target)
     distinct = list(dict.fromkeys(digests))
     first_place = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
     with ledger.exclusive():
@@ -214,10 +215,12 @@ def release_votes(
         if not is_charged:
             number = mechanism.number_charged(len(new))
             ledger.check_affordable(mechanism, number)
-            check_owners(ledger, mechanism, number, unit)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
-        counts = (votes.counts() if isinstance(votes, Votes) else votes).values  # SENSITIVE
+        exact = sums_of_votes(votes) if isinstance(votes, Votes) else votes  # SENSITIVE
+        if isinstance(exact, SumsByClass):
+            check_sums(mechanism)
+        counts = exact.values
         if counts.shape != (len(places), num_classes):
             raise ValueError(
                 f"voter: expected counts [{len(places)}, {num_classes}], got {list(counts.shape)}"
@@ -226,10 +229,9 @@ def release_votes(
             answered = ledger.stored_answers(new)  # by another process, meanwhile
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             missing = [new[row] for row in rows]
-            if rows and ledger.open_debit(missing, secure_noise=noise.is_secure) is None:
-                check_owners(ledger, mechanism, mechanism.number_charged(len(rows)), unit)
             if rows:
-                _charge_and_draw(mechanism, missing, counts[rows], ledger=ledger, noise=noise)
+                asked = type(exact)(counts[rows])
+                _charge_and_draw(mechanism, missing, asked, ledger=ledger, noise=noise)
             answers |= ledger.stored_answers(new)
     stored = [answers[digest] for digest in digests]
     rows_charged = tuple(sorted({answer.debit for answer in stored}))
@@ -268,23 +270,22 @@ def _labels_of(stored: Sequence[StoredAnswer], indices: IntArray, **facts: Any) 
 def _charge_and_draw(
     mechanism: Mechanism,
     queries: Sequence[bytes],
-    counts: IntArray,
+    exact: VoteCounts | SumsByClass,
     *,
     ledger: Ledger,
     noise: NoiseSource,
 ) -> None:
     """Charges distinct queries or resumes their debit; stores counts and drawn labels durably."""
-    most = mechanism.most_queries
-    if most is not None and len(queries) > most:
-        raise ValueError(
-            f"most_queries: expected a batch of at most {most} new queries, got {len(queries)}"
-        )
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
-        drawn = mechanism.draw(counts, noise)
+        if isinstance(exact, SumsByClass):
+            sums = cast(GaussianHistogram, mechanism).draw_sums(exact.values, noise)
+            drawn = Answers(sums.argmax(axis=1).tolist(), sums)
+        else:
+            drawn = mechanism.draw(exact.values, noise)
         fault_point("noise_drawn")
         path = ledger.folder / VOTES / f"{debit:09d}.npz"
         arrays = {
-            "counts": counts,
+            "sums" if isinstance(exact, SumsByClass) else "counts": exact.values,
             "answered": np.array([label is not None for label in drawn.labels], np.bool_),
         }
         try:

@@ -18,13 +18,15 @@ from pate_tf.accounting.mechanisms import LaplaceClusterCounts, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
-from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts
+from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger, LedgerError, Spending
 from pate_tf.ledger.ledger_file import DATABASE
+from pate_tf.models.encoder import record_vectors
 from pate_tf.planning.choose import check_answers, choose
 from pate_tf.planning.forecast import HELPS
 from pate_tf.planning.release_settings import (
@@ -44,7 +46,7 @@ from pate_tf.postprocessing.label_inference import (
     labels_from_sums,
     with_public_labels,
 )
-from pate_tf.postprocessing.targets import REDRAWN
+from pate_tf.postprocessing.targets import REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
@@ -52,6 +54,7 @@ from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import (
     EstimatedAccuracy,
     estimate_accuracy,
+    linear_head_of,
     release_sums,
     released_with,
 )
@@ -365,11 +368,9 @@ class Labeller:
                 planned or the mechanism's own.
             seed: of the choice, by default 0. Another seed asks other queries, which are charged.
             num_neighbours: with "medoids" or "diverse", how many nearest neighbors are asked with
-                a query; each teacher votes once for all. Default: up to 20 with a stability gate on
-                images, else 0.
+                a query; each teacher votes once for all. Default: 0.
 
-        Where no query gets a label, as with a gate that stays shut, there is a warning that says
-        what to do; what was charged stays charged.
+        Where no query gets a label, there is a warning; what was charged stays charged.
 
         Raises:
             ForecastError: if the labels are not expected to be worth their cost, unless
@@ -415,20 +416,11 @@ class Labeller:
                         f"representation: {name_of(name)} has changed since teachers learned from "
                         f"it; restore it, or train teachers anew"
                     )
-            number = queries.num_neighbours
-            if number is None:
-                # Where one query decides about all, agreement is worth more than that each label is
-                # right for its own input.
-                is_useful = plan.mechanism.charged_per_batch and compares_inputs
-                is_useful = is_useful and source.covers_pool
-                number = (
-                    label_inference.default_number(pool, queries.num_queries) if is_useful else 0
-                )
-            labels = self._label_by_votes(plan, pool, source, number, ledger)
+            labels = self._label_by_votes(plan, pool, source, queries.num_neighbours or 0, ledger)
         if not len(labels.released.labels) and pool:
             reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
-                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
+                f"{labels.cost.in_words()} was charged: every query was withheld"
             )
         if plan.trains_on_labels:
             taught = with_public_labels(labels.training_labels, pool, labels.linear_head)
@@ -439,7 +431,7 @@ class Labeller:
             representation=source.representation,
             forecast=plan.forecast,
         )
-        return dataclasses.replace(labels, seal=ledger.recognise(labels.record()), labeller=self)
+        return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
     def _label_by_votes(
         self, plan: ReleasePlan, pool: Pool, teachers: Voter, num_neighbours: int, ledger: Ledger
@@ -453,6 +445,10 @@ class Labeller:
         reporting = self._reporting
         num_classes = pool.dataset.num_classes
         aggregation = aggregation_of(num_classes)
+        encoder = None
+        if pool.dataset.target != CLASS:  # before anything is charged
+            name = teachers.representation or catalogue.default_of_sums(pool.dataset)
+            encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         def neighbours_of(indices: IntArray) -> IntArray | None:
             if not num_neighbours:
@@ -465,7 +461,7 @@ class Labeller:
             desc="asking teachers", total=queries.num_queries, unit="query"
         ) as bar:
 
-            def voter(inputs: npt.NDArray[Any]) -> VoteCounts:
+            def voter(inputs: npt.NDArray[Any]) -> VoteCounts | Votes:
                 return teachers.counts(inputs, bar.update)
 
             def answers(indices: IntArray) -> ReleasedLabels:
@@ -482,13 +478,23 @@ class Labeller:
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
+                    target="" if encoder is None else pool.dataset.target_in_words,
                 )
 
             labels = ask_once(
                 queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
             )
+        linear_head = None
+        if encoder is not None:
+            features = encoder.features(pool.inputs[labels.query_indices])
+            vectors = record_vectors(features, encoder.scale)
+            released = labels.released
+            weights = functions_of_votes(pool.dataset, vectors, released, teachers.num_teachers)
+            linear_head = linear_head_of(encoder, weights)
         neighbours = neighbours_of(labels.queries)
-        return dataclasses.replace(labels, neighbours=neighbours, choice=plan.reason)
+        return dataclasses.replace(
+            labels, neighbours=neighbours, choice=plan.reason, linear_head=linear_head
+        )
 
     def _label_by_sums(
         self, plan: ReleasePlan, pool: Pool, sums: FeatureSums, ledger: Ledger

@@ -7,9 +7,9 @@ import importlib.metadata
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
-from pate_tf.accounting.mechanisms import mechanism_from_dict
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.settings import PublicationSettings
@@ -17,6 +17,7 @@ from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import asked_inputs
 from pate_tf.release.feature_sums import of_other_data
+from pate_tf.release.noise import check_drawable
 from pate_tf.release.noisy_sums import mechanism_of_estimate, sums_in_ledger
 from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
@@ -124,7 +125,7 @@ def publish_model(
         **publication_facts(publication, folder / "student"),
     )
     return export_with(
-        statement, model, labels, folder, export_formats=export_formats, seal=ledger.recognise
+        statement, model, labels, folder, export_formats=export_formats, seal=ledger.mac
     )
 
 
@@ -173,7 +174,8 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
     """
     released = labels.released
     cost, counts = released.cost, released.noisy_counts
-    mechanism = mechanism_from_dict(cost.charge.to_dict())
+    mechanism = cast(Mechanism, cost.charge)
+    check_drawable(mechanism)
     if isinstance(mechanism, ReleasesFeatureSums):
         with ledger.exclusive():
             numbers, rows = sums_in_ledger(ledger, mechanism)
@@ -182,7 +184,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         num_distinct = len(rows)  # each of which charged all sums
     else:
         inputs = asked_inputs(labels.pool, labels.queries, labels.neighbours)
-        digests = query_digests(inputs, mechanism)
+        digests = query_digests(inputs, mechanism, labels.pool.dataset.target_in_words)
         num_distinct = len(set(digests))
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
@@ -210,7 +212,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
             f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: {ASK_AGAIN}"
         )
-    if not hmac.compare_digest(labels.seal or "", ledger.recognise(labels.record())):
+    if not hmac.compare_digest(labels.seal or "", ledger.mac(labels.record())):
         raise ValueError(
             f"labels: expected what this ledger released, and how it was chosen, got something "
             f"that was changed since: {ASK_AGAIN}"

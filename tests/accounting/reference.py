@@ -125,59 +125,6 @@ def mp_gaussian_cost(sigma: float, q: float, moment: float) -> mp.mpf:
     return min(cap, mp.log((1 - q) * a**moment + q * b**moment))
 
 
-def plain_costs(bound: str, counts: Histogram, gamma: float, moments: list[float]) -> list[float]:
-    """The plain per-query loop of one bound: floats, no vectors (benchmark and cross-check)."""
-    ordered = sorted(counts, reverse=True)
-    p, growth = math.exp(-gamma), math.exp(2 * gamma)
-    tails = []
-    for count in ordered[1:]:
-        gap = ordered[0] - count
-        if bound == "paper":
-            tails.append((2 + gamma * gap) / (4 * math.exp(gamma * gap)))
-        else:
-            tails.append(
-                p**gap * (1 - p) / (1 + p) ** 2 * (gap + (1 + p + 2 * p * p) / (1 - p * p))
-            )
-    q, u = sum(tails), tails[0]
-    return [_plain_cost(bound, gamma, growth, q, u, power) for power in moments]
-
-
-def _plain_cost(bound: str, g: float, growth: float, q: float, u: float, power: float) -> float:
-    cap = math.log((growth ** (power + 1) + growth**-power) / (growth + 1))
-    if bound == "paper":
-        cap = min(2 * g * g * power * (power + 1), 2 * g * power)
-    if q > 1 / (growth + 1):
-        return cap
-    try:
-        if bound == "paper":
-            return min(
-                cap, math.log((1 - q) * ((1 - q) / (1 - growth * q)) ** power + q * growth**power)
-            )
-        if bound == "two_sided":
-            z = growth * q
-            f1 = (1 - z) ** (power + 1) * (1 - q) ** -power + z * growth**power
-            f2 = (1 - q) ** (power + 1) * (1 - z) ** -power + q * growth**-power
-            return min(cap, math.log(max(f1, f2)))
-        rest = q - u
-        w = min(u, rest)
-        largest = 1.0
-        for masses in ((0, 0, q), (u, 0, rest), (0, u, rest), (u, w, rest - w), (w, u, rest - w)):
-            for a in (1 / growth, 1.0):
-                for b in (1.0, growth):
-                    for o in (math.exp(-g), math.exp(g)):
-                        z = masses[0] + masses[1] + masses[2]
-                        s = masses[0] * a + masses[1] * b + masses[2] * o
-                        forward = (1 - z) ** (power + 1) * (1 - s) ** -power
-                        reverse = (1 - s) ** (power + 1) * (1 - z) ** -power
-                        for m, r in zip(masses, (a, b, o), strict=True):
-                            forward += m * r**-power
-                            reverse += m * r ** (power + 1)
-                        largest = max(largest, forward, reverse)
-        return min(cap, math.log(largest))
-    except OverflowError:
-        return cap
-
-
 # ---- winning probabilities --------------------------------------------------------------------
 
 
@@ -230,19 +177,6 @@ def lowest_index_law(counts: Histogram, gamma: float) -> list[float]:
     return law
 
 
-def mp_permute_and_flip_law(counts: Histogram, gamma: float) -> list[mp.mpf]:
-    """Over every order in which the classes may be visited."""
-    law = [mp.mpf(0)] * len(counts)
-    accept = [mp.exp(mp.mpf(gamma) * (n - max(counts))) for n in counts]
-    orders = list(itertools.permutations(range(len(counts))))
-    for order in orders:
-        passed = mp.mpf(1) / len(orders)
-        for j in order:
-            law[j] += passed * accept[j]
-            passed *= 1 - accept[j]
-    return law
-
-
 def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
     low, high = min(counts) - 12 * sigma, max(counts) + 12 * sigma
     edges = list(np.linspace(low, high, 25))
@@ -264,7 +198,6 @@ def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
 # The law of one label, by the name of the mechanism.
 TWINS: dict[str, Callable[..., list[mp.mpf]]] = {
     "laplace_noisy_max": lambda one, counts: mp_discrete_laplace_law(counts, one.gamma),
-    "permute_and_flip": lambda one, counts: mp_permute_and_flip_law(counts, one.gamma),
     "gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
     "gaussian_histogram": lambda one, counts: mp_gaussian_law(counts, one.sigma),
     "confident_gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from pate_tf.accounting.charge import charge_from_dict
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.mechanisms import (
-    GaussianFeatureSums,
-    GaussianMoments,
-    GaussianResidualSums,
-    mechanism_from_dict,
-)
+from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianMoments, GaussianResidualSums
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.planning.comparison import planned_sums
 from pate_tf.planning.release_settings import PublicNumbers
@@ -61,7 +57,7 @@ def test_rounds_cost_what_as_many_releases_cost(num_rounds):
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(dp_accounting.GaussianDpEvent(10.0 / 2.0), num_rounds)
     assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, rel=1e-2)
-    assert mechanism_from_dict(mechanism.to_dict()) == mechanism
+    assert charge_from_dict(mechanism.to_dict()) == mechanism
 
 
 def test_rounds_are_planned_where_noise_is_faint_for_the_records():

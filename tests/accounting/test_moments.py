@@ -10,12 +10,11 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS, SAFETY_MARGIN, epsilon_from_alphas
+from pate_tf.accounting.conversions import SAFETY_MARGIN, epsilon_from_alphas
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
-    PermuteAndFlip,
 )
 from pate_tf.accounting.mechanisms.noisy_max import laplace_tail
 from pate_tf.accounting.moments import bound_of, data_dependent_alphas, directed_alphas, union_bound
@@ -28,11 +27,10 @@ EXAMPLES = settings(deadline=None, max_examples=80, derandomize=True)
 
 MECHANISMS = [
     LaplaceNoisyMax(gamma=0.05),
-    PermuteAndFlip(gamma=0.05),
     GaussianNoisyMax(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=150.0, sigma_threshold=100.0, sigma=40.0),
 ]
-PURE = MECHANISMS[:2]
+PURE = MECHANISMS[:1]
 CASES = [(mechanism, bound) for mechanism in MECHANISMS for bound in mechanism.bounds]
 QUICK = [(mechanism, bound) for mechanism, bound in CASES if bound != "exact"]
 MOMENTS = np.geomspace(0.05, 512.0, 24)
@@ -260,15 +258,3 @@ def test_one_more_teacher_agreeing_never_costs_more(mechanism, bound):
                 agreed[loser] -= 1
                 after = data_dependent_alphas(np.array([agreed]), mechanism, MOMENTS, bound=bound)
                 assert np.all(after <= before * (1 + 1e-12))
-
-
-@pytest.mark.parametrize("bound", ["paper", "two_sided", "class_aware"])
-def test_the_vectorised_sum_agrees_with_the_plain_loop(bound):
-    rng = np.random.default_rng(3)
-    counts = rng.multinomial(250, [0.8, 0.1, 0.05, 0.03, 0.02], size=40)
-    moments = DEFAULT_MOMENTS[40:110:10]
-    plain = np.sum(
-        [reference.plain_costs(bound, tuple(row), 0.05, list(moments)) for row in counts], axis=0
-    )
-    alphas = data_dependent_alphas(counts, LaplaceNoisyMax(gamma=0.05), moments, bound=bound)
-    np.testing.assert_allclose(alphas, plain, rtol=1e-8)

@@ -15,7 +15,6 @@ from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianHistogram,
     LaplaceNoisyMax,
-    StabilityGate,
     base,
 )
 from pate_tf.accounting.mechanisms.base import Target
@@ -31,7 +30,7 @@ from pate_tf.release.noise import SeededNoise
 
 OFFERED = list(base.offered().values())
 SMALL = {"num_teachers": 60, "num_classes": 4, "num_queries": 20}
-QUICK = {"mechanism": "permute_and_flip"}
+QUICK = {"mechanism": "gaussian_histogram"}
 
 
 @functools.cache
@@ -59,7 +58,7 @@ def test_expected_labels_are_those_of_a_simulation(kind):
     candidate = planned_candidate(kind, settings, 20)
     planned, outlook = candidate.mechanism, candidate.outlooks[0]
     assert (counts.sum(axis=1) == 60).all()
-    noise, repetitions = SeededNoise(11), 300 if kind is StabilityGate else 60
+    noise, repetitions = SeededNoise(11), 60
     drawn = [planned.draw(counts, noise).labels for _ in range(repetitions)]
     for expected, simulated in zip(
         (outlook.expected_correct, outlook.expected_labels),
@@ -73,7 +72,6 @@ def test_expected_labels_are_those_of_a_simulation(kind):
 def test_most_correct_labels_win_and_equally_good_ones_are_ranked_in_the_worst_case():
     actual = plan(epsilon=4.0)
     good = [each for each in actual.candidates if each.outlooks[0].expected_correct >= 19]
-    good = [each for each in good if not each.mechanism.charged_per_batch]
     mean = {c: np.mean([o.expected_correct for o in c.outlooks]) for c in actual.candidates}
     most = max(mean[each] for each in good)
     best = [each for each in good if mean[each] >= most - 0.1]
@@ -82,14 +80,6 @@ def test_most_correct_labels_win_and_equally_good_ones_are_ranked_in_the_worst_c
     assert worst == sorted(worst, reverse=True)
     others = [mean[each] for each in actual.candidates[len(best) :]]
     assert others == sorted(others, reverse=True)
-
-
-def test_a_gate_is_recommended_only_where_it_opens_in_the_worst_case_and_nothing_else_is_good():
-    actual = pate_tf.plan(0.25, num_teachers=1000, num_queries=500)
-    assert actual.mechanism == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
-    assert actual.candidates[0].outlooks[-1].expected_labels > 0.95 * 500
-    assert not pate_tf.plan(2.0, num_teachers=20).mechanism.charged_per_batch
-    assert StabilityGate not in {type(each.mechanism) for each in plan(may_agree=False).candidates}
 
 
 def test_teachers_that_have_fewer_records_than_classes_answer_with_noise():
@@ -112,7 +102,7 @@ def test_the_number_of_queries_has_most_utility(kind, epsilon):
         return all(good), all(good[:2]), good[0], value
 
     expected = [utility(number) for number in NUMBERS]
-    assert expected[NUMBERS.index(planned_num_queries(settings, [kind]))] == max(expected)
+    assert expected[NUMBERS.index(planned_num_queries(settings, kind))] == max(expected)
 
 
 def test_accuracies_of_sums_and_counts_are_simulated_ones():
@@ -151,7 +141,7 @@ def test_the_page_prints_commands_and_assumptions_and_the_report_is_json():
             assert f"\n  {line}\n" in page
     assert values["method"] == actual.method == "feature_sums"
     assert "correct class leads every other by 80 % of 60 teachers" in actual.reason
-    for line in page.splitlines()[5:12]:
+    for line in page.splitlines()[5:10]:
         assert 0.9 < float(line.split()[1]) <= 1.0
 
 
@@ -163,7 +153,7 @@ def test_the_page_prints_commands_and_assumptions_and_the_report_is_json():
         ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
         ({"mechanism": "plurality"}, "mechanism: expected"),
         ({"num_records": 59}, "num_teachers: expected at most `num_records`"),
-        ({"delta": 0.0, "mechanism": "gaussian_noisy_max"}, "expected above 0 for gaussian"),
+        ({"delta": 0.0, "mechanism": "gaussian_noisy_max"}, "must be above 0 for gaussian"),
     ],
 )
 def test_what_is_wrong_is_one_line(changes, message):

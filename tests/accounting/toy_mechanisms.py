@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import numpy as np
-
 # From these modules, not from their package, which imports a mechanism in turn.
 from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms.base import (
     Answers,
-    Mechanism,
     NoiseDraws,
     OfSigma,
     OutcomeLaw,
@@ -83,31 +80,7 @@ class ToyHistogram(OfSigma):
         return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToyGate(Mechanism):
-    """Answers a whole batch or nothing of it: charged once, (epsilon, delta), without moments."""
-
-    epsilon: float
-    delta: float
-    name: ClassVar[str] = "toy_gate"
-    charged_per_batch: ClassVar[bool] = True
-    withholds: ClassVar[bool] = True
-    words: ClassVar[str] = "All labels of a batch leave, or none: {self.epsilon}, {self.delta}."
-    lacks: ClassVar[Mapping[str, str]] = {"flags": "no one types a toy gate", "bounds": "a toy"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "approximate", (self.epsilon, self.delta))
-
-    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        gaps = np.diff(np.sort(counts, axis=1)[:, -2:], axis=1)
-        noisy = int(gaps.min(initial=10**6)) + int(noise.laplace_integers(2.0 / self.epsilon, 1)[0])
-        if noisy < 40:
-            return Answers([None] * len(counts))
-        return Answers(counts.argmax(axis=1).tolist())
-
-
-TOYS = (ToyNoisyMax, ToyHistogram, ToyGate)
+TOYS = (ToyNoisyMax, ToyHistogram)
 
 
 def register_toys() -> None:

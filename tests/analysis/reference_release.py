@@ -37,14 +37,6 @@ def discrete_laplace_tail(gamma: float) -> Tail:
     return lambda gap: upper(gap) if gap >= 0 else 1 - upper(1 - gap)
 
 
-def permute_and_flip_tail(gamma: float) -> Tail:
-    def tail(gap: int) -> mp.mpf:
-        half = mp.exp(-mp.mpf(gamma) * abs(gap)) / 2
-        return half if gap >= 0 else 1 - half
-
-    return tail
-
-
 def gaussian_tail(sigma: float) -> Tail:
     return lambda gap: mp.erfc(mp.mpf(gap) / (2 * mp.mpf(sigma))) / 2
 
@@ -198,21 +190,6 @@ def local_sensitivity_bound(
 
 
 flat_from_cached = functools.cache(flat_from)
-
-
-def smooth_sensitivity(
-    table: Table, beta: float, bound: str, moment: float, gamma: float, tail: Tail
-) -> tuple[mp.mpf, int]:
-    """(A2) and the distance at which it is reached."""
-    best, where = mp.mpf(-1), -1
-    for steps in range(sum(table[0])):
-        total = mp.fsum(
-            local_sensitivity_bound(row, steps, bound, moment, gamma, tail) for row in table
-        )
-        value = mp.exp(-mp.mpf(beta) * steps) * total
-        if value > best:
-            best, where = value, steps
-    return best, where
 
 
 def log_smooth_cost(

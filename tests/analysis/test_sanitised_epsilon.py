@@ -34,7 +34,6 @@ from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
-    PermuteAndFlip,
 )
 from pate_tf.accounting.moments import data_dependent_alphas
 from pate_tf.analysis.sanitised_epsilon import (
@@ -151,8 +150,7 @@ MECHANISM_BOUNDS = [
     (LaplaceNoisyMax(gamma=0.9), "class_aware"),
     (LaplaceNoisyMax(gamma=0.3), "two_sided"),
     (LaplaceNoisyMax(gamma=0.9), "paper"),
-    (PermuteAndFlip(gamma=0.7), "class_aware"),
-    (PermuteAndFlip(gamma=0.7), "tight"),
+    (LaplaceNoisyMax(gamma=0.7), "tight"),
     (GaussianNoisyMax(sigma=1.5), "two_sided"),
     (GaussianNoisyMax(sigma=1.5), "paper"),
     (GaussianNoisyMax(sigma=0.87277), "two_sided"),
@@ -461,8 +459,8 @@ PUBLIC = {"num_queries": 100, "num_teachers": 250, "num_classes": 10, "delta": 1
 
 
 @pytest.mark.parametrize("release", ["log_cost", "smooth_sensitivity"])
-@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(gamma=0.05), PermuteAndFlip(gamma=0.05)])
-def test_planned_numbers_beat_their_neighbours_on_the_profile(mechanism, release):
+def test_planned_numbers_beat_their_neighbours_on_the_profile(release):
+    mechanism = LaplaceNoisyMax(gamma=0.05)
     plan = plan_release(mechanism, PlannedRelease(release=release), **PUBLIC)
     counts = np.repeat(profile_counts(250, 10, 0.8), 100, axis=0)
 
@@ -545,14 +543,13 @@ def test_plans_refuse_what_is_out_of_range(changes):
             {"bound": "two_sided"},
         ),
         (GaussianNoisyMax(sigma=4.0), {}),
-        (PermuteAndFlip(gamma=0.1), {"bound": "paper"}),
         (LaplaceNoisyMax(gamma=0.1), {"num_queries": 3}),
         (LaplaceNoisyMax(gamma=0.1), {"release": "smooth_sensitivity"}),
         (GaussianNoisyMax(sigma=4.0), {"release": "smooth_sensitivity", "bound": "two_sided"}),
     ],
 )
 def test_releases_that_do_not_fit_are_refused_without_telling_counts(mechanism, changes):
-    with pytest.raises(ValueError, match="expected") as error:
+    with pytest.raises(ValueError, match=r"plan|bound|release|every query") as error:
         released_epsilon(
             np.array([[7777, 1], [7776, 2]]), mechanism, plan_by_hand(**changes), no_noise
         )
@@ -560,7 +557,7 @@ def test_releases_that_do_not_fit_are_refused_without_telling_counts(mechanism, 
 
 
 def test_abstaining_teachers_are_refused():
-    with pytest.raises(ValueError, match="one vote of every teacher"):
+    with pytest.raises(ValueError, match="every teacher must vote"):
         released_epsilon(
             np.array([[3, 1], [3, 0]]), LaplaceNoisyMax(gamma=0.1), plan_by_hand(), no_noise
         )

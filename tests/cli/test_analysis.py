@@ -97,7 +97,7 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
         assert again.report["bounds"] == ended.report["bounds"]
     assert "bad.csv: expected numbers separated by" in run(f"--counts_file={tmp_path}/bad.csv").err
     transposed = f"--counts_file={save(tmp_path / 'transposed.npy', labels.T)}"
-    told = "got 30 teachers, 12 queries, 10 classes: transpose them, or confirm --nb_teachers"
+    told = "got 30 teachers, 12 queries, 10 classes: transpose them, or confirm"
     assert told in run(transposed).err and told in run(transposed, "--nb_teachers=12").err
     assert succeed(transposed, "--nb_teachers=30").report["queries"] == 12
 
@@ -107,7 +107,7 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
     [
         (lambda labels: np.where(labels == 3, -1, labels), "got negative ones: give abstentions"),
         (lambda labels: labels + 1, "got labels that are counted from 1: subtract 1"),
-        (lambda labels: labels + 3, "got others; name the number of classes as --nb_labels, or"),
+        (lambda labels: labels + 3, "got others; pass the number of classes as --nb_labels, or"),
         (lambda labels: labels[0], "got shape [200]: one label a query, already aggregated?"),
     ],
 )
@@ -121,10 +121,10 @@ def test_other_mechanisms_have_their_own_bounds(succeed, run, h1):
     report = succeed(h1, "--input_is_counts", "--sigma=28.28", "--conversion=classic").report
     assert report["mechanisms"] == [{"name": "gaussian_noisy_max", "sigma": 28.28}]
     assert 0.2878 < report["bounds"]["paper"]["epsilon"] < 1.02 * 0.2878
-    flags = (h1, "--input_is_counts", "--mechanism=permute_and_flip", "--noise_eps=0.05")
-    assert set(succeed(*flags).report["bounds"]) == {"two_sided", "class_aware"}
-    refused = run(*flags, "--bound=paper")
-    assert refused.code == 1 and "bound: expected" in refused.err
+    flags = (h1, "--input_is_counts", "--mechanism=gaussian_noisy_max", "--sigma=28.28")
+    assert set(succeed(*flags).report["bounds"]) == {"paper", "two_sided"}
+    refused = run(*flags, "--bound=class_aware")
+    assert refused.code == 1 and "has no bound" in refused.err
 
 
 # Sensitive and publishable
@@ -156,9 +156,9 @@ def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_what_was_no
     finally:
         os.umask(before)
     assert ended.report["epsilon_data_dependent"] < ended.report["epsilon_sanitised"]
-    assert "NO LEDGER WAS CHARGED" in ended.out and "of the labels alone" in ended.out
+    assert "NO LEDGER WAS CHARGED" in ended.out and "of the labels only" in ended.out
     published = json.loads((tmp_path / "out/released/analysis.json").read_text())
-    # The numbers of the labels alone no longer say it all.
+    # The total includes the release, too.
     assert published["epsilon_data_independent"] > published["epsilon_labels_alone"]
     # Not shown again without asking: nothing says that these are the same votes.
     assert "epsilon_sanitised" not in succeed(h1, "--input_is_counts").report
@@ -265,7 +265,7 @@ def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1
         *("--delta=1", "--delta=nan", "--noise_eps=-1", "--moments=0", "--max_examples=0"),
         *("--beta=0", "--mechanism=plurality", "--conversion=best", "--no_such_flag", "stray"),
         *("--release=sometimes", "--sigma=0", "--sigma=3 --noise_eps=3"),
-        "--sigma=3 --mechanism=permute_and_flip",
+        "--sigma=3 --mechanism=laplace_noisy_max",
     ],
 )
 def test_bad_flags_get_one_line_and_code_2(run, tmp_path, h1, argument):
@@ -302,7 +302,7 @@ def test_prints_a_ledger(succeed, tmp_path):
     history = ended.out.split("Ledger, publishable")[0].strip().splitlines()[1:]
     assert len(history) == len(rows) == 5
     assert "opened: epsilon 20 at delta 1e-05" in history[0]
-    assert "charged 30 queries of permute_and_flip, gamma 0.05 (scale 20 votes)" in history[1]
+    assert "charged 30 queries of laplace_noisy_max, gamma 0.05 (scale 20 votes)" in history[1]
     assert "answered 30 of the 30 queries that row 2 charged" in history[2]
     report = ended.report
     assert report["queries"] == 40
@@ -310,8 +310,8 @@ def test_prints_a_ledger(succeed, tmp_path):
     (summary,) = report["ledgers"]
     assert (summary["epsilon_spent"], summary["epsilon_remaining"]) == (spent, remaining)
     assert summary["affordable_queries"] == affordable
-    assert f"{affordable:,} queries of permute_and_flip" in ended.out
-    assert set(report["bounds"]) == {"two_sided", "class_aware"}
+    assert f"{affordable:,} queries of laplace_noisy_max" in ended.out
+    assert set(report["bounds"]) == {"paper", "two_sided", "class_aware"}
     assert report["epsilon_data_dependent"] < report["epsilon_data_independent"]
     assert succeed(f"--ledger={folder}/ledger.sqlite3").report == report
 
@@ -321,17 +321,18 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
     release_labels(first, golden_counts("H1", 30))
     noise = GaussianNoisyMax(sigma=40.0)
     release_labels(second, golden_counts("H3", 20), ensemble="cd" * 32, mechanism=noise, delta=1e-6)
-    assert "delta: expected one, as the ledgers differ" in run(f"--ledger={first},{second}").err
+    assert "--delta is required" in run(f"--ledger={first},{second}").err
     delta = "--delta=1e-5"
     alone = [succeed(f"--ledger={folder}", delta).report for folder in (first, second)]
     both = succeed(f"--ledger={first},{second}", delta).report
     assert both["queries"] == 50
     for field in ("epsilon_data_independent", "epsilon_data_dependent"):
         assert max(report[field] for report in alone) < both[field]
-    assert set(both["bounds"]) == {"two_sided"}
-    assert "one of them twice" in run(f"--ledger={first},{first}").err
+    assert set(both["bounds"]) == {"paper", "two_sided"}
+    assert "--ledger names the same ledger twice" in run(f"--ledger={first},{first}").err
     assert (
-        "expected votes of one mechanism" in run(f"--ledger={first},{second}", delta, RELEASE).err
+        "--release needs the votes of one mechanism"
+        in run(f"--ledger={first},{second}", delta, RELEASE).err
     )
 
 
@@ -354,7 +355,7 @@ def test_a_run_is_charged_once_and_only_when_asked_to(succeed, script, capsys, t
     assert "epsilon_sanitised" not in succeed(flag).report
     drawn = succeed(flag, RELEASE).report
     file = save(tmp_path / "counts.npy", golden_counts("H2", 30))
-    of_file = ("--input_is_counts", "--mechanism=permute_and_flip", "--noise_eps=0.05", RELEASE)
+    of_file = ("--input_is_counts", "--mechanism=laplace_noisy_max", "--noise_eps=0.05", RELEASE)
     by_file = succeed(f"--counts_file={file}", *of_file).report
     for field in ("queries", "mechanisms", "delta", "epsilon_data_independent", "plan", "bounds"):
         assert drawn[field] == by_file[field]

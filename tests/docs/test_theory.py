@@ -17,7 +17,7 @@ import pytest
 from scipy.stats import norm
 from script_processes import REPOSITORY
 
-from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, PermuteAndFlip
+from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.accounting.moments import exact_costs
 
 DOCS = REPOSITORY / "docs"
@@ -146,7 +146,7 @@ def test_the_counterexamples_of_the_theory_are_what_it_says():
     """Of Propositions X1 and D6."""
     theory = " ".join((PROOFS / "theory.md").read_text().split())
     split, leading = (
-        exact_costs(np.array(counts), PermuteAndFlip(gamma=0.3), np.array([0.5]))[0]
+        exact_costs(np.array(counts), LaplaceNoisyMax(gamma=0.3), np.array([0.5]))[0]
         for counts in ([4, 4, 2], [5, 4, 1])
     )
     assert f"costs {split:.4f} at `[4, 4, 2]` and {leading:.4f} at `[5, 4, 1]`" in theory

@@ -9,7 +9,6 @@ from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
-    PermuteAndFlip,
 )
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
@@ -19,9 +18,8 @@ from pate_tf.release.votes import release_votes
 ENSEMBLE = "ab" * 32
 DELTA = 1e-5
 NUM_CLASSES = 3
-MECHANISM = PermuteAndFlip(gamma=0.05)
+MECHANISM = LaplaceNoisyMax(gamma=0.05)
 MECHANISMS = [
-    LaplaceNoisyMax(gamma=0.05),
     MECHANISM,
     GaussianNoisyMax(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),

@@ -1,12 +1,9 @@
 """The nearest neighbors of queries."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from query_helpers import POOL
 
-from pate_tf.core.public import Pool
 from pate_tf.postprocessing import label_inference
 
 
@@ -36,12 +33,3 @@ def test_a_query_is_not_its_own_neighbour_though_others_are_its_copies(features,
     for query, near in zip(copies, neighbors, strict=True):
         assert query not in near and len(set(near.tolist())) == number
         assert set(near[:4]) <= set(copies)
-
-
-def test_by_default_half_of_a_querys_share_at_most():
-    assert label_inference.default_number(POOL, 100) == 1  # of 300 inputs
-    assert label_inference.default_number(POOL, 50) == 3
-    assert label_inference.default_number(POOL, 1) == label_inference.NEIGHBOURS
-    assert label_inference.default_number(POOL, 300) == 0
-    table = dataclasses.replace(POOL.dataset, augmentation="none")
-    assert label_inference.default_number(Pool(table, POOL.inputs), 10) == 0

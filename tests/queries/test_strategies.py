@@ -113,21 +113,17 @@ def test_what_does_not_fit_is_refused_before_anything_is_asked(changes, message)
 
 
 @pytest.mark.parametrize(
-    ("of_mechanism", "augmentation", "num_queries", "is_whole_pool", "expected"),
+    ("augmentation", "num_queries", "is_whole_pool", "expected"),
     [
-        ("first", "affine", 50, True, "diverse"),
-        ("first", "affine", 49, True, "first"),
-        ("first", "affine", 50, False, "first"),
-        ("first", "none", 500, True, "first"),
-        ("medoids", "affine", 500, True, "medoids"),
-        ("medoids", "none", 5, True, "medoids"),
+        ("affine", 50, True, "diverse"),
+        ("affine", 49, True, "first"),
+        ("affine", 50, False, "first"),
+        ("none", 500, True, "first"),
     ],
 )
-def test_auto_follows_from_mechanism_data_and_number(
-    of_mechanism, augmentation, num_queries, is_whole_pool, expected
-):
+def test_auto_follows_from_data_and_number(augmentation, num_queries, is_whole_pool, expected):
     dataset = dataclasses.replace(POOL.dataset, augmentation=augmentation)
-    name = strategies.recommended(of_mechanism, dataset, num_queries, is_whole_pool=is_whole_pool)
+    name = strategies.recommended(dataset, num_queries, is_whole_pool=is_whole_pool)
     assert name == expected
 
 

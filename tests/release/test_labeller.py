@@ -128,7 +128,7 @@ def test_counts_of_charged_queries_are_kept_for_analysis(ledger):
     labeller = labeller_on(ledger, voter=voter)
     labeller(pool(1, 2, 2, 3), mechanism=MECHANISMS[0])
     labeller(pool(3, 4), mechanism=MECHANISMS[0])
-    confident = dataclasses.replace(MECHANISMS[3], threshold=202.5, sigma_threshold=0.01)
+    confident = dataclasses.replace(MECHANISMS[2], threshold=202.5, sigma_threshold=0.01)
     labeller(pool(2, 3), mechanism=confident)
     batches = list(stored_counts(ledger))
     assert [batch.debit for batch in batches] == [2, 4, 6]

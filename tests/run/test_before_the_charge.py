@@ -15,9 +15,8 @@ from pate_tf.accounting.mechanisms import (
     GaussianMoments,
     GaussianResidualSums,
     LaplaceClusterCounts,
-    StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.base import MECHANISMS
+from pate_tf.accounting.mechanisms.base import offered
 from pate_tf.ledger import Ledger
 from pate_tf.planning.comparison import Plan
 from pate_tf.planning.forecast import Forecast
@@ -95,15 +94,15 @@ def test_the_forecast_describes_the_mechanism_that_is_charged_and_drawn(
         assert other.mechanism != planned.mechanism and other.forecast != planned.forecast
 
 
-PLANNED = [
-    kind
-    for _, kind in sorted(MECHANISMS.items())
-    if not {"draw", "flags", "calibration"} & set(kind.lacks)
-]
+PLANNED = list(offered().values())
 
 
-@pytest.mark.parametrize("kind", [*PLANNED, StabilityGateOrHistogram, None])
-def test_the_forecast_of_votes_describes_what_is_charged_and_drawn(tmp_path, monkeypatch, kind):
+@pytest.mark.parametrize(
+    ("kind", "is_joint"), [*((kind, False) for kind in PLANNED), (None, False), (None, True)]
+)
+def test_the_forecast_of_votes_describes_what_is_charged_and_drawn(
+    tmp_path, monkeypatch, kind, is_joint
+):
     described, forecast = [], Plan.forecast
 
     def noted(plan, *asked, **options):
@@ -111,16 +110,15 @@ def test_the_forecast_of_votes_describes_what_is_charged_and_drawn(tmp_path, mon
         return forecast(plan, *asked, **options)
 
     monkeypatch.setattr(Plan, "forecast", noted)
-    is_joint = kind is StabilityGateOrHistogram  # of counts that are learned from together
     teachers = FakeEnsemble(np.tile(table_of_votes(100), (20 if is_joint else 1, 1)))
     if is_joint:
         teachers.config = types.SimpleNamespace(model="ridge", representation="patches")
     settings = release_settings(
         epsilon=0.1 if is_joint else 30.0,
         delta=1e-5,
-        mechanism=None if is_joint else kind,
+        mechanism=kind,
         num_queries=60 if is_joint else 10,
-        strategy="medoids" if is_joint else "first",
+        strategy="diverse" if is_joint else "first",  # counts that are learned from together
         accept_forecast=True,
     )
     with Labeller.from_settings(teachers, settings, directory=tmp_path) as labeller:

@@ -56,7 +56,7 @@ def test_the_statement_on_owners_names_what_replacing_one_costs(tmp_path):
 
 @pytest.mark.parametrize(
     "mechanism",
-    [mechanisms.PermuteAndFlip(gamma=0.1), mechanisms.GaussianNoisyMax(sigma=10.0)],
+    [mechanisms.LaplaceNoisyMax(gamma=0.1), mechanisms.GaussianNoisyMax(sigma=10.0)],
     ids=lambda mechanism: mechanism.name,
 )
 def test_a_run_is_stated_reported_and_only_what_may_be_is_released(tmp_path, mechanism):
@@ -124,7 +124,7 @@ def release(folder: pathlib.Path, **changes) -> dict:
 
 
 def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
-    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(gamma=0.05)
+    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.LaplaceNoisyMax(gamma=0.05)
     quick(tmp_path, ensemble, mechanism=mechanism)
     assert statement(tmp_path)["sanitised"] is None
     published = release(tmp_path)
@@ -198,7 +198,7 @@ def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
 
 def test_a_ledger_belongs_to_one_ensemble_of_one_data_set(tmp_path):
     quick(tmp_path, FakeEnsemble(table(90)), num_queries=1)
-    with pytest.raises(LedgerError, match="another ensemble"):
+    with pytest.raises(LedgerError, match="a different ensemble"):
         quick(tmp_path, FakeEnsemble(table(90), "cd" * 32), num_queries=1)
     others = FakeEnsemble(table(90))
     others.dataset = dataclasses.replace(PUBLIC.dataset, name="others")

@@ -2,16 +2,11 @@
 
 from pate_tf.accounting.conversions import LATTICE as LATTICE
 from pate_tf.accounting.mechanisms.base import Mechanism as Mechanism
-from pate_tf.accounting.mechanisms.base import mechanism_from_dict as mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import register as register
 from pate_tf.accounting.mechanisms.charged_once import GaussianFeatureSums as GaussianFeatureSums
 from pate_tf.accounting.mechanisms.charged_once import GaussianMoments as GaussianMoments
 from pate_tf.accounting.mechanisms.charged_once import GaussianResidualSums as GaussianResidualSums
 from pate_tf.accounting.mechanisms.charged_once import LaplaceClusterCounts as LaplaceClusterCounts
-from pate_tf.accounting.mechanisms.charged_once import StabilityGate as StabilityGate
-from pate_tf.accounting.mechanisms.charged_once import (
-    StabilityGateOrHistogram as StabilityGateOrHistogram,
-)
 from pate_tf.accounting.mechanisms.noisy_max import AdditiveNoisyMax as AdditiveNoisyMax
 from pate_tf.accounting.mechanisms.noisy_max import (
     ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax,
@@ -19,5 +14,3 @@ from pate_tf.accounting.mechanisms.noisy_max import (
 from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram as GaussianHistogram
 from pate_tf.accounting.mechanisms.noisy_max import GaussianNoisyMax as GaussianNoisyMax
 from pate_tf.accounting.mechanisms.noisy_max import LaplaceNoisyMax as LaplaceNoisyMax
-from pate_tf.accounting.mechanisms.noisy_max import PermuteAndFlip as PermuteAndFlip
-from pate_tf.accounting.mechanisms.noisy_max import PureNoisyMax as PureNoisyMax

@@ -18,22 +18,16 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.composition import (
-    Charge,
-    check_pure,
-    from_fields,
-    lacking,
-    smallest_epsilon,
-)
+from pate_tf.accounting.composition import Charge, check_pure, lacking, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, SAFETY_MARGIN, FloatArray, gaussian_dp_epsilon
 from pate_tf.accounting.noisy_max_costs import NeighbourLaws, Quadrature, additive_outcomes
 from pate_tf.core import checks
@@ -43,6 +37,7 @@ from pate_tf.core.settings import EpsilonDelta, ProtectedUnit, Settings, setting
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
 TOLERANCE: Final = 1e-9  # relative, of a scale
+ROUNDED: Final = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
 
 _FAR: Final = 50.0  # a factor of e^50 too much is as bad as infinitely much
 _SMALLEST_STEP: Final = 1e-14  # of a logarithm
@@ -150,17 +145,11 @@ class NoiseDraws(Protocol):
     def gaussian_integers(self, scale: float, size: int) -> IntArray:
         """Returns integers k with probability proportional to e^(-k^2/(2 scale^2)), `[size]`."""
 
-    def bernoulli_exp(self, gaps: IntArray, gamma: float) -> NDArray[np.bool_]:
-        """Returns True with probability e^(-gamma * gap), same shape as gaps `[size]`."""
-
     def uniform_integers(self, bounds: IntArray) -> IntArray:
         """Returns uniform whole numbers from 0 to bounds - 1, same shape as bounds `[size]`."""
 
     def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
         """Returns uniform random orders of the classes, `[num_queries, num_classes]`."""
-
-    def uniform_below(self, bound: int) -> int:
-        """Returns a uniform whole number from 0 to bound - 1, of any size."""
 
 
 def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
@@ -198,7 +187,7 @@ class Mechanism(Charge, Settings):
     two teachers (`pate_tf.accounting.composition`).
 
     A family member gives `name`, `alphas`, `draw`, `words` and fields made by `parameter`, or says
-    in `lacks` why not ("draw", "flags", "bounds"); and whatever else it can: a plan for
+    in `lacks` why not ("draw", "bounds"); and whatever else it can: a plan for
     a target, the bounds of its data-dependent cost with the methods they rest on, `pure_epsilon`,
     `noise_multipliers`.
 
@@ -207,22 +196,14 @@ class Mechanism(Charge, Settings):
         words: what it does, in sentences with fields of `self` in braces.
         bounds: data-dependent bounds that it has, of `pate_tf.accounting.moments.BOUNDS`.
         withholds: whether a query may get no label.
-        query_strategy: how queries are best chosen for it, by default; a public rule.
-        unanswered_advice: what to say where every label was withheld.
     """
 
     name: ClassVar[str]
     answers: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, str]] = ("query", "queries")
     words: ClassVar[str] = ""
     bounds: ClassVar[tuple[str, ...]] = ()
     withholds: ClassVar[bool] = False
-    query_strategy: ClassVar[str] = "first"
-    unanswered_advice: ClassVar[str] = "every query was withheld"
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "counted" not in vars(cls):
-            cls.counted = ("batch", "batches") if cls.charged_per_batch else ("query", "queries")
 
     def data_independent_epsilon(
         self, *, num_queries: int, delta: float
@@ -352,6 +333,16 @@ class OfSigma(OneScale):
         if self.releases_feature_sums:
             return smooth * (1.0 + SAFETY_MARGIN)
         return smooth + squared / LATTICE
+
+    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
+        """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more.
+
+        Args:
+            sums: in steps of 1 / LATTICE, of any shape. SENSITIVE.
+            noise: what everything random is drawn from.
+        """
+        scale = hypot(self.sigma * LATTICE, ROUNDED) * (1.0 + 2.0**-50)  # rounded up
+        return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
 
 
 class OutcomeLaw(Mechanism):
@@ -508,12 +499,8 @@ def register(kind: Kind) -> Kind:
 
 
 def offered() -> dict[str, type[Mechanism]]:
-    """Returns the mechanisms that draw and whose parameters have flags, by name in order."""
-    return {
-        name: kind
-        for name, kind in sorted(MECHANISMS.items())
-        if not {"draw", "flags"} & set(kind.lacks)
-    }
+    """Returns the mechanisms that draw labels, by name in order."""
+    return {name: kind for name, kind in sorted(MECHANISMS.items()) if "draw" not in kind.lacks}
 
 
 def check_mechanism(mechanism: object) -> None:
@@ -523,16 +510,3 @@ def check_mechanism(mechanism: object) -> None:
             f"mechanism: expected one such as LaplaceNoisyMax(scale=5.0), got "
             f"{type(mechanism).__name__}"
         )
-
-
-def mechanism_from_dict(fields: Mapping[str, Any]) -> Mechanism:
-    """Returns the mechanism that `Mechanism.to_dict` described.
-
-    Raises:
-        ValueError: if the name is unknown or the fields are not exactly the mechanism's own.
-    """
-    values = dict(fields)
-    name = values.pop("name", None)
-    if name not in MECHANISMS:
-        raise ValueError(f"expected a mechanism of {sorted(MECHANISMS)}, got {name!r}")
-    return from_fields(MECHANISMS[name], values)

@@ -86,15 +86,35 @@ LARGEST_SUM = (
 )
 
 
-# What mechanisms with a pure epsilon have in common.
+# Laplace noise on every count: the mechanism of Papernot et al. 2017.
 
 
+def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
+    """Returns Pr[a class `gaps` votes behind overtakes] under continuous Laplace noise.
+
+    (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017. At
+    least what the discrete law has if ties go by random priority (Proposition D1).
+    """
+    scaled = gamma * np.abs(gaps)
+    ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
+    return np.where(gaps >= 0, ahead, 1.0 - ahead)
+
+
+@register
 @dataclass(frozen=True, init=False)
-class PureNoisyMax(OneScale, DataDependent):
-    """A mechanism whose label is 2 gamma differentially private, whatever the counts.
+class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
+    """The class with most votes after discrete Laplace noise is added to every count.
 
-    Its pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0, which Lemma 1 rests on,
-    and its noise is as Theorem T3 demands (docs/proofs/theory.md).
+    Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
+    Papernot et al. 2017; docs/proofs/theory.md, Proposition D1. One label is 2 gamma differentially
+    private. The pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0, which Lemma 1
+    rests on, and the noise is as Theorem T3 demands.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    2.14
 
     Attributes:
         gamma: inverse scale of the noise, per vote.
@@ -105,7 +125,14 @@ class PureNoisyMax(OneScale, DataDependent):
         above=0.0,
         help="gamma of the mechanism, the inverse scale of its noise, per vote: Lap(1/gamma).",
     )
-    bounds: ClassVar[tuple[str, ...]] = ("tight", "two_sided", "class_aware", "exact")
+    name: ClassVar[str] = "laplace_noisy_max"
+    bounds: ClassVar[tuple[str, ...]] = ("paper", "tight", "two_sided", "class_aware", "exact")
+    noise_law = ("gamma", costs.discrete_laplace)  # ties go by random priority
+    certified = ("gamma", 1, costs.MIN_GAMMA, costs.MAX_GAMMA, costs.laplace_noisy_max_alphas)
+    words: ClassVar[str] = (
+        "To every class's number of votes a random whole number is added, from the discrete "
+        "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
+    )
 
     def __init__(self, *, gamma: float | None = None, scale: float | None = None) -> None:
         """Takes the noise by either of its two names.
@@ -131,138 +158,6 @@ class PureNoisyMax(OneScale, DataDependent):
     def scale(self) -> float:
         """1 / gamma, in votes."""
         return 1.0 / self.gamma
-
-    # D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2).
-    cost_cap = Charge.alphas
-
-    def bound(self, name: str) -> Bound:
-        """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}."""
-
-        def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
-            values = np.full((len(q), len(moments)), inf)
-            applies = q <= 1.0 / (1.0 + exp(min(2.0 * self.gamma, 700.0)))
-            values[applies] = costs.pure_costs(name, self.gamma, q[applies], u[applies], moments)
-            return values
-
-        return Bound(self.pairwise_tail, formula, self.cost_cap)
-
-    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the laws at every neighbor, one column for each class."""
-        _, first = np.unique(row, return_index=True)
-        last = len(row) - 1 - np.unique(row[::-1], return_index=True)[1]
-        moved = np.stack(np.meshgrid(first, last, indexing="ij")).reshape(2, -1)
-        lose, gain = moved[:, (row[moved[0]] > 0) & (moved[0] != moved[1])]
-        moves = np.arange(len(lose))
-        neighbours = np.tile(row, (len(lose), 1))
-        neighbours[moves, lose] -= 1
-        neighbours[moves, gain] += 1
-        here = np.tile(self.outcome_probabilities(row[None, :]), (len(lose), 1))
-        there = self.outcome_probabilities(neighbours)
-        ones = np.ones(neighbours.shape)
-        return NeighbourLaws(here, there, ones, limit=2.0 * self.gamma)
-
-    def summary(self) -> str:
-        """Returns name and parameters, such as `permute_and_flip, gamma 0.05 (scale 20 votes)`."""
-        return f"{super().summary()} (scale {self.scale:g} votes)"
-
-
-# Permute-and-flip: exponential noise on every count, drawn without any.
-
-
-@register
-class PermuteAndFlip(PureNoisyMax):
-    """Visits classes in random order and accepts one with probability e^{-gamma (max - count)}.
-
-    The same law as adding exponential noise of rate gamma (docs/proofs/theory.md, Proposition D2).
-
-    >>> import pate_tf
-    >>> mechanism = pate_tf.mechanisms.PermuteAndFlip(scale=20.0)
-    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
-    >>> round(epsilon, 2)
-    4.31
-    """
-
-    name: ClassVar[str] = "permute_and_flip"
-    words: ClassVar[str] = (
-        "Classes are visited in random order, and the first one accepted is the label: the leader "
-        "always, another with a probability that falls by a factor of e for every {self.scale:.3g} "
-        "votes that it is behind. Nothing else of the votes is released."
-    )
-
-    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws who would be accepted, and one of those uniformly.
-
-        Acceptances are independent of the order of the visits, so the first one accepted is a
-        uniform choice among all who would be.
-        """
-        gaps = counts.max(axis=1, keepdims=True) - counts
-        accepted = noise.bernoulli_exp(gaps.ravel(), self.gamma).reshape(gaps.shape)
-        picks = noise.uniform_integers(accepted.sum(axis=1))
-        labels = np.argmax(accepted.cumsum(axis=1) > picks[:, np.newaxis], axis=1)
-        return Answers(labels.tolist())
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns e^{-gamma D}/2 for D >= 0, and one minus its mirror image below."""
-        ahead = np.exp(-self.gamma * np.abs(gaps)) / 2.0
-        return np.where(gaps >= 0, ahead, 1.0 - ahead)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns w_j int_0^1 prod_{k != j} (1 - w_k t) dt, w = e^{-gamma (max - count)}.
-
-        Gauss-Legendre, exact for a polynomial of that degree (docs/proofs/theory.md, Proposition
-        D2).
-        """
-        accepted = np.exp(self.gamma * (counts - np.max(counts, axis=1, keepdims=True)))
-        points, weights = np.polynomial.legendre.leggauss(counts.shape[1] // 2 + 1)
-        law = np.zeros(counts.shape)
-        for point, weight in zip((points + 1.0) / 2.0, weights / 2.0, strict=True):
-            passed = np.log1p(-accepted * point)
-            law += weight * np.exp(np.sum(passed, axis=1, keepdims=True) - passed)
-        return np.asarray(accepted * law)
-
-
-# Laplace noise on every count: the mechanism of Papernot et al. 2017.
-
-
-def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns Pr[a class `gaps` votes behind overtakes] under continuous Laplace noise.
-
-    (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017. At
-    least what the discrete law has if ties go by random priority (Proposition D1).
-    """
-    scaled = gamma * np.abs(gaps)
-    ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
-    return np.where(gaps >= 0, ahead, 1.0 - ahead)
-
-
-@register
-class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
-    """The class with most votes after discrete Laplace noise is added to every count.
-
-    Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
-    Papernot et al. 2017; docs/proofs/theory.md, Proposition D1.
-
-    >>> import pate_tf
-    >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
-    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
-    >>> round(epsilon, 2)
-    2.14
-    """
-
-    name: ClassVar[str] = "laplace_noisy_max"
-    bounds: ClassVar[tuple[str, ...]] = ("paper", *PureNoisyMax.bounds)
-    noise_law = ("gamma", costs.discrete_laplace)  # ties go by random priority
-    certified = (
-        "gamma",
-        1,
-        costs.SMALLEST_GAMMA,
-        costs.LARGEST_GAMMA,
-        costs.laplace_noisy_max_alphas,
-    )
-    words: ClassVar[str] = (
-        "To every class's number of votes a random whole number is added, from the discrete "
-        "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
-    )
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
@@ -291,27 +186,40 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
         reached = np.exp(-self.gamma * distance) * linear
         return np.asarray(np.where(gaps >= 0, reached, 1.0 - reached))
 
-    def bound(self, name: str) -> Bound:
-        """Returns as every pure one; for `paper` with continuous noise (Proposition D1).
+    # D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2).
+    cost_cap = Charge.alphas
 
-        Its tail holds because ties go by random priority (Proposition D1, d).
+    def bound(self, name: str) -> Bound:
+        """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}.
+
+        For `paper` with the tail of continuous noise, which holds because ties go by random
+        priority (Proposition D1, d).
         """
 
-        def cap(moments: FloatArray) -> FloatArray:
+        def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
+            values = np.full((len(q), len(moments)), inf)
+            applies = q <= 1.0 / (1.0 + exp(min(2.0 * self.gamma, 700.0)))
+            values[applies] = costs.pure_costs(name, self.gamma, q[applies], u[applies], moments)
+            return values
+
+        def paper_cap(moments: FloatArray) -> FloatArray:
             """Papernot et al. 2017: min(2 gamma^2 l (l+1), 2 gamma l)."""
             return 2.0 * self.gamma * moments * np.minimum(self.gamma * (moments + 1.0), 1.0)
 
-        bound = super().bound(name)
-        if name != "paper":
-            return bound
-        return bound._replace(tail=partial(laplace_tail, gamma=self.gamma), cap=cap)
+        if name == "paper":
+            return Bound(partial(laplace_tail, gamma=self.gamma), formula, paper_cap)
+        return Bound(self.pairwise_tail, formula, self.cost_cap)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the exact laws, which do not depend on the order of the classes."""
         noise = partial(costs.discrete_laplace, self.gamma)
         laws = costs.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
-        rare = costs.SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
+        rare = costs.MIN_PROBABILITY * exp(min(self.gamma, 700.0))
         return dataclasses.replace(laws, limit=2.0 * self.gamma, rare=rare)
+
+    def summary(self) -> str:
+        """Returns name and parameters, such as `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
+        return f"{super().summary()} (scale {self.scale:g} votes)"
 
 
 # Gaussian noise on every count: GNMax of Papernot et al. 2018.
@@ -359,13 +267,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
 
     name: ClassVar[str] = "gaussian_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
-    certified = (
-        "sigma",
-        -1,
-        costs.SMALLEST_SIGMA,
-        costs.LARGEST_SIGMA,
-        costs.gaussian_noisy_max_alphas,
-    )
+    certified = ("sigma", -1, costs.MIN_SIGMA, costs.MAX_SIGMA, costs.gaussian_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
         "votes is added. " + LARGEST_SUM
@@ -395,7 +297,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
         laws = costs.neighbour_outcomes(
             partial(costs.gaussian, self.sigma), *np.unique(row, return_counts=True)
         )
-        rare = costs.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
+        rare = costs.MIN_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
         return dataclasses.replace(laws, rare=rare, excess=16.0 / LATTICE)
 
 

@@ -207,7 +207,7 @@ def test_broken_journals_are_refused(tmp_path, batch):
 def audited_distance(folder, *, sigma, cheats, num_queries=10_000):
     """A lower bound on how far apart the laws are that open; wrong with FALSE_ALARM at most.
 
-    As in tests/release/test_audit.py: one vote moves from the first class to the second.
+    One vote moves from the first class to the second.
     """
     errors = []
     for place, label in enumerate((0, 1)):
