@@ -5,7 +5,7 @@ the labels so found. Under heavy noise the network fits noise, so the mean of bo
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
