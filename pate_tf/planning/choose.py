@@ -84,9 +84,12 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     label_accuracy = None
     trains_on_labels = known.trains_on_labels(settings)
     # A network learns from the public labels of images; their linear model does not.
-    if trains_on_labels:
-        has_linear_model = False
-    if has_linear_model and plan.forecast is not None and plan.forecast.is_measured:
+    if (
+        not trains_on_labels
+        and has_linear_model
+        and plan.forecast is not None
+        and plan.forecast.is_measured
+    ):
         label_accuracy = plan.forecast.accuracy
     student, fits = fitting(
         dataset,
