@@ -219,7 +219,7 @@ def matches_statement(folder: pathlib.Path) -> bool:
     statement, digests = (folder / EXTRA / name for name in (STATEMENT, DIGESTS))
     for path, name in ((statement, "a privacy statement"), (digests, "digests")):
         if not path.is_file():
-            raise ValueError(f"student: {name} is missing at {path}")
+            raise ValueError(f"student: there is no {name} at {path}")
     stated = artifacts.read_json(statement).get("student_digest")
     if not isinstance(stated, str):
         raise ValueError(f"{statement} has no student_digest")
