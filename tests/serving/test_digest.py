@@ -101,9 +101,9 @@ def converted(table, tmp_path_factory) -> pathlib.Path:
     ("damage", "message"),
     [
         ("no model", "student: .* is not a SavedModel"),
-        ("no statement", "student: a privacy statement is missing"),
+        ("no statement", "student: there is no privacy statement"),
         ("no digest", "has no student_digest"),
-        ("no digests", "student: digests is missing at"),
+        ("no digests", "student: there is no manifest of digests at"),
     ],
 )
 def test_what_can_not_be_matched_is_one_clear_line(table, tmp_path, damage, message):
