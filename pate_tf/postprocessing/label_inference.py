@@ -4,6 +4,7 @@ First by features that were learned without labels, then by those of a network t
 the labels so found. Under heavy noise the network fits noise, so the mean of both is taken.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
@@ -198,9 +199,10 @@ def labels_from_sums(
         num_redrawn: as of `target_functions`.
 
     Returns:
-        A label of every input, with confidence in each class; and weights of a linear model from
-        vectors to logits, `[width, num_classes]`: None of clusters, and of sums of images without
-        moments; of numbers and several labels those of `target_functions`.
+        A label of every input, with the probability of each class except where centers are given;
+        and weights of a linear model from vectors to logits, `[width, num_classes]`: None of
+        clusters, and of sums of images without moments; of numbers and several labels those of
+        `target_functions`.
     """
     weights, total = None, values[0] / LATTICE
     if pool.dataset.target != CLASS:
@@ -231,7 +233,12 @@ def labels_from_sums(
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
     (regression,) = regress_sums(neighbourhood_averages(views), sums)
-    return labels_of(class_probabilities(regression)), weights
+    labels = labels_of(class_probabilities(regression))
+    if centres is not None:
+        # Counts are released where noise is heavy. Probabilities are far below the accuracy then,
+        # and a student that learns them never becomes confident enough to correct wrong labels.
+        labels = dataclasses.replace(labels, weights=None)
+    return labels, weights
 
 
 def sums_of_pool(

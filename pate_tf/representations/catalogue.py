@@ -34,6 +34,7 @@ from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 6  # of the rules by which a pool becomes a representation
+NGRAMS_VERSION = 2  # of the rules by which a text becomes n-grams
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
@@ -184,6 +185,8 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
+    if dataset.kind == "text":  # features of the same name that version 1 hashed in another way
+        description["ngrams"] = NGRAMS_VERSION
     if kind.is_trained:
         digest = artifacts.digest_array(pool.inputs)
         description |= {"version": VERSION, "seed": seed, "pool": digest}

@@ -26,6 +26,7 @@ from pate_tf.serving.served import SCHEMA
 from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels_statement import LabelsStatement
 from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
+from pate_tf.statement.report import MODEL_CARD, PAGE
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
 ASK_AGAIN: Final = "ask again, what was charged once is free"
@@ -125,7 +126,7 @@ def publish_model(
         **publication_facts(publication, folder / "student"),
     )
     return export_with(
-        statement, model, labels, folder, export_formats=export_formats, seal=ledger.recognise
+        statement, model, labels, folder, export_formats=export_formats, seal=ledger.mac
     )
 
 
@@ -159,6 +160,8 @@ def export_with(
         artifacts.write_text(folder / SCHEMA, dataset.schema.to_toml())
     artifacts.write_json(folder / JSON_FILE, values)
     artifacts.write_text(folder / PAGE_FILE, statement.to_markdown())
+    for name in (PAGE, MODEL_CARD):  # of an earlier version
+        (folder / name).unlink(missing_ok=True)
     return Published(statement=statement, student_folder=student_folder)
 
 
@@ -184,7 +187,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         num_distinct = len(rows)  # each of which charged all sums
     else:
         inputs = asked_inputs(labels.pool, labels.queries, labels.neighbours)
-        digests = query_digests(inputs, mechanism)
+        digests = query_digests(inputs, mechanism, labels.pool.dataset.target_in_words)
         num_distinct = len(set(digests))
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
@@ -212,7 +215,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
             f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: {ASK_AGAIN}"
         )
-    if not hmac.compare_digest(labels.seal or "", ledger.recognise(labels.record())):
+    if not hmac.compare_digest(labels.seal or "", ledger.mac(labels.record())):
         raise ValueError(
             f"labels: expected what this ledger released, and how it was chosen, got something "
             f"that was changed since: {ASK_AGAIN}"

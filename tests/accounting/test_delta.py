@@ -65,7 +65,7 @@ def test_delta_is_at_most_one_over_the_records(num_records):
     if num_records > 1:
         check_delta(1.0 / num_records, num_records)
     for wrong in (1.001 / num_records, -1e-9, 1.0, math.nan):
-        with pytest.raises(ValueError, match=r"^delta: expected") as refused:
+        with pytest.raises(ValueError, match=r"^delta(: expected| must be)") as refused:
             check_delta(wrong, num_records)
         assert "\n" not in str(refused.value)
 
@@ -104,13 +104,13 @@ def test_plans_at_delta_0_are_of_pure_mechanisms():
         assert planned.num_queries * candidate.mechanism.pure_epsilon <= 2.0
         assert candidate.epsilon == pytest.approx(2.0, rel=1e-6)
     for kind in (GaussianNoisyMax, GaussianHistogram, ConfidentGaussianNoisyMax):
-        with pytest.raises(ValueError, match=r"delta: expected above 0 for .*, got 0"):
+        with pytest.raises(ValueError, match=r"delta(: expected| must be) above 0 for "):
             plan(2.0, num_teachers=9, num_classes=3, delta=0.0, mechanism=kind)
 
 
 def test_sums_at_delta_0_are_counts_in_clusters():
     target = Target(epsilon=1.0, delta=0.0, num_queries=1)
-    with pytest.raises(ValueError, match="unit: expected one of record, owner"):
+    with pytest.raises(ValueError, match="unit must be one of record, owner"):
         Target(epsilon=1.0, delta=0.0, unit="person")
     counts = planned_sums(target, PublicNumbers(num_records=60_000), [10, 50]).mechanism
     assert counts == LaplaceClusterCounts(scale=counts.scale, num_clusters=50)

@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -37,6 +37,7 @@ from pate_tf.core.settings import EpsilonDelta, ProtectedUnit, Settings, setting
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
 TOLERANCE: Final = 1e-9  # relative, of a scale
+ROUNDED: Final = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
 
 _FAR: Final = 50.0  # a factor of e^50 too much is as bad as infinitely much
 _SMALLEST_STEP: Final = 1e-14  # of a logarithm
@@ -332,6 +333,16 @@ class OfSigma(OneScale):
         if self.releases_feature_sums:
             return smooth * (1.0 + SAFETY_MARGIN)
         return smooth + squared / LATTICE
+
+    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
+        """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more.
+
+        Args:
+            sums: in steps of 1 / LATTICE, of any shape. SENSITIVE.
+            noise: what everything random is drawn from.
+        """
+        scale = hypot(self.sigma * LATTICE, ROUNDED) * (1.0 + 2.0**-50)  # rounded up
+        return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
 
 
 class OutcomeLaw(Mechanism):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import hypot, inf, nextafter, sqrt
+from math import inf, nextafter, sqrt
 from typing import ClassVar, Final
 
 from pate_tf.accounting.conversions import LATTICE
@@ -28,7 +28,6 @@ MOST_ROUNDS = 64
 RESIDUAL_NORM = 0.5
 BELOW: Final = 1.0 - 2.0**-40  # more than is lost by rounding, so that no norm is above 1
 MOMENT_WEIGHT = 1.0  # of second moments beside sums by class
-ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
 
 
 @register
@@ -83,11 +82,6 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     def fewest_of_class(self) -> float:
         """Private records over classes from which labels of sums are worth their cost."""
         return FEWEST_OF_CLASS * self.sigma
-
-    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
-        """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more."""
-        scale = hypot(self.sigma * LATTICE, ROUNDED) * (1.0 + 2.0**-50)  # rounded up
-        return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
 
 
 @register

@@ -128,13 +128,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
     name: ClassVar[str] = "laplace_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "tight", "two_sided", "class_aware", "exact")
     noise_law = ("gamma", costs.discrete_laplace)  # ties go by random priority
-    certified = (
-        "gamma",
-        1,
-        costs.SMALLEST_GAMMA,
-        costs.LARGEST_GAMMA,
-        costs.laplace_noisy_max_alphas,
-    )
+    certified = ("gamma", 1, costs.MIN_GAMMA, costs.MAX_GAMMA, costs.laplace_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes a random whole number is added, from the discrete "
         "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
@@ -220,7 +214,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
         """Returns the exact laws, which do not depend on the order of the classes."""
         noise = partial(costs.discrete_laplace, self.gamma)
         laws = costs.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
-        rare = costs.SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
+        rare = costs.MIN_PROBABILITY * exp(min(self.gamma, 700.0))
         return dataclasses.replace(laws, limit=2.0 * self.gamma, rare=rare)
 
     def summary(self) -> str:
@@ -273,13 +267,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
 
     name: ClassVar[str] = "gaussian_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
-    certified = (
-        "sigma",
-        -1,
-        costs.SMALLEST_SIGMA,
-        costs.LARGEST_SIGMA,
-        costs.gaussian_noisy_max_alphas,
-    )
+    certified = ("sigma", -1, costs.MIN_SIGMA, costs.MAX_SIGMA, costs.gaussian_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
         "votes is added. " + LARGEST_SUM
@@ -309,7 +297,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
         laws = costs.neighbour_outcomes(
             partial(costs.gaussian, self.sigma), *np.unique(row, return_counts=True)
         )
-        rare = costs.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
+        rare = costs.MIN_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
         return dataclasses.replace(laws, rare=rare, excess=16.0 / LATTICE)
 
 
