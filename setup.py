@@ -32,7 +32,7 @@ setuptools.setup(
     package_data={
         "pate_tf": ["py.typed"],
         "pate_tf.analysis": ["rows.toml"],
-"pate_tf.cli": ["templates/*"],
+        "pate_tf.cli": ["templates/*"],
         "pate_tf.flower": ["pyproject.toml"],
         "pate_tf.planning": ["templates/*"],
         "pate_tf.statement": ["templates/*"],

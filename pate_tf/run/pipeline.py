@@ -185,6 +185,7 @@ class Fitted:
         values = {
             **report.values,
             "forecast": None if forecast is None else list(forecast[:2]),
+            "forecast_values": None if forecast is None else forecast._asdict(),
             "folder": str(folder),
         }
         target = artifacts.RunDirectory(folder).sensitive / REPORT
