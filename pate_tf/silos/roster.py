@@ -202,7 +202,8 @@ class SiloRoster(Roster, AtDelta):
     @classmethod
     def of_fields(cls, fields: Fields) -> Self:
         """Takes the roster from the fields of its file."""
-        members, aggregators = [], []
+        members = []
+        aggregators = []
         for silo in fields.tables("silo"):
             name = silo.text("name")
             epsilon = silo.number("epsilon") if silo.has("epsilon") else 1.0
