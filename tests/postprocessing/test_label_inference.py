@@ -9,7 +9,7 @@ from pate_tf.postprocessing import label_inference
 
 @pytest.fixture
 def features(monkeypatch):
-    """Features of two views that a test knows, of the pool's 300 inputs."""
+    """Returns features of the pool's 300 inputs in two views that a test knows."""
     random = np.random.default_rng(0)
     views = [random.normal(size=(len(POOL), width)).astype(np.float32) for width in (3, 2)]
     views[0][40:44], views[1][40:44] = views[0][7], views[1][7]  # copies
