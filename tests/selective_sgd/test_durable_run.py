@@ -84,7 +84,9 @@ def test_a_state_from_before_or_another_of_the_same_round_is_refused(tmp_path):
 def test_of_two_copies_that_run_at_once_one_at_most_releases(
     tmp_path, monkeypatch, at_the_same_time
 ):
-    """Both run at once: one notes a row between the other's look at the registry and its row."""
+    """In one case both run at once: one notes its row after the other has read the registry and
+    before it notes its own.
+    """
     original, copy = tmp_path / "original", tmp_path / "copy"
     begun(original).close()
     shutil.copytree(original, copy)
