@@ -1,4 +1,4 @@
-"""Queries that are asked together with their nearest neighbors."""
+"""Queries that include their nearest neighbors."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ SETTINGS = StudentSettings(model="mlp", max_steps=5, batch_size=8)
 
 @pytest.fixture(autouse=True)
 def features(monkeypatch):
-    """Features that bring the inputs of a class together, without learning any."""
+    """Returns features that group the inputs of a class, without training."""
     random = np.random.default_rng(0)
     actual = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
     monkeypatch.setattr(features_catalogue, "encoder_of", lambda *asked, **options: None)
@@ -48,7 +48,7 @@ def labels_of(folder, teachers, *, mechanism=NOISY, num_neighbours=10, **queries
 
 
 def test_labels_of_neighbours_are_more_often_correct_for_the_same_cost(tmp_path, monkeypatch):
-    teachers = FakeEnsemble(table(60))  # three of five votes on single inputs are right
+    teachers = FakeEnsemble(table(60))  # three of five votes on single inputs are correct
     alone = labels_of(tmp_path / "alone", teachers, num_neighbours=None)
     assert alone.neighbours is None
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))  # on another machine
@@ -57,7 +57,7 @@ def test_labels_of_neighbours_are_more_often_correct_for_the_same_cost(tmp_path,
     assert released.num_answered == QUERIES
     assert (released.labels == PUBLIC.labels[released.query_indices]).all()
     assert (alone.released.labels != PUBLIC.labels[alone.released.query_indices]).any()
-    # What it costs is what the queries cost alone.
+    # The cost is the cost of the queries only.
     assert released.cost == alone.released.cost
 
 
