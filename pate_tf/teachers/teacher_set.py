@@ -198,6 +198,11 @@ class Teachers:
             raise ValueError(
                 f"private: expected data.private of a pate_tf.Data, got {type(private).__name__}"
             )
+        if self._voter is not None and self._voter.config is None:
+            raise ValueError(
+                "teachers made by from_votes or from_models can't be trained; they are used as "
+                "they are"
+            )
         show = reporting or self._reporting
         kind, config, partition = self._configured(private, pool, show)
         number = config.num_teachers

@@ -1,5 +1,7 @@
 """Teachers of a user's own making: votes, models, whatever has `predict`, and scikit-learn's."""
 
+import dataclasses
+
 import api_helpers
 import keras
 import numpy as np
@@ -86,6 +88,30 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
     others = pate_tf.Teachers.from_models([Says(3), Says(5)], directory=tmp_path)
     with pytest.raises(pate_tf.LedgerError, match="this ledger belongs to a different ensemble"):
         pate_tf.Labeller(others, MECHANISM, delta=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["votes", "models"])
+def test_fit_uses_given_teachers_as_they_are(kind, tmp_path, data):
+    given = {
+        "votes": lambda unit: owned(unit, tmp_path),
+        "models": lambda unit: pate_tf.Teachers.from_models(
+            alike(30), unit=unit, directory=tmp_path
+        ),
+    }[kind]
+    settings = {"mechanism": MECHANISM, "delta": 1e-5, "num_queries": 10, "strategy": "first"}
+    fitted = pate_tf.fit(
+        data, source=given("record"), student=pate_tf.Student("random_forest"), **settings
+    )
+    assert (fitted.labels.labels == 3).all()
+    assert not (tmp_path / "sensitive" / "teachers").exists()
+    with pate_tf.Labeller(given("record"), MECHANISM, delta=1e-5) as labeller:
+        assert labeller.spent().num_queries == 10
+    with pytest.raises(ValueError, match="can't be trained"):
+        given("record").fit(data.private)
+    owners = np.arange(len(data.private)) // 2
+    of_owners = dataclasses.replace(data, private=dataclasses.replace(data.private, owners=owners))
+    with pytest.raises(ValueError, match="source must protect owners"):
+        pate_tf.fit(of_owners, source=given("record"), **settings)
 
 
 class Fails:
