@@ -72,7 +72,7 @@ KINDS = {
 
 def default_representation(dataset: Dataset) -> str:
     """The name of the representation that inputs are compared by, where none is named."""
-    if dataset.kind == "image" and not dataset.has_colours:
+    if dataset.kind == "image" and not dataset.has_colors:
         return "contrastive"
     return default_of_teachers(dataset)
 
@@ -81,7 +81,7 @@ def default_of_teachers(dataset: Dataset) -> str:
     """The name of the representation that teachers learn from, where none is named."""
     if dataset.kind != "image":
         return "lsa" if dataset.kind == "text" else "raw"
-    return "patches+wavelets" if dataset.has_colours else "contrastive+patches"
+    return "patches+wavelets" if dataset.has_colors else "contrastive+patches"
 
 
 # Records over the standard deviation of the noise, below which few bins are better. In 29 cells of

@@ -136,7 +136,7 @@ class PatchPart(ImagePart):
         `seed` is of the patches that are drawn, and of the first centers.
         """
         height, width, channels = pool.dataset.input_shape
-        layout = COLOUR if pool.dataset.has_colours else GREY
+        layout = COLOUR if pool.dataset.has_colors else GREY
         shorter = min(height, width)
         side = min(SIDE, max(2, shorter // 2), shorter)
         shapes = [(side, side, channels, layout.filters), (layout.filters,)]

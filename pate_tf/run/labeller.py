@@ -42,7 +42,7 @@ from pate_tf.planning.release_settings import (
 )
 from pate_tf.postprocessing import label_inference
 from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
-from pate_tf.postprocessing.targets import REDRAWN, functions_of_votes
+from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
@@ -518,7 +518,7 @@ class Labeller:
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
                 is_frozen=sums.is_frozen,
-                num_redrawn=REDRAWN,
+                num_redrawn=NUM_REDRAWN,
             )
         linear_head = None
         if weights is not None:

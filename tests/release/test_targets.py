@@ -26,7 +26,7 @@ from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.data.loaded_data import Data
 from pate_tf.ledger import Ledger
 from pate_tf.models.encoder import record_vectors
-from pate_tf.postprocessing.targets import REDRAWN, target_functions
+from pate_tf.postprocessing.targets import NUM_REDRAWN, target_functions
 from pate_tf.release.exact_sums import moments_by_class, sums_of_products, sums_of_votes
 from pate_tf.serving.served import ServedStudent
 
@@ -218,7 +218,7 @@ def test_intervals_hold_what_is_predicted_without_noise(has_pool):
     for _ in range(300):
         drawn_noise = np.rint(generator.normal(0.0, noise * LATTICE, exact.shape)).astype(np.int64)
         weights = target_functions(
-            PRICES, pool, exact + drawn_noise, noise, num_redrawn=REDRAWN, num_records=5_000
+            PRICES, pool, exact + drawn_noise, noise, num_redrawn=NUM_REDRAWN, num_records=5_000
         )
         answers = at @ weights
         sides = 1.96 * np.linalg.norm(answers[:, 1:], axis=1)

@@ -76,7 +76,7 @@ def test_the_callers_generators_get_their_states_back(tmp_path, data):
 
 def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path, monkeypatch):
     monkeypatch.setattr(settings, "PASSES", 3)
-    monkeypatch.setattr(settings, "FEWEST_STEPS", 3)
+    monkeypatch.setattr(settings, "MIN_STEPS", 3)
     # A smaller share means fewer steps, and fewer draws from generators that all could share.
     owners = np.array([f"owner {number // 4}" for number in range(48)])
     data = api_helpers.digits(48, owners=owners)

@@ -295,5 +295,5 @@ def test_a_teacher_has_one_vote_for_a_group(seed, monkeypatch):
     counts = teachers.counts(groups_of(places), told.append).values
     np.testing.assert_array_equal(counts, counted_by_hand(labels, places))
     assert sum(told) == len(places)
-    monkeypatch.setattr(voters, "MOST_VOTES", labels.size)
+    monkeypatch.setattr(voters, "MAX_VOTES", labels.size)
     np.testing.assert_array_equal(teachers.counts(groups_of(places)).values, counts)
