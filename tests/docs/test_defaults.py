@@ -12,7 +12,7 @@ from pate_tf.representations.catalogue import default_of_sums, default_of_teache
 from pate_tf.selective_sgd.training_settings import TrainingSettings
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_PER_CLASS, RECORDS_PER_TEACHER
 from pate_tf.teachers.teacher_set import IMAGE_MODEL
-from pate_tf.teachers.teacher_settings import BATCH_SIZE, MIN_STEPS, LEARNING_RATE, PASSES
+from pate_tf.teachers.teacher_settings import BATCH_SIZE, LEARNING_RATE, MIN_STEPS, PASSES
 
 
 def dataset(kind: str, *shape: int) -> Dataset:
