@@ -28,6 +28,7 @@ class Reporting:
         clock: takes a description and returns a context for work of unknown duration.
         progress_bar: takes a description, a total and a unit, and returns a tqdm progress bar.
         note: shows information that the user should read before anything is charged.
+        confirm: called after the notes and before anything is charged; it may end the command.
         warn: shows a warning of one line.
         verbose: whether Keras draws its own progress bars.
         began: start time of the run, by `time.monotonic`.
@@ -36,6 +37,7 @@ class Reporting:
     clock: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     progress_bar: Callable[..., Any] = _NO_BAR
     note: Callable[[str], object] = lambda text: None
+    confirm: Callable[[], None] = lambda: None
     warn: Callable[[str], object] = _WARN
     verbose: bool = False
     began: float = dataclasses.field(default_factory=time.monotonic)

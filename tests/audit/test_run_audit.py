@@ -19,7 +19,7 @@ from silo_helpers import teacher as silo_teacher
 
 import pate_tf
 from pate_tf.audit import audit_run, report_page
-from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
+from pate_tf.audit.run_audit import NOT_CHECKED, PASSED, VIOLATION
 from pate_tf.core import artifacts
 from pate_tf.silos import Coordinator, Member, SiloRoster
 from pate_tf.statement.privacy_statement import PrivacyStatement
@@ -449,7 +449,7 @@ def encoder_of_records(run):
 
 
 def page_for_the_signer(run):
-    (run / "released/privacy_report.html").write_text(f"<html>{secret(run).decode()}")
+    (run / "released/report.html").write_text(f"<html>{secret(run).decode()}")
 
 
 def analysis_of_records(run):
@@ -698,7 +698,7 @@ def test_the_exit_code_says_what_was_found(tables, tmp_path):
     ended = audit("run", f"--train_dir={run}")
     assert ended.code == 0, ended.out + ended.err
     assert "PASSED" in ended.out and (run / "sensitive/audit/run.json").exists()
-    page = run / "released/privacy_report.html"
+    page = run / "released/report.html"
     assert "<b>Audit: PASSED</b>" in page.read_text()
     assert audit_run(run).outcome == PASSED
     ledger_row(run)

@@ -308,5 +308,5 @@ def test_too_large_negative_and_other_files_are_named(tmp_path, monkeypatch):
             ValueError, match=r"it has no folders. Files that are not images, such as \.npz"
         ):
             image_folders.load_public(None, tmp_path / name, size=(8, 8))
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="got none; files that are"):
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="Files that are"):
         image_folders.load_public(tmp_path / "none")

@@ -27,9 +27,12 @@ OF_OTHERS = {
     "log_device_placement",
     # of benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
-    *("stored", "output_dir", "images"),
+    *("stored", "output_dir", "images", "draws"),
     # of the demonstration
     *("silos", "hosts"),
+    # of Flower
+    *("ssl", "database", "disable", "superlink", "root", "node", "run", "stream", "trusted"),
+    "format",
     # of Apache Beam
     *("runner", "direct_num_workers", "direct_running_mode", "dask_client_address"),
     *("direct_runner_bundle_repeat", "dask_partition_size", "nthreads"),

@@ -153,9 +153,7 @@ class FittedStudentContract(StudentContract):
 
     def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
         monkeypatch.setattr(student_training, "STEPS_PER_EPOCH", 1)
-        with pytest.raises(
-            student_training.TrainingDivergedError, match="student: expected"
-        ) as caught:
+        with pytest.raises(student_training.TrainingDivergedError, match="diverged") as caught:
             self.train(max_steps=3, folder=tmp_path, callbacks=[Poison(1)])
         assert "\n" not in str(caught.value)
         (kept,) = tmp_path.glob("unfinished_student/*.npz")
