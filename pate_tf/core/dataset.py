@@ -289,7 +289,7 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
     """
     array = as_numbers(inputs, what)
     if array.dtype.kind not in "uif":
-        raise ValueError(f"{what} must be numbers for {dataset.name}, got {array.dtype}")
+        raise ValueError(f"{what}: inputs of {dataset.name} must be numbers, got {array.dtype}")
     if dataset.input_type != "uint8" or array.dtype == np.uint8:
         if array.dtype.itemsize == 8:
             array = array.astype(np.float64, copy=False)
@@ -298,8 +298,8 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
     is_pixel = (array >= 0) & (array <= 255) & (array == np.floor(array))
     if not is_pixel.all():
         raise ValueError(
-            f"{what} must be whole numbers from 0 to 255 for {dataset.name}. For images of floats, "
-            f"use a Dataset with input_type='float32'."
+            f"{what}: pixels of {dataset.name} must be whole numbers from 0 to 255. For images of "
+            f"floats, use a Dataset with input_type='float32'."
         )
     return array.astype(np.uint8)
 

@@ -217,7 +217,7 @@ def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
         fitted = skops.io.loads(archive, trusted=_untrusted(archive))
     except Exception as error:  # zipfile, json, NumPy and scikit-learn raise different exceptions
         reason = str(error) if type(error) is ValueError else type(error).__name__
-        raise ValueError(f"classifier is no valid skops archive: {reason}") from None
+        raise ValueError(f"classifier can't be loaded: {reason}") from None
     if not isinstance(fitted, BaseEstimator):
         raise ValueError(f"classifier must be an estimator, got {type(fitted).__name__}")
     return Estimator(fitted)
@@ -276,7 +276,7 @@ def _untrusted(archive: bytes) -> list[str]:
             strange.append(name)
     if strange:
         raise ValueError(
-            f"classifier contains {', '.join(strange)}, but it must contain only types of "
-            f"scikit-learn. Let other teachers vote by a file of labels."
+            f"the estimator contains types outside scikit-learn: {', '.join(strange)}. Let such "
+            f"teachers vote by a file of labels."
         )
     return list(names)

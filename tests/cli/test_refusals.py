@@ -69,12 +69,12 @@ OF_NUMBERS = [
     ask("--nb_teachers=11", told="nb_teachers: "),
     ask("--stdnt_share=597", told="stdnt_share: expected"),
     ask("--stdnt_share=9", told="queries: expected from 1 to the pool's 9"),
-    ask("--model=nosuch", told="model: expected one of", code=2),
+    ask("--model=nosuch", told="model must be one of", code=2),
     ask("--new_budget_i_understand", "--epsilon_budget=1", told="got no --delta"),
     teach("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
     ask("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
     *(
-        teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")
+        teach(f"--nb_teachers={number}", told="must be at most the number of records, 1200")
         for number in (10**9, 2**63, 2**64 + 1)
     ),
     *(
@@ -129,7 +129,7 @@ OF_PLACES = [
     Case(
         script=STUDENT,
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
-        told="expected a run folder with a trained ensemble, got nosuch; run",
+        told="nosuch contains no trained ensemble. Run `pate teachers`",
     ),
     teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
     teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),
