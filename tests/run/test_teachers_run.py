@@ -86,7 +86,7 @@ def test_what_contradicts_a_folder_is_one_line(tmp_path):
         assert "\n" not in str(caught.value)
     assert description().data(dataset="digits") == DataSource()
     description().check(num_teachers=4)
-    with pytest.raises(ValueError, match="num_teachers must be 4, .* got 5"):
+    with pytest.raises(ValueError, match=r"num_teachers must be 4, .* got 5"):
         description().check(num_teachers=5)
     assert described_run(None) is described_run(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
