@@ -126,7 +126,7 @@ def test_one_foreign_owner_does_not_move_the_others(stranger):
     ids=str,
 )
 def test_refuses_what_is_no_partition(numbers):
-    with pytest.raises(ValueError, match="^partition( must|: )"):
+    with pytest.raises(ValueError, match=r"^partition( must|: )"):
         Partition(np.array(numbers), num_teachers=2)
 
 

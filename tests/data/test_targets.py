@@ -173,7 +173,7 @@ def test_arrays_and_lists():
         ([np.nan, *AMOUNTS[1:]], {"target_range": (0, 450)}, "must be finite, got NaN"),
         (SEVERAL, {}, "num_classes: pass one of num_classes, target_range and"),
         (unknown, {"label_names": ["a", "b"]}, "labels of arrays must be"),
-        (SEVERAL[:, 0], {"label_names": ["a", "b"]}, "labels of arrays must have one entry for each"),
+        (SEVERAL[:, 0], {"label_names": ["a", "b"]}, "labels of arrays must have one entry"),
     ):
         with pytest.raises(ValueError, match=told):
             of_arrays(labels, **options)

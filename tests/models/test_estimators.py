@@ -170,7 +170,7 @@ def broken_archives():
 
 def test_other_files_are_refused():
     for content in broken_archives():
-        with pytest.raises(ValueError, match="^classifier (can't be|must be)") as caught:
+        with pytest.raises(ValueError, match=r"^classifier (can't be|must be)") as caught:
             estimators.from_arrays([as_array(content)])
         assert "\n" not in str(caught.value)
     assert RAN == []
