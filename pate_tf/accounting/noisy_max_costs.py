@@ -156,7 +156,7 @@ def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Qu
 AdditiveNoise = Callable[[IntArray, int, int], Quadrature]
 
 
-SMALLEST_PROBABILITY = 1e-290
+MIN_PROBABILITY = 1e-290
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class NeighbourLaws:
     there: FloatArray = dataclasses.field(repr=False)
     multiplicity: FloatArray = dataclasses.field(repr=False)
     limit: float = inf
-    rare: float = SMALLEST_PROBABILITY
+    rare: float = MIN_PROBABILITY
     excess: float = 0.0
 
 
@@ -452,8 +452,8 @@ def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
 # Far from the origin an outcome is rare, and simple bounds hold.
 
 
-SMALLEST_SIGMA = 0.5
-LARGEST_SIGMA = 2.0**14
+MIN_SIGMA = 0.5
+MAX_SIGMA = 2.0**14
 GAUSSIAN_ROUNDING = 1e-10
 
 _GROUPS = (1.0, 4.0)  # l / sigma up to which one box serves
@@ -552,8 +552,8 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 # simple functions of the position, so that finitely many pairs bound all positions.
 
 
-SMALLEST_GAMMA = 0.004
-LARGEST_GAMMA = 10.0
+MIN_GAMMA = 0.004
+MAX_GAMMA = 10.0
 LAPLACE_ROUNDING = 1e-7
 _WINDOW = 30.0
 _LEAST_WINDOW = 14.0

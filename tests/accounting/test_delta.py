@@ -110,7 +110,7 @@ def test_plans_at_delta_0_are_of_pure_mechanisms():
 
 def test_sums_at_delta_0_are_counts_in_clusters():
     target = Target(epsilon=1.0, delta=0.0, num_queries=1)
-    with pytest.raises(ValueError, match="unit: expected one of record, owner"):
+    with pytest.raises(ValueError, match="unit must be one of record, owner"):
         Target(epsilon=1.0, delta=0.0, unit="person")
     counts = planned_sums(target, PublicNumbers(num_records=60_000), [10, 50]).mechanism
     assert counts == LaplaceClusterCounts(scale=counts.scale, num_clusters=50)
