@@ -66,7 +66,7 @@ def test_a_sanitised_epsilon_is_held_against_the_kept_draw(tmp_path):
         ("epsilon", 0.001, "at least a sanitised epsilon"),
         ("epsilon", float("nan"), "at least a sanitised epsilon"),
         ("worst_case_epsilon", 0.001, "at least a sanitised worst_case_epsilon"),
-        ("confidence", 0.999, "a confidence up to 0.99"),
+        ("confidence", 0.999, "confidence is 0.999, but 0.99"),
     ):
         with pytest.raises(ValueError, match=told):
             cheaper = {**statement["sanitised"], name: value}

@@ -121,7 +121,7 @@ def test_one_name_is_one_source_and_other_names_are_told_to_the_holder(here, dat
 def small_blocks(monkeypatch):
     """Several blocks a file, as records that outgrow one have."""
     monkeypatch.setattr(summing, "ROWS", 37)
-    monkeypatch.setattr(summing, "FEWEST_MERGED", 5)
+    monkeypatch.setattr(summing, "MIN_MERGED", 5)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_quotation_mark_swallows_no_record_of_others(data, tmp_path):
     lines[5] = f'"{lines[5]}'
     lines[40] = f'{first}",{rest}'
     path.write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=r"ends in line 41 runs over 36 lines and may hold other"):
+    with pytest.raises(ValueError, match=r"ends in line 41 has 36 lines and may contain other"):
         summed(skipping(data), tmp_path / "run", path)
     assert not (tmp_path / "run" / "sensitive" / "feature_sums").exists()
 

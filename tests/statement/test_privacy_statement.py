@@ -374,7 +374,7 @@ def test_without_noise_there_is_no_guarantee():
     )
     page = infinite.to_markdown()
     assert infinite.epsilon == math.inf and "| **∞** |" in page and "No finite ε" in page
-    with pytest.raises(ValueError, match="expected charge and unit, or none"):
+    with pytest.raises(ValueError, match="both a charge and a protected unit"):
         shared(charge=None)
 
 
