@@ -27,7 +27,7 @@ def one_line(error):
 
 
 class StoreContract:
-    """Give `kind`, a key of `STORES`, and whether a subject has one store alone."""
+    """Give `kind`, a key of `STORES`, and whether a subject may have only one store."""
 
     kind: str
     is_single: bool
@@ -74,7 +74,7 @@ class StoreContract:
         for _ in range(5):
             self.put_back(tmp_path / "copy", folder)
             text = self.refusal(folder)
-            assert "was seen, row 1 is here" in text and "put the newer one back" in text
+            assert "ends at row 1, but row" in text and "restore the newer copy" in text
         self.put_back(tmp_path / "newest", folder)
         assert self.spent(folder, range(20)) == first
 
@@ -101,7 +101,7 @@ class StoreContract:
             try:
                 store = self.open(folder)
             except LedgerError as error:
-                assert "put it back" in str(error) and "\n" not in str(error)
+                assert "restore it" in str(error) and "\n" not in str(error)
                 store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
         assert store.charges.total() == 5
@@ -116,9 +116,9 @@ class StoreContract:
             other = self.open(elsewhere, acknowledge_reset=True)
             assert other.charges.total() == 5
             spend(self.kind, other, range(20, 21))
-            assert "another ledger of the same subject went on" in self.refusal(folder)
+            assert "another ledger of the same subject was continued" in self.refusal(folder)
         else:
-            with pytest.warns(LedgerWarning, match="2 ledgers are charged to the source patients"):
+            with pytest.warns(LedgerWarning, match="2 ledgers use the records of the source pat"):
                 other = self.open(elsewhere, source=source)
             assert other.charges.total() == 0
             spend(self.kind, other, range(20, 21))
@@ -133,7 +133,7 @@ class StoreContract:
         spend(self.kind, one, range(10, 12))
         with pytest.raises(LedgerError) as error:
             spend(self.kind, other, range(10, 12))
-        assert "row 9 was seen, row 5 is here" in one_line(error)
+        assert "it ends at row 5, but row 9 was seen" in one_line(error)
         one.close()
         other.close()
         self.refusal(copy)

@@ -1,7 +1,4 @@
-"""What released labels cost, and the labels; releases of their data-dependent cost.
-
-And any charge, read back from a record.
-"""
+"""Released labels with their cost, releases of their data-dependent cost, and stored charges."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ Smoothness = TypeVar("Smoothness", float, FloatArray)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost(EpsilonDelta, ProtectedUnit):
-    """What a number of a charge costs together, whatever the data. Publishable.
+    """The total cost of a number of identical charges, data-independent. Publishable.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
@@ -46,10 +43,10 @@ class Cost(EpsilonDelta, ProtectedUnit):
     epsilon 2.138 at delta 1e-05 for every record, in the worst case: 100 ...
 
     Attributes:
-        charge: what was charged.
-        number: how often.
-        before: other charges that `epsilon` counts too, and how often: batches of a mechanism that
-            is charged once for a batch, which led to these.
+        charge: the charge.
+        number: the number of charges.
+        before: earlier charges that `epsilon` includes, with their numbers: batches of a mechanism
+            that is charged once per batch, which preceded these labels.
     """
 
     charge: Charge
@@ -70,19 +67,19 @@ class Cost(EpsilonDelta, ProtectedUnit):
 
 
 def rounded_up(value: float) -> str:
-    """Returns four significant digits of a number, never less than it."""
+    """Returns a number with four significant digits, rounded up."""
     context = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
     return f"{context.create_decimal_from_float(value):f}"
 
 
 def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
-    """Returns estimated shares of the votes, each row with a sum of 1: a weight for each class.
+    """Returns a weight for each class, the estimated fraction of the votes. Each row sums to 1.
 
-    Negative entries count as 0 and each row is divided by its sum; where nothing is above 0 every
-    class gets the same. It is post-processing, which costs nothing.
+    Negative entries are treated as 0, and each row is divided by its sum. If a row has no positive
+    entry, all classes get the same weight. This is post-processing, which costs nothing.
 
     Args:
-        values: noisy counts, or means of them, `[num_labels, num_classes]`.
+        values: noisy counts, or means of noisy counts, `[num_labels, num_classes]`.
     """
     positive = np.maximum(values, 0).astype(np.float64)
     total = positive.sum(axis=1, keepdims=True)
@@ -92,11 +89,12 @@ def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryCounts:
-    """How many queries were asked and answered. Public.
+    """Numbers of queries and answers. Public.
 
     Attributes:
-        num_queries: that were asked.
-        num_answered: whose answer is a label; a mechanism with a threshold may withhold some.
+        num_queries: number of queries.
+        num_answered: number of queries answered with a label. A mechanism with a threshold can
+            withhold labels.
     """
 
     num_queries: int
@@ -107,22 +105,22 @@ class QueryCounts:
 class ReleasedLabels(PoolLabels):
     """Public: noisy labels that were charged, with their cost.
 
-    Only the labeller makes them (`pate_tf.release.votes`).
+    Only the labeller creates them (`pate_tf.release.votes`).
 
     Attributes:
         query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.
         labels: int64 `[num_answered]`, the noisy winners.
         num_classes: number of classes.
-        num_queries: how many queries were asked; a mechanism with a threshold may answer fewer.
-        cost: of these queries alone, data-independent, with the mechanism that was charged.
+        num_queries: number of queries. A mechanism with a threshold may answer fewer.
+        cost: data-independent cost of only these queries, with the mechanism that was charged.
         ledger_rows: sequence numbers of the ledger rows that charged them.
-        secure_noise: False if the noise came from a seed; then nothing is private.
-        weights: `shares` of the noisy counts; None without them.
-        noisy_counts: what the mechanism released with the labels, int64 `[num_answered,
-            num_classes]` in units of 1 / LATTICE votes; None if it releases labels alone.
-        noisy_sums: what it released instead of labels, from which these were worked out: noisy sums
-            of records' vectors by class, int64 `[num_features + 1, num_classes]` in units of
-            1 / LATTICE, without a pool with more columns of second moments; None if labels were
+        secure_noise: False if the noise came from a seed. Nothing is private then.
+        weights: `shares` of the noisy counts; None without noisy counts.
+        noisy_counts: noisy counts released with the labels, int64 `[num_answered, num_classes]` in
+            units of 1 / LATTICE votes; None if only labels were released.
+        noisy_sums: noisy feature sums that were released, and from which the labels were computed:
+            sums of the records' vectors by class, int64 `[num_features + 1, num_classes]` in units
+            of 1 / LATTICE. Without a pool, more columns contain second moments. None if labels were
             drawn.
     """
 
@@ -134,18 +132,18 @@ class ReleasedLabels(PoolLabels):
     noisy_sums: IntArray | None = dataclasses.field(default=None, repr=False)
 
     def checked(self) -> Self:
-        """See `PoolLabels.checked`; weights follow from the counts."""
+        """See `PoolLabels.checked`; computes the weights from the counts."""
         labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
             raise ValueError(
-                f"released labels: expected at most {self.num_queries} answers, got "
-                f"{len(self.labels)}"
+                f"released labels: {len(self.labels)} answers are more than {self.num_queries} "
+                f"queries"
             )
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")
             if counts.shape != (len(self.labels), self.num_classes):
                 raise ValueError(
-                    f"released labels: expected noisy counts [{len(self.labels)}, "
+                    f"released labels: noisy counts must be [{len(self.labels)}, "
                     f"{self.num_classes}], got {list(counts.shape)}"
                 )
             weights = frozen_view(shares(counts))
@@ -154,7 +152,7 @@ class ReleasedLabels(PoolLabels):
             sums = whole_numbers(self.noisy_sums, "noisy sums")
             if sums.ndim != 2 or sums.shape[1] < self.num_classes:
                 raise ValueError(
-                    f"released labels: expected noisy sums of {self.num_classes} columns at least, "
+                    f"released labels: noisy sums must have at least {self.num_classes} columns, "
                     f"got {list(sums.shape)}"
                 )
             labels = dataclasses.replace(labels, noisy_sums=sums)
@@ -162,7 +160,7 @@ class ReleasedLabels(PoolLabels):
 
     @property
     def num_answered(self) -> int:
-        """How many of the queries got a label."""
+        """Number of queries that got a label."""
         return len(self.labels)
 
 
@@ -171,19 +169,18 @@ class ReleasedLabels(PoolLabels):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedRelease(Settings):
-    """How the data-dependent cost of a ledger's labels will be released, if ever. Public.
+    """How the data-dependent cost of a ledger's labels will be released, if it ever is. Public.
 
-    The ledger keeps it from when it is opened. With mechanism, number of labels, classes and
-    teachers, all public, it decides the `CostRelease`.
+    It is fixed when the ledger is opened. Together with the mechanism and the numbers of labels,
+    classes and teachers, which are all public, it determines the `CostRelease`.
 
     Attributes:
-        release: "log_cost" (a sanitised epsilon) or "smooth_sensitivity".
-        profile: vote margin, as a fraction of the teachers, in the hypothetical votes that the
-            plan is made for.
-        moment: of the plan; this and the following default to what planning finds best.
+        release: "log_cost" (a sanitized epsilon) or "smooth_sensitivity".
+        profile: vote margin of the hypothetical votes in the plan, as a fraction of the teachers.
+        moment: moment of the plan. Default for this and the following: the best value.
         smoothness: eta, or beta for "smooth_sensitivity".
-        sigma: of the release's noise, in sensitivities.
-        confidence: that the released epsilon is not too low.
+        sigma: scale of the noise, as a multiple of the sensitivity.
+        confidence: probability that the released epsilon is not too low.
 
     Raises:
         ValueError: if a value is out of range.
@@ -198,18 +195,19 @@ class PlannedRelease(Settings):
 
 
 def integer_step(smoothness: Smoothness) -> Smoothness:
-    """Returns eta', the size of one integer step of ln Cbar: a little more than eta.
+    """Returns eta', the size of one integer step of ln Cbar, which is slightly larger than eta.
 
-    The excess covers that the computed ln Cbar of neighbors may differ by eta and rounding errors.
+    The difference covers rounding errors: the computed ln Cbar of neighbors may differ by more than
+    eta.
     """
     return smoothness * (1.0 + 1e-6) + 1e-8
 
 
 def steps_above(sigma: float, failure: float) -> int:
-    """Returns the least s with Pr[discrete Gaussian of scale sigma > s] <= failure.
+    """Returns the smallest s with Pr[discrete Gaussian of scale sigma > s] <= failure.
 
-    By summing the probabilities, rounded up: sharper than ceil(b sigma) of the continuous Gaussian
-    by one step or so.
+    It sums the probabilities, rounded up. The result is about one step smaller than ceil(b sigma)
+    for the continuous Gaussian.
     """
     steps = np.arange(ceil(39.0 * sigma) + 2, dtype=np.float64)
     weights = np.exp(-0.5 * (steps / sigma) ** 2)
@@ -224,7 +222,7 @@ def gaussian_smooth_sensitivity_rdp(
     """Returns the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
 
     U is e^beta-smooth and at least the local sensitivity of R (docs/proofs/theory.md, Theorem B1;
-    exact for b = 0). Infinite where the theorem does not apply: (order - 1)(e^{2 beta} - 1) >= 1.
+    exact for b = 0). Infinite if the theorem does not apply: (order - 1)(e^{2 beta} - 1) >= 1.
 
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
@@ -246,17 +244,18 @@ def gaussian_smooth_sensitivity_rdp(
 def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
     """Returns the mechanism's pure epsilon 2 gamma if Theorem A holds for its bound.
 
-    The theorem needs a cost that is convex in ln q up to where it is flat (Lemma 3), and Lemma 1's
-    q(n') <= E q(n).
+    The theorem requires a cost that is convex in ln q until it becomes constant (Lemma 3), and
+    q(n') <= E q(n) (Lemma 1).
 
     Raises:
-        ValueError: for `class_aware`, for which no smooth sensitivity was derived, for Gaussian
-            mechanisms, whose q grows by more than E, and for bounds the mechanism does not have.
+        ValueError: for `class_aware`, which has no known smooth sensitivity; for Gaussian
+            mechanisms, whose q can grow by more than E; and for bounds that the mechanism does not
+            have.
     """
     if mechanism.pure_epsilon is None or bound not in SMOOTH_BOUNDS:
         raise ValueError(
-            f"expected a bound of {list(SMOOTH_BOUNDS)} on a mechanism with a gamma for smooth "
-            f"sensitivity, got {bound!r} on {mechanism.name}"
+            f"smooth sensitivity needs a mechanism with a gamma and a bound of "
+            f"{list(SMOOTH_BOUNDS)}, got {mechanism.name} and {bound!r}"
         )
     check_bound(bound, mechanism)
     return mechanism.pure_epsilon
@@ -264,20 +263,21 @@ def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CostRelease(Charge):
-    """The public numbers of a release; part of the statement that is published with it.
+    """The public parameters of a release, which are part of the published statement.
 
     Attributes:
         release: "log_cost" (Theorem B2) or "smooth_sensitivity" (B1).
-        bound: the cost of a query: "paper", "tight", "two_sided" or "class_aware".
-        moment: l, the Renyi order less one.
-        smoothness: eta of B2 (how much ln Cbar may change with one teacher), beta of B1.
-        sigma: standard deviation of the noise, in sensitivities: steps of ln Cbar, or U.
-        failure: tau, the probability that the published cost is below the true one.
+        bound: bound on the cost of a query: "paper", "tight", "two_sided" or "class_aware".
+        moment: l, the Renyi order minus one.
+        smoothness: eta of B2 (maximum change of ln Cbar with one teacher), or beta of B1.
+        sigma: standard deviation of the noise, as a multiple of the sensitivity: steps of ln Cbar,
+            or U.
+        failure: tau, the probability that the published cost is below the true cost.
         num_queries: number of labeled queries.
-        profile: the hypothetical votes that the numbers were chosen for.
+        profile: description of the hypothetical votes for which the parameters were chosen.
 
     Raises:
-        ValueError: if a value is out of its range.
+        ValueError: if a value is out of range.
     """
 
     release: str
@@ -306,19 +306,19 @@ class CostRelease(Charge):
 
     @property
     def shift(self) -> float:
-        """Of B1, b there: standard deviations added, so that the true cost is seldom undercut."""
+        """The b of B1: standard deviations added so that the result is rarely below the cost."""
         return -float(scipy.special.ndtri(self.failure))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns what one draw costs at each moment, whatever the data: data-independent.
+        """Returns the data-independent cost of one draw at each moment, [num_moments].
 
-        B2 draws Y + discrete Gaussian of scale sigma, Y = ceil(ln Cbar / step) a whole number.
-        Replacing one record changes one teacher's votes, ln Cbar by at most eta < step (Theorem
-        B2), hence Y by at most 1, on all data sets and in both directions. Then the Renyi
-        divergence at order l + 1 is at most (l + 1) / (2 sigma^2) (Proposition D4), and alpha is l
-        times that. The sanitised epsilon, which is read from the draw, is post-processing. B1 costs
-        what Theorem B1 says. Either adds to the alphas of the labels, also where the plan was made
-        when they were known.
+        B2 draws Y + discrete Gaussian of scale sigma, where Y = ceil(ln Cbar / step) is an integer.
+        Replacing one record changes the votes of one teacher. This changes ln Cbar by at most eta <
+        step (Theorem B2), hence Y by at most 1, for all data sets and in both directions. The Renyi
+        divergence of order l + 1 is then at most (l + 1) / (2 sigma^2) (Proposition D4), and alpha
+        is l times that. The sanitized epsilon is computed from the draw, so it is post-processing.
+        The cost of B1 is given by Theorem B1. Both costs add to the alphas of the labels, even if
+        the plan was made when the labels were known.
         """
         if self.release == "smooth_sensitivity":
             rdp = functools.partial(
@@ -332,37 +332,38 @@ class CostRelease(Charge):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Of a draw of the noisy log cost, whose sensitivity is 1; none by smooth sensitivity."""
+        """Noise multiplier of the noisy log cost (sensitivity 1); none for smooth sensitivity."""
         return () if self.release == "smooth_sensitivity" else (self.sigma,)
 
     def summary(self) -> str:
-        """Returns what is released, its kind and its noise."""
+        """Returns kind and noise of the release in words."""
         return f"the data-dependent cost ({self.release}, sigma {self.sigma:.4g})"
 
     def in_words(self) -> str:
-        """Returns what a draw under the plan publishes."""
+        """Returns a description of the published number for a privacy statement."""
         return (
-            "A number about what all labels cost for the votes at hand is published, with random "
-            f"noise of standard deviation {self.sigma:.4g} times what one record can change it by."
+            "A number about the cost of all labels for these votes is published. It has random "
+            f"noise of standard deviation {self.sigma:.4g} times the largest effect of one record."
         )
 
     @property
     def cost_floor(self) -> float:
-        """c_0 of Theorem B2, a public constant that keeps ln 0 out."""
+        """c_0 of Theorem B2, a public constant that prevents ln 0."""
         return 1e-9 * self.num_queries
 
     def check_mechanism(self, mechanism: Mechanism) -> None:
         """Checks that the plan can release the cost of a mechanism.
 
         Raises:
-            ValueError: if the mechanism lacks the bound; for smooth sensitivity, if Theorem A does
-                not hold for it; and for `ConfidentGaussianNoisyMax`, whose answered queries depend
-                on the votes, so that their cost is not that of queries chosen in advance.
+            ValueError: if the mechanism does not have the bound; for smooth sensitivity, if Theorem
+                A does not hold for it; and for `ConfidentGaussianNoisyMax`: the votes determine
+                which queries it answers, so their cost differs from the cost of queries chosen in
+                advance.
         """
         if mechanism.withholds or not mechanism.bounds:
             raise ValueError(
-                "expected a mechanism with noise that answers every query, got "
-                f"{mechanism.name}; account for it data-independently"
+                f"{mechanism.name} has no data-dependent cost to release, because it has no noise "
+                "or does not answer every query; use its data-independent epsilon"
             )
         check_bound(self.bound, mechanism)
         if self.release == "smooth_sensitivity":
@@ -371,15 +372,15 @@ class CostRelease(Charge):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SanitisedEpsilon(EpsilonDelta):
-    """Publishable: a privately released data-dependent epsilon, of the labels and of itself.
+    """Publishable: a privately released data-dependent epsilon of the labels and the release.
 
     It holds for these votes, at `delta`.
 
     Attributes:
-        confidence: probability that the release's own noise did not make `epsilon` too small.
-        worst_case_epsilon: data-independent, of the labels and of the release together: once this
-            is published, that of the labels alone no longer says it all.
-        plan_was_fixed: whether its plan was fixed before there were votes, as the ledger shows.
+        confidence: probability that the noise of the release did not make `epsilon` too small.
+        worst_case_epsilon: data-independent epsilon of the labels and the release together. After
+            the release, the epsilon of only the labels is no longer the whole cost.
+        plan_was_fixed: whether the ledger shows that the plan was fixed before there were votes.
     """
 
     confidence: float
@@ -387,42 +388,42 @@ class SanitisedEpsilon(EpsilonDelta):
     plan_was_fixed: bool = False
 
 
-# Any charge, from a record.
+# Charges from their stored form.
 
 
 def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
-    """Returns the charge that `Charge.to_dict` described.
+    """Returns the charge for the fields from `Charge.to_dict`.
 
     Raises:
-        ValueError: if the fields are those of no charge.
+        ValueError: if the fields don't describe a charge.
     """
     kinds: dict[str, type[Charge]] = {**base.MECHANISMS, **RETIRED, CostRelease.name: CostRelease}
     values = dict(fields)
     name = values.pop("name", None) or values.pop("training", None)
     if name is None and "release" in values and values.pop("budget", None) is None:
-        name = CostRelease.name  # of ledgers where releases and trainings had no `name`
-    if name not in kinds:  # of several holders, whom few ledgers name
+        name = CostRelease.name  # old ledgers stored releases and trainings without a `name`
+    if name not in kinds:  # imported only if needed, because few ledgers have these charges
         from pate_tf.accounting.local import SILO_CHARGES
         from pate_tf.accounting.noisy_training import NoisyTraining
 
         kinds |= {**SILO_CHARGES, NoisyTraining.name: NoisyTraining}
     if name not in kinds:
-        raise ValueError(f"expected a charge of {sorted(kinds)}, got {name!r}")
+        raise ValueError(f"unknown charge {name!r}; known charges: {sorted(kinds)}")
     return from_fields(kinds[name], values)
 
 
 @functools.cache
 def check_recordable(charge: Charge) -> None:
-    """Raises ValueError unless a charge's record gives it back: else nobody could read a ledger."""
+    """Raises ValueError if a charge can't be restored from its fields, as ledgers require."""
     if charge_from_dict(charge.to_dict()) != charge:
-        raise ValueError(f"expected one whose record gives it back, got {charge.name}")
+        raise ValueError(f"{charge.name} can't be restored from its fields")
 
 
 def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntArray:
     """Returns the sorted counts of the profile, int64 [1, num_classes].
 
-    The first class leads the others by the fraction `profile` of the teachers; what is left is
-    spread evenly over all classes.
+    The vote margin of the first class is the fraction `profile` of the teachers. The remaining
+    votes are distributed evenly among all classes.
 
     Args:
         num_teachers: at least 1.

@@ -1,12 +1,12 @@
-"""What can be charged, and what charges cost together: by moments, and by other theorems.
+"""Charges, and their total cost by moments and by other composition theorems.
 
-A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
-data-dependent cost is another one (`pate_tf.accounting.charge`). Whatever composes costs, the
-ledger first of all, asks a charge alone and never what kind it is.
+A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`). A planned release of the
+data-dependent cost is another charge (`pate_tf.accounting.charge`). Code that composes costs, such
+as the ledger, only uses the interface of `Charge`, and never depends on the kind of a charge.
 
-Charges with moments add up at each moment; those that are only (epsilon, delta) differentially
-private add their epsilons and deltas to that (basic composition), or their losses where that gives
-less (`pate_tf.accounting.composition`). All of it holds for charges of any kind in any order.
+Charges with moments add up at each moment. Charges that are only (epsilon, delta) differentially
+private add their epsilons and deltas (basic composition), or their privacy losses if this gives a
+smaller result. Both hold for charges of any kind, in any order.
 """
 
 from __future__ import annotations
@@ -40,31 +40,33 @@ Result = TypeVar("Result")
 
 
 class Charge(ABC):
-    """Anything that can be charged: a frozen value that says what one of it costs.
+    """Anything that can be charged: an immutable value with a privacy cost.
 
-    One costs a part with moments (`alphas`) and, of some, a part that is merely (epsilon, delta)
-    differentially private (`approximate`). Both hold in the worst case over all data and neighbors
-    and in both directions, also where it was chosen by looking at earlier outputs.
+    The cost has a part with moments (`alphas`). Some charges also have a part that is only
+    (epsilon, delta) differentially private (`approximate`). Both hold in the worst case over all
+    data and neighbors, in both directions, even if the charge depends on earlier outputs.
 
     Attributes:
-        name: in records.
-        answers: whether it is charged for answers to queries, rather than for something else.
-        releases_counts: whether noisy counts leave with labels, with Gaussian noise of standard
-            deviation `noise_scales["sigma"]`, in votes.
-        releases_feature_sums: whether it adds up what is known of records, and asks no teacher.
-        counted: what one and several of them are called.
-        labels_in_words: what its labels are called.
-        approximate: the (epsilon, delta) of the part that has no finite moments; None without one.
-        pure_epsilon: at which one is differentially private with delta 0; None without one.
-        unit: what one costs is for: "record" for a record replaced, or for whatever changes one
-            teacher; "owner" for an owner added or removed.
-        replaced_steps: how many times as far as one neighbor an owner replaced by another moves
-            what Gaussian noise is added to.
-        chosen_by_answers: whether somebody may choose among several kinds by earlier answers, as
-            a coordinator of silos. Then only moments hold for several kinds together.
-        noise_fields: the fields that are scales of noise it draws, in votes.
-        lacks: what it can't do, and why, in words that end a sentence. Every member of a family
-            has all that the family asks for, or says here why not; a test holds it to that.
+        name: name in ledgers.
+        answers: whether it is charged for answers to queries.
+        releases_counts: whether labels are released with noisy counts, which have Gaussian noise of
+            standard deviation `noise_scales["sigma"]`, in votes.
+        releases_feature_sums: whether it releases feature sums of records, without teachers.
+        counted: singular and plural of what is charged, for example "query" and "queries".
+        labels_in_words: description of its labels.
+        approximate: the (epsilon, delta) of the part without finite moments; None without this
+            part.
+        pure_epsilon: epsilon at delta 0; None without a pure guarantee.
+        unit: adjacency of the cost: "record" for replace-one records, or any other change of one
+            teacher; "owner" for add-or-remove-one owner.
+        replaced_steps: the distance by which replacing one owner moves the value that gets Gaussian
+            noise, as a multiple of the distance between neighbors.
+        chosen_by_answers: whether somebody, such as a coordinator of silos, may choose between
+            several kinds of charge based on earlier answers. Several kinds together are then
+            composed by moments only.
+        noise_fields: names of the fields that are noise scales, in votes.
+        lacks: unsupported features, with the reason of each as the end of a sentence. A test checks
+            that each charge has all features of its family, or lists them here.
     """
 
     name: ClassVar[str]
@@ -82,10 +84,11 @@ class Charge(ABC):
     chosen_by_answers: ClassVar[bool] = False
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
+        """Returns the worst-case cost of one charge, [num_moments], natural logarithm.
 
-        l times the Renyi divergence of order l + 1; infinite where there is no finite one, zero for
-        what `approximate` says all about. Here that of randomized response at `pure_epsilon`.
+        This is l times the Renyi divergence of order l + 1. It is infinite if there is no finite
+        bound, and zero if `approximate` covers the whole cost. The default is the cost of
+        randomized response at `pure_epsilon`.
         """
         if self.approximate is not None:
             return np.zeros_like(moments)
@@ -95,30 +98,32 @@ class Charge(ABC):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Of Gaussian mechanisms that cost no less than one of this together; none if empty.
+        """Noise multipliers of Gaussian mechanisms that together cost at least as much as this.
 
-        Each is a standard deviation over the sensitivity in Euclidean distance.
+        A multiplier is the standard deviation divided by the L2 sensitivity. Empty if there are no
+        such mechanisms.
         """
         return ()
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
-        """Scales of the noise that it draws, in votes, by what they are called."""
+        """Scales of its noise, in votes, by field name."""
         return {name: getattr(self, name) for name in self.noise_fields}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns epsilon of `number` of these alone, by another theorem than moments.
+        """Returns epsilon of `number` of these charges only, by a theorem other than moments.
 
-        Of a pure epsilon the optimal composition of pure mechanisms; else infinite.
+        The default is the optimal composition of pure mechanisms; infinite without a pure epsilon.
         """
         if self.pure_epsilon is None:
             return inf
         return pure_composition_epsilon(self.pure_epsilon, number, delta)
 
     def number_charged(self, num_queries: int) -> int:
-        """Returns how many are charged for a batch of num_queries new queries.
+        """Returns how often this is charged for a batch of num_queries new queries.
 
-        One for a release of feature sums, unless there are none; one for what answers no queries.
+        For a release of feature sums, this is 1, or 0 without queries. If it does not answer
+        queries, this is 1.
         """
         if not self.answers:
             return 1
@@ -127,10 +132,10 @@ class Charge(ABC):
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields; see `pate_tf.accounting.charge.charge_from_dict`.
 
-        Of feature sums without a unit of "record", as those of earlier versions.
+        For feature sums, the unit "record" is omitted, for compatibility with earlier versions.
         """
         fields = {"name": self.name, **dataclasses.asdict(cast(Any, self))}
-        unit = fields.pop("unit", None)  # stands last
+        unit = fields.pop("unit", None)  # added again as the last field
         if unit is not None and not (self.releases_feature_sums and unit == "record"):
             fields["unit"] = unit
         return fields
@@ -146,56 +151,57 @@ class Charge(ABC):
         return ", ".join([self.name, *parts])
 
     def several(self, number: int) -> str:
-        """Returns so many of it in words, such as `20 queries of laplace_noisy_max, gamma 0.1`."""
+        """Returns a number of charges in words: `20 queries of laplace_noisy_max, gamma 0.1`."""
         return f"{number:,} {self.counted[number != 1]} of {self.summary()}"
 
     @abstractmethod
     def in_words(self) -> str:
-        """Returns what is done with the votes, in sentences for a privacy statement."""
+        """Returns a description of the mechanism, in sentences for a privacy statement."""
 
 
 def from_fields(kind: Callable[..., Result], values: Mapping[str, Any]) -> Result:
-    """Returns the value of a dataclass that has exactly the given fields.
+    """Returns an instance of a dataclass with the given field values.
 
     Raises:
-        ValueError: if they are not exactly its fields, or not valid.
+        ValueError: if a field is missing, unknown or not valid.
     """
     expected = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if "unit" in expected and getattr(kind, "releases_feature_sums", False):
         values = {"unit": "record", **values}  # see `Charge.to_dict`
     if set(values) != expected:
         raise ValueError(
-            f"{kind.__name__}: expected fields {sorted(expected)}, got {sorted(values)}"
+            f"{kind.__name__} needs the fields {sorted(expected)}, got {sorted(values)}"
         )
     return kind(**values)
 
 
 def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueError:
-    """Returns the refusal of something that a charge can't do.
+    """Returns the error for a feature that a charge does not support.
 
     Args:
         charge: the charge, or its class.
-        expected: what was asked for, after "one with".
-        what: the key of `lacks`.
+        expected: name of the feature, with an article.
+        what: key of the feature in `lacks`.
     """
     reason = charge.lacks.get(what, f"it defines no {what}")
-    return ValueError(f"expected one with {expected}, got {charge.name}: {reason}")
+    return ValueError(f"{charge.name} does not have {expected}: {reason}")
 
 
 # Composition of (epsilon, delta) guarantees with each other and with moments.
 #
-# An (epsilon, delta)-private mechanism tells no more than this: with probability delta everything,
-# else randomized response at epsilon (Kairouz, Oh and Viswanath 2015). The privacy loss of several
-# such mechanisms is a discrete distribution; the moments of everything else are laid over it
-# (docs/proofs/approximate_dp.md, Theorems G4 and G5). Every result errs upward.
+# In the worst case, an (epsilon, delta)-private mechanism reveals everything with probability
+# delta, and otherwise behaves like randomized response at epsilon (Kairouz, Oh and Viswanath 2015).
+# The privacy loss of several such mechanisms has a discrete distribution, which is combined with
+# the moments of all other charges (docs/proofs/approximate_dp.md, Theorems G4 and G5). All results
+# are rounded up.
 
 
-# Privacy losses beyond this number are merged into the largest of their neighborhood.
-MOST_LOSSES = 2**13
+# If there are more privacy losses, adjacent losses are merged into the largest of them.
+MAX_LOSSES = 2**13
 
-LARGEST_EPSILON = 2.0**30
+MAX_EPSILON = 2.0**30
 
-# (epsilon, delta) of one mechanism, for one moved teacher, in both directions.
+# The (epsilon, delta) of one mechanism, for a change of one teacher, in both directions.
 Guarantee = tuple[float, float]
 
 
@@ -206,22 +212,22 @@ def composed_epsilon(
     alphas: FloatArray | None = None,
     mu: float = 0.0,
 ) -> float:
-    """Returns the epsilon at delta of all guarantees and everything else together, rounded up.
+    """Returns the total epsilon at delta of all guarantees and of everything else, rounded up.
 
-    The mechanisms may be interleaved, and each may depend on what the others gave out; their
-    guarantees and total alphas must have been fixed in advance. Never above the basic composition
-    (sum of epsilons + epsilon of the moments at what the guarantees leave of delta).
+    The mechanisms may be interleaved, and each may depend on the outputs of others. Their
+    guarantees and total alphas must be fixed in advance. The result never exceeds basic composition
+    (the sum of the epsilons, plus the epsilon of the moments at the remaining delta).
 
-    Infinite if the guarantees' deltas use up delta. One exception: without moments, deltas that add
-    up to delta exactly leave the sum of the epsilons.
+    The result is infinite if the deltas of the guarantees use up delta. There is one exception:
+    without moments, if the deltas add up to exactly delta, the result is the sum of the epsilons.
 
     Args:
-        guarantees: of each mechanism that has no moments; may be empty.
+        guarantees: guarantees of all mechanisms without moments; may be empty.
         delta: in [0, 1).
         alphas: total costs of everything else at `DEFAULT_MOMENTS`, in both directions; None if
-            there is nothing else. Infinite or NaN rules a moment out.
-        mu: of Gaussian differential privacy of everything else, instead of `alphas`; 0 if there is
-            nothing else.
+            there is nothing else. Moments with infinite or NaN alphas are ignored.
+        mu: parameter of the Gaussian differential privacy of everything else, instead of `alphas`;
+            0 if there is nothing else.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     basic = inf
@@ -244,7 +250,7 @@ def composed_epsilon(
     high = 1.0
     while not holds(high):
         high *= 2.0
-        if high > LARGEST_EPSILON:
+        if high > MAX_EPSILON:
             return basic
     low = 0.0 if high == 1.0 else high / 2.0
     if low == 0.0 and holds(0.0):
@@ -255,13 +261,13 @@ def composed_epsilon(
 def privacy_profile(
     guarantees: Sequence[Guarantee], alphas: FloatArray | None, mu: float = 0.0
 ) -> Callable[[float], float]:
-    """Returns delta as a function of epsilon, of all guarantees and everything else together.
+    """Returns the total delta of all guarantees and everything else, as a function of epsilon.
 
-    From the losses of the guarantees (Theorem G4: finite ones, their probabilities given that one
-    occurs, and that of infinity) and the moments of everything else (Theorem G5), or its Gaussian
-    differential privacy, exactly (docs/proofs/theory.md, Proposition S5). Where there are
-    too many losses, those that lie close together count as the largest of them, which can only
-    raise delta. Arguments as of `composed_epsilon`.
+    It combines the losses of the guarantees (Theorem G4: the finite losses, their conditional
+    probabilities, and the probability of an infinite loss) with the moments of everything else
+    (Theorem G5), or exactly with its Gaussian differential privacy (docs/proofs/theory.md,
+    Proposition S5). If there are too many losses, adjacent losses are replaced by the largest of
+    them, which can only increase delta. The arguments are those of `composed_epsilon`.
     """
     survived = fsum(log1p(-used) if used < 1.0 else -inf for _, used in guarantees)
     certain_loss = -expm1(survived)
@@ -272,16 +278,16 @@ def privacy_profile(
         possible = weights > 0.0
         losses = losses[possible]
         weights = weights[possible]
-        if len(losses) <= MOST_LOSSES:
+        if len(losses) <= MAX_LOSSES:
             return losses, weights
         lowest = float(losses.min())
-        width = (float(losses.max()) - lowest) / (MOST_LOSSES - 1)
+        width = (float(losses.max()) - lowest) / (MAX_LOSSES - 1)
         if width == 0.0:
             return losses[:1], np.array([weights.sum()])
         places = np.floor((losses - lowest) / width).astype(np.int64)
-        largest = np.full(MOST_LOSSES + 1, -np.inf)
+        largest = np.full(MAX_LOSSES + 1, -np.inf)
         np.maximum.at(largest, places, losses)
-        total = np.bincount(places, weights, MOST_LOSSES + 1).astype(np.float64)
+        total = np.bincount(places, weights, MAX_LOSSES + 1).astype(np.float64)
         used = total > 0.0
         return largest[used], total[used]
 
@@ -290,8 +296,8 @@ def privacy_profile(
     for epsilon, number in sorted(Counter(epsilon for epsilon, _ in guarantees).items()):
         wins = np.arange(number + 1)
         new_losses: FloatArray = np.asarray(epsilon * (2.0 * wins - number), np.float64)
-        # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). Its rounding is far below
-        # SAFETY_MARGIN for as many as there can be.
+        # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). For all possible numbers,
+        # its rounding error is far below SAFETY_MARGIN.
         exponents = -scipy.special.betaln(number - wins + 1, wins + 1) - log1p(number)
         exponents -= wins * np.log1p(np.exp(-epsilon)) + (number - wins) * np.logaddexp(0, epsilon)
         new_losses, new_weights = merged(new_losses, np.exp(exponents))
@@ -308,8 +314,8 @@ def privacy_profile(
         elif alphas is None:
             deltas = np.maximum(-np.expm1(np.minimum(above, 0.0)), 0.0)
         else:
-            # e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020); of
-            # an epsilon below zero by the same for its reflection.
+            # e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020). For
+            # a negative epsilon, the same formula applies to its reflection.
             size = np.abs(above)
             costs = np.where(np.isnan(alphas), inf, alphas)
             fixed = costs - DEFAULT_MOMENTS * np.log1p(1.0 / DEFAULT_MOMENTS)
@@ -325,29 +331,29 @@ def privacy_profile(
 
 Charges = Mapping[Charge, int]
 
-# Beyond so many charges without moments only basic composition is tried.
-MOST_APPROXIMATE = 1024
-MOST_REMEMBERED: Final = 1024  # results, of the latest questions
+# With more charges without moments than this, only basic composition is used.
+MAX_APPROXIMATE = 1024
+CACHE_SIZE: Final = 1024  # number of cached results of each function
 
 
 def total_alphas(
     charges: Charges, moments: FloatArray, *, num_teachers: int = 1, replaced: bool = False
 ) -> FloatArray:
-    """Returns the total cost of the parts with moments, [num_moments], whatever the data.
+    """Returns the total worst-case cost of all parts with moments, [num_moments].
 
-    Other arguments are as of `several_teachers_alpha`.
+    For the other arguments, see `several_teachers_alpha`.
     """
     total = np.zeros_like(moments)
     for charge, number in charges.items():
-        if number:  # 0 times infinity would be no number
+        if number:  # 0 times infinity would be NaN
             alphas = several_teachers_alpha(charge, moments, num_teachers, replaced=replaced)
             total += number * alphas
     return total
 
 
 def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns a function of charges and more that computes each of its latest results once."""
-    compute_once = functools.lru_cache(MOST_REMEMBERED)(
+    """Decorates a function whose first argument is a mapping of charges, to cache its results."""
+    compute_once = functools.lru_cache(CACHE_SIZE)(
         lambda charges, *others, **named: compute(dict(charges), *others, **named)
     )
     return functools.wraps(compute)(
@@ -357,13 +363,13 @@ def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
 
 @remembered
 def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
-    """Returns epsilon by moments, and the moment that gave it; None if none did.
+    """Returns epsilon by moments, and the best moment; None if no moment was used.
 
-    What the parts without moments use of delta is taken off before the moments are converted;
-    infinite if they use more than there is. At delta 0 it is `pure_epsilon`.
+    The deltas of parts without moments are subtracted from delta before the moments are converted.
+    Epsilon is infinite if these deltas exceed delta. At delta 0, epsilon is `pure_epsilon`.
 
     Raises:
-        ValueError: if delta is outside [0, 1), or a part without moments has an epsilon that is
+        ValueError: if delta is outside [0, 1), or if a part without moments has an epsilon that is
             negative or not finite, or a delta outside [0, 1].
     """
     checks.between(0, 1, ends="[)", delta=delta)
@@ -397,7 +403,7 @@ def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None
 def pure_epsilon(charges: Charges) -> float:
     """Returns epsilon at delta 0: the sum of all pure epsilons, correctly rounded.
 
-    Infinite where a charge has none (Dwork and Roth 2014, Corollary 3.15).
+    It is infinite if a charge has no pure epsilon (Dwork and Roth 2014, Corollary 3.15).
     """
     total = Fraction(0)
     for charge, number in charges.items():
@@ -412,8 +418,8 @@ def check_pure(charge: Charge) -> None:
     """Raises ValueError unless a charge has a pure epsilon, as delta 0 needs."""
     if charge.pure_epsilon is None:
         raise ValueError(
-            f"delta: expected above 0 for {charge.name}, which has no guarantee at delta 0, got 0; "
-            f"laplace_noisy_max is one of those that have one"
+            f"delta must be above 0 for {charge.name}, which has no guarantee at delta 0; a "
+            f"mechanism with such a guarantee is laplace_noisy_max"
         )
 
 
@@ -421,16 +427,17 @@ def check_pure(charge: Charge) -> None:
 def smallest_epsilon(
     charges: Charges, delta: float, *, enough: float = 0.0
 ) -> tuple[float, float | None]:
-    """Returns the smallest epsilon known, and its moment; None where another theorem gave it.
+    """Returns the smallest known epsilon, and its moment; None if another theorem was used.
 
-    Other theorems are a single charge's own composition theorem, and of several kinds `by_losses`
-    and the sum of all pure epsilons and of what the others cost together (Proposition S5).
+    For a single kind of charge, the other theorem is its own composition theorem. For several
+    kinds, there are `by_losses`, and the sum of all pure epsilons and the epsilon of all other
+    charges together (Proposition S5).
 
     Args:
-        charges: how many of each charge.
+        charges: the number of each charge.
         delta: in [0, 1).
-        enough: an epsilon by moments up to here is returned without trying the others, which are
-            slow for many queries.
+        enough: if epsilon by moments is at most this, the other theorems are not tried, because
+            they are slow for many queries.
     """
     epsilon, moment = moments_epsilon(charges, delta)
     if epsilon <= enough or not delta:
@@ -451,50 +458,50 @@ def smallest_epsilon(
 
 
 def fits(charges: Charges, delta: float, epsilon_budget: float) -> bool:
-    """Whether the total cost stays within the budget."""
+    """Returns whether the total cost is within the budget."""
     return smallest_epsilon(charges, delta, enough=epsilon_budget)[0] <= epsilon_budget
 
 
 def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
-    """Returns the delta at which a budget holds whose kinds of charge earlier answers chose.
+    """Returns the delta of a budget if the kinds of charges depend on earlier answers.
 
-    One kind keeps delta. Of several, any of the moments may decide, and before them the first
-    kind's own theorem (docs/proofs/theory.md, Proposition S4 c).
+    With one kind, this is delta. With several kinds, any of the moments may be the best one, or the
+    first kind's own theorem before them (docs/proofs/theory.md, Proposition S4 c).
     """
     kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
 
 
-# What it costs that several teachers change instead of one.
+# Group privacy: the cost if several teachers change instead of one.
 #
-# An owner's teacher is a hash of the owner's name. So adding or removing all records of one owner
-# changes one teacher, which is what every other cost here counts. Replacing an owner removes one
-# and adds another, mostly at another teacher: two votes of every query may move. Likewise k records
-# of one person lie with up to k teachers, and replacing all of them may move k votes of every
-# query.
+# The teacher of an owner is determined by a hash of the owner's name. So adding or removing all
+# records of one owner changes one teacher, as all other costs here assume. Replacing an owner
+# removes one owner and adds another, usually at a different teacher, so two votes of each query may
+# move. Similarly, k records of one person can belong to up to k teachers, and replacing all of them
+# may move k votes of each query.
 #
-# Each step leads from one neighbor to the next, and what a charge says of one step gives what
-# holds for k. It is more than k times as much: a Gaussian's moments grow with the square of k. For
-# labels, whatever the counts and whichever votes move, here for k = 2:
+# The cost for k teachers follows from k steps between neighbors. It is more than k times the cost
+# of one step: the moments of a Gaussian grow with the square of k. For labels, for any counts and
+# any moved votes, here for k = 2:
 #
-# - Pure: each moved vote multiplies no probability by more than e^{2 gamma}, so two do not by more
-#   than e^{4 gamma}, and D* of 4 gamma bounds the moments.
-# - Gaussian: the counts are furthest apart, by the squared distance 8, where both votes move
-#   between the same two classes; then alpha = 8 l (l+1) / (2 sigma^2).
-# - A part that is merely (epsilon, delta): (2 epsilon, delta (1 + e^epsilon))
+# - Pure: each moved vote multiplies any probability by at most e^{2 gamma}. Two moved votes
+#   multiply it by at most e^{4 gamma}, so D* of 4 gamma bounds the moments.
+# - Gaussian: the distance of the counts is largest if both votes move between the same two classes.
+#   The squared distance is then 8, and alpha = 8 l (l+1) / (2 sigma^2).
+# - A part that is only (epsilon, delta): (2 epsilon, delta (1 + e^epsilon))
 #   (docs/proofs/approximate_dp.md, Theorem G6).
-# - Threshold: two moved votes change the largest count by at most 2; alpha = 4 l (l+1) / (2
+# - Threshold: two moved votes change the largest count by at most 2, so alpha = 4 l (l+1) / (2
 #   sigma^2).
 #
-# Beside them stands group privacy of whatever is released, by any composition: k steps that are
-# each (epsilon, delta) are together (k epsilon, (1 + e^epsilon + ... + e^((k-1) epsilon)) delta).
-# The smallest is taken (docs/proofs/theory.md, Proposition S2).
+# In addition, group privacy applies to the whole release, with any composition: k steps with
+# (epsilon, delta) each are together (k epsilon, (1 + e^epsilon + ... + e^((k-1) epsilon)) delta).
+# The smallest of these costs is used (docs/proofs/theory.md, Proposition S2).
 
 
 def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
-    """Returns what holds if that many teachers differ at once, rounded up.
+    """Returns the guarantee if `num_teachers` teachers change, rounded up.
 
-    (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), delta at most 1
+    It is (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), with delta at most 1
     (docs/proofs/approximate_dp.md, Theorem G6).
     """
     if num_teachers == 1:
@@ -509,10 +516,11 @@ def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
 def several_teachers_alpha(
     charge: Charge, moments: FloatArray, num_teachers: int, *, replaced: bool = False
 ) -> FloatArray:
-    """Returns the largest cost of one charge if so many teachers change, `[num_moments]`.
+    """Returns the worst-case cost of one charge if several teachers change, `[num_moments]`.
 
-    From what it says of itself for one teacher; infinite where it says nothing. Without a part
-    that `Charge.approximate` is about, which may be all of it. `replaced` is as of `by_losses`.
+    It is derived from the attributes of the charge for one teacher, and is infinite if they are not
+    sufficient. It does not include `Charge.approximate`, which may cover the whole cost. For
+    `replaced`, see `by_losses`.
     """
     if num_teachers == 1:
         return charge.alphas(moments)
@@ -530,7 +538,7 @@ def several_teachers_alpha(
 
 
 def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> float:
-    """How far so many neighbors take the means of Gaussian noise of scale 1, squared."""
+    """Returns the squared distance of the means, relative to the noise, for several teachers."""
     steps = charge.replaced_steps if replaced else num_teachers
     return sum((steps / multiplier) ** 2 for multiplier in charge.noise_multipliers)
 
@@ -538,10 +546,10 @@ def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> f
 def _squared_distance_of_all(
     charges: Charges, num_teachers: int, *, replaced: bool
 ) -> float | None:
-    """Returns how far so many neighbors take the means of all Gaussian charges, squared.
+    """Returns the total squared distance of the means of all Gaussian charges.
 
-    None where others are among them than Gaussian ones, pure ones, and those of which
-    `Charge.approximate` says all.
+    None if there are charges that are not Gaussian, not pure, and not fully covered by
+    `Charge.approximate`.
     """
     squared = 0.0
     for charge, number in charges.items():
@@ -559,24 +567,24 @@ def _squared_distance_of_all(
 def by_losses(
     charges: Charges, delta: float, *, num_teachers: int = 1, replaced: bool = False
 ) -> float:
-    """Returns an epsilon at delta by the losses of all charges; infinite where none is known.
+    """Returns an epsilon at delta from the losses of all charges; infinite if it is unknown.
 
-    What is (epsilon, delta) private counts as leaking randomized response, beside the moments of
-    everything else (docs/proofs/approximate_dp.md, Theorem G5); or, where all else is pure or
-    Gaussian, pure parts count as randomized response and Gaussian ones exactly, as one
-    (docs/proofs/theory.md, Proposition S5).
+    (epsilon, delta) private parts are treated as leaking randomized response, combined with the
+    moments of all other charges (docs/proofs/approximate_dp.md, Theorem G5). If all other charges
+    are pure or Gaussian, pure parts are treated as randomized response, and all Gaussian parts are
+    treated exactly, as one Gaussian (docs/proofs/theory.md, Proposition S5).
 
     Args:
-        charges: how many of each, at least one, fixed in advance.
+        charges: the number of each charge, with at least one charge, fixed in advance.
         delta: in [0, 1).
-        num_teachers: how many teachers, records or owners change.
-        replaced: whether these two are an owner that is replaced by another.
+        num_teachers: number of teachers, records or owners that change.
+        replaced: whether the change of two is the replacement of one owner.
     """
     if not delta or (len(charges) > 1 and any(charge.chosen_by_answers for charge in charges)):
         return inf
     num_lossy = sum(n for charge, n in charges.items() if charge.approximate is not None)
     num_pure = sum(n for charge, n in charges.items() if charge.pure_epsilon is not None)
-    if num_lossy > MOST_APPROXIMATE:
+    if num_lossy > MAX_APPROXIMATE:
         return inf
     epsilon = inf
     lossy = [
@@ -593,7 +601,7 @@ def by_losses(
         epsilon = composed_epsilon(lossy, delta=delta, alphas=others)
     squared = _squared_distance_of_all(charges, num_teachers, replaced=replaced)
     is_all_lossy = not num_pure and all(charge.approximate is not None for charge in charges)
-    if squared is None or is_all_lossy or num_lossy + num_pure > MOST_APPROXIMATE:
+    if squared is None or is_all_lossy or num_lossy + num_pure > MAX_APPROXIMATE:
         return epsilon
     pure = [
         moved_guarantee((charge.pure_epsilon, 0.0), num_teachers)
@@ -602,24 +610,24 @@ def by_losses(
         for _ in range(number)
     ]
     exact = composed_epsilon([*lossy, *pure], delta=delta, mu=sqrt(squared))
-    # A coordinate moved by s votes adds at most s / (LATTICE sigma^2) to the loss of continuous
-    # noise, and s is at most s^2. Releases of costs have another lattice.
+    # The lattice adds at most s / (LATTICE sigma^2) to the loss of continuous noise for a
+    # coordinate that moves by s votes, and s <= s^2. Releases of costs have a different lattice.
     return min(epsilon, exact + squared / LATTICE)
 
 
 def several_teachers_epsilon(
     charges: Mapping[Charge, int], *, delta: float, num_teachers: int | None = None
 ) -> float:
-    """Returns the least epsilon known at delta where so many neighbors differ at once.
+    """Returns the smallest known epsilon at delta if several teachers change.
 
-    By default it holds against replacing one owner's records by another's, where
-    `smallest_epsilon` of the same holds against adding or removing an owner.
+    By default, it is the cost for replace-one owner, in contrast to `smallest_epsilon`, which is
+    the cost of the same charges for add-or-remove-one owner.
 
     Args:
-        charges: how many of each charge, chosen adaptively or not.
+        charges: the number of each charge, chosen adaptively or not.
         delta: in [0, 1).
-        num_teachers: how many teachers, records or owners change, at least 2; None for an owner
-            replaced by another.
+        num_teachers: number of teachers, records or owners that change, at least 2; None for the
+            replacement of one owner.
 
     Raises:
         ValueError: if delta is outside [0, 1), a number is negative, or num_teachers is below 2.
@@ -634,8 +642,8 @@ def several_teachers_epsilon(
     replaced = num_teachers is None
     number_changed = num_teachers or 2
     epsilons = [by_losses(charged, delta, num_teachers=number_changed, replaced=replaced)]
-    # Of sums that leave with all of their Gaussian noise the distance says everything: steps one
-    # after another say no more.
+    # For sums with Gaussian noise, the distance is sufficient: group privacy can't give a smaller
+    # epsilon.
     are_sums = all(charge.releases_feature_sums and charge.noise_multipliers for charge in charged)
     if not are_sums or epsilons[0] == inf:
         epsilons.append(
@@ -651,7 +659,7 @@ def several_teachers_epsilon(
     epsilons.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
     pure = [charge.pure_epsilon for charge in charged if charge.pure_epsilon is not None]
     if len(pure) == len(charged):
-        # Of different scales, all count as the largest.
+        # If the scales differ, all charges are treated as having the largest epsilon.
         largest = number_changed * max(pure)
         epsilons.append(pure_composition_epsilon(largest, sum(charged.values()), delta))
     return min(epsilons)
@@ -660,14 +668,14 @@ def several_teachers_epsilon(
 def group_epsilon(
     one_teacher_epsilon: Callable[[float], float], delta: float, *, num_steps: int = 2
 ) -> float:
-    """Returns an epsilon at delta for neighboring steps one after another, of a known curve each.
+    """Returns an epsilon at delta for several steps between neighbors, by group privacy.
 
-    P(S) <= e^a P'(S) + d <= e^a (e^a P''(S) + d) + d for every set of outcomes S: k steps are k a
-    at (1 + e^a + ... + e^((k-1) a)) d, for any a that holds at d. The d is searched for; whichever
-    is found holds.
+    P(S) <= e^a P'(S) + d <= e^a (e^a P''(S) + d) + d for every set of outcomes S. So k steps have
+    epsilon k a at delta (1 + e^a + ... + e^((k-1) a)) d, if one step has epsilon a at delta d. The
+    function searches for the best d. The result is valid for any d.
 
     Args:
-        one_teacher_epsilon: from delta to the epsilon of one step; infinite where none is known.
+        one_teacher_epsilon: returns the epsilon of one step at a delta; infinite if it is unknown.
         delta: in [0, 1).
         num_steps: k, at least 2.
 
@@ -679,7 +687,7 @@ def group_epsilon(
         return num_steps * one_teacher_epsilon(0.0) * (1.0 + SAFETY_MARGIN)
 
     def epsilon_if_it_holds(depth: float) -> float:
-        """The epsilon of one step at d = delta e^-depth, if the sum of e^(i epsilon) d allows."""
+        """Returns the epsilon at d = delta e^-depth, or infinity if the total exceeds delta."""
         epsilon = one_teacher_epsilon(float(np.exp(log(delta) - depth)))
         if epsilon == inf:
             return inf
@@ -690,7 +698,7 @@ def group_epsilon(
 
     low = 0.0
     high = 1.0
-    deepest = log(delta) + 690.0  # below it exp(log(delta) - depth) is no normal number
+    deepest = log(delta) + 690.0  # keeps exp(log(delta) - depth) a normal number
     while (best := epsilon_if_it_holds(high)) == inf:
         low, high = high, 2.0 * high
         if high > deepest:

@@ -1,6 +1,6 @@
-"""From moments, Gaussian differential privacy or pure guarantees to (epsilon, delta).
+"""Conversions from moments, Gaussian or pure differential privacy to (epsilon, delta).
 
-Every result errs upward: what is returned is never below the epsilon it stands for.
+All results are rounded up: a returned epsilon is never below the exact value.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from pate_tf.core import checks
 from pate_tf.core.settings import Settings, setting
 
-# The lattice that Gaussian noise is drawn on.
-
-
-# Steps in one vote.
+# The lattice of Gaussian noise: number of lattice steps per vote.
 LATTICE: Final = 2**20
 
 
@@ -34,14 +31,14 @@ SERIES_COEFFICIENTS = tuple(1.0 / factorial(k) for k in range(15, 1, -1))
 def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
     """Returns phi(r) = x^(l+1) - 1 - (l+1)(x - 1) >= 0 at x = e^r, broadcast over both arguments.
 
-    For distributions P and Q, E_P[(P/Q)^l] - 1 = sum_o Q(o) phi(ln P(o)/Q(o)): a sum of terms that
-    are never negative, so nothing cancels where the loss is small (docs/proofs/theory.md,
-    Proposition C1). Infinite on overflow.
+    For distributions P and Q, E_P[(P/Q)^l] - 1 = sum_o Q(o) phi(ln P(o)/Q(o)). All terms of this
+    sum are nonnegative, so nothing cancels for small losses (docs/proofs/theory.md, Proposition
+    C1). Infinite on overflow.
     """
     order = moments + 1.0
 
     def remainder(x: FloatArray) -> FloatArray:
-        """e^x - 1 - x, at full relative accuracy also near zero."""
+        """Returns e^x - 1 - x, with full relative accuracy even near zero."""
         value = np.asarray(np.expm1(x) - x)
         small = np.abs(x) < SERIES_RADIUS
         near = x[small]
@@ -60,7 +57,7 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
 def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
     """Returns D*(l), the largest alpha of any epsilon-differentially private mechanism.
 
-    D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) / (e^epsilon + 1)], reached by randomized
+    D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) / (e^epsilon + 1)], the alpha of randomized
     response (docs/proofs/theory.md, Proposition C2). Shape [num_moments].
     """
     losing = np.exp(-epsilon) / (1.0 + np.exp(-epsilon))
@@ -92,18 +89,17 @@ def least(
     within: float = 0.0,
     digits: int | None = None,
 ) -> Number:
-    """Returns a number that holds, as `high` does, next to one that does not, by bisection.
+    """Returns the smallest number in (low, high] that is large enough, by bisection.
 
-    Neither end is tried: `low` counts as one that does not hold, `high` as one that does. Whole
-    numbers are searched if both ends are ints.
+    The ends are not tested: `low` is assumed to be too small, and `high` to be large enough. If
+    both ends are ints, only integers are tested.
 
     Args:
-        holds: whether a number is large enough.
+        holds: returns whether a number is large enough.
         low: at least 0.
         high: above `low`.
-        within: how far the result may lie above a number that does not hold, as a share of the
-            result. Default: next to it.
-        digits: after the point of what is tried; None (default) for all.
+        within: relative precision of the result. Default: as precise as possible.
+        digits: number of decimal places of tested numbers; None (default) for no rounding.
     """
     while high - low > within * high:
         middle = (low + high) // 2 if isinstance(high, int) else (low + high) / 2.0
@@ -120,12 +116,11 @@ def epsilon_from_alphas(
     """Returns the smallest epsilon over all moments, and the moment that gives it.
 
     classic: epsilon = (alpha + ln(1/delta)) / l (Abadi et al. 2016, Theorem 2.2).
-    improved: epsilon = alpha/l + ln(l/(l+1)) + (ln(1/delta) - ln(l+1))/l, not below zero
+    improved: epsilon = alpha/l + ln(l/(l+1)) + (ln(1/delta) - ln(l+1))/l, at least zero
     (Balle et al. 2020; Canonne, Kamath and Steinke 2020; docs/proofs/theory.md, Proposition C3).
 
-    An alpha that is infinite or not a number rules its moment out; without any other moment
-    epsilon is infinite, as it is at delta 0. An alpha of exactly zero says that nothing was
-    released: epsilon is zero.
+    Moments with an infinite or NaN alpha are ignored. Epsilon is infinite if no moment is left, and
+    at delta 0. If an alpha is exactly zero, nothing was released, and epsilon is zero.
 
     Args:
         alphas: total costs in natural logarithms, [num_moments].
@@ -139,15 +134,15 @@ def epsilon_from_alphas(
     """
     checks.between(0, 1, ends="[)", delta=delta)
     if conversion not in ("improved", "classic"):
-        raise ValueError(f"conversion: expected improved or classic, got {conversion!r}")
+        raise ValueError(f"conversion must be improved or classic, got {conversion!r}")
     orders = np.asarray(moments, dtype=np.float64)
     if orders.ndim != 1 or not orders.size or not np.all(np.isfinite(orders) & (orders > 0)):
-        raise ValueError(f"expected positive finite moments [num_moments], got {moments!r}")
+        raise ValueError(f"moments must be positive and finite, got {moments!r}")
     costs = np.asarray(alphas, dtype=np.float64)
     if costs.shape != orders.shape:
-        raise ValueError(f"expected alphas of shape {orders.shape}, got {costs.shape}")
+        raise ValueError(f"alphas must have shape {orders.shape}, got {costs.shape}")
     if np.any(costs < 0):
-        raise ValueError("expected alphas >= 0, got a negative one")
+        raise ValueError("alphas must not be negative")
     costs = np.where(np.isnan(costs), np.inf, costs)
     needed = log(1.0 / delta) if delta else inf
     if conversion == "classic":
@@ -163,7 +158,7 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     """Returns the epsilon of mu-Gaussian differential privacy at delta.
 
     Solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
-    (Dong, Roth and Su 2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4) from above.
+    (Dong, Roth and Su 2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4), rounded up.
     Infinite at delta 0.
     """
     checks.between(0, 1, ends="[)", delta=delta)
@@ -196,7 +191,7 @@ def gaussian_dp_delta(mu: float, epsilon: float | FloatArray) -> FloatArray:
         return np.ones_like(epsilons)
     first = scipy.special.log_ndtr(-epsilons / mu + mu / 2.0)
     second = epsilons + scipy.special.log_ndtr(-epsilons / mu - mu / 2.0)
-    # Logarithms are rounded by their own size.
+    # The rounding error of a logarithm is proportional to its size.
     lost = SAFETY_MARGIN * (1.0 + np.abs(first))
     left = 1.0 - np.exp(np.minimum(second - first, 0.0))
     return np.asarray(np.minimum(np.exp(first) * (left + lost) * (1.0 + lost), 1.0))
@@ -205,10 +200,10 @@ def gaussian_dp_delta(mu: float, epsilon: float | FloatArray) -> FloatArray:
 def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> float:
     """Returns the epsilon at delta of num_queries adaptive epsilon-private mechanisms.
 
-    Optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/proofs/theory.md,
-    Proposition C5): the worst case is randomized response, whose log ratio is
-    epsilon (2k - num_queries) with k binomial, so that delta is Pr[k >= j] - e^total Pr'[k >= j] at
-    the least j with a log ratio above the total. At delta 0 the sum of all epsilons.
+    It uses optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/proofs/theory.md,
+    Proposition C5). The worst case is randomized response. Its log ratio is
+    epsilon (2k - num_queries) with k binomial, so delta is Pr[k >= j] - e^total Pr'[k >= j] for the
+    smallest j with a log ratio above the total. At delta 0, the result is the sum of all epsilons.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     checks.whole(0, num_queries=num_queries)
@@ -232,7 +227,7 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     return min(total, num_queries * epsilon)
 
 
-# Which delta means something: one rule, and the default that follows it.
+# The rule for a meaningful delta, and the default delta.
 
 
 DEFAULT_DELTA: Final = 1e-5
@@ -240,7 +235,7 @@ DEFAULT_DELTA: Final = 1e-5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WishedDelta(Settings):
-    """The delta that a person asks for; None for the default."""
+    """The delta that the user chooses; None for the default."""
 
     delta: float | None = setting(
         None,
@@ -248,44 +243,46 @@ class WishedDelta(Settings):
         least=0.0,
         below=1.0,
         help="Delta of the guarantee, at most one over the number of private records; 0 for pure "
-        "differential privacy. Fixed by the first release. Default: a tenth of one over their "
-        "number, or less, up to 1e-5.",
+        "differential privacy. Fixed by the first release. Default: at most a tenth of one over "
+        "the number of records, and at most 1e-5.",
     )
 
 
 def default_delta(num_records: int | None) -> float:
-    """Returns the largest power of ten up to 1e-5 and to 1 / (10 num_records).
+    """Returns the largest power of ten that is at most 1e-5 and at most 1 / (10 num_records).
 
     Args:
-        num_records: records, or owners, that are protected; None where that is not public.
+        num_records: number of protected records or owners; None if it is not public.
     """
     return float(f"1e-{max(5, len(str(10 * (num_records or 1) - 1)))}")
 
 
 def check_delta(delta: float, num_records: int | None, unit: str = "record") -> None:
-    """Checks that delta means something; warns where the number of records is not known or private.
+    """Checks that delta is meaningful for the number of records.
 
-    The warning is for every delta above `DEFAULT_DELTA`: it tells nothing of a private number.
+    If the number is unknown or private, there is a warning for every delta above `DEFAULT_DELTA`.
+    The warning reveals nothing about a private number.
 
     Args:
-        delta: what an epsilon is to hold at; 0 for pure differential privacy.
-        num_records: as of `default_delta`.
-        unit: what is protected, for messages.
+        delta: delta of the guarantee; 0 for pure differential privacy.
+        num_records: see `default_delta`.
+        unit: the protected unit, for messages.
 
     Raises:
-        ValueError: if delta is not in [0, 1), or is large.
+        ValueError: if delta is not in [0, 1), or is too large.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     if num_records is None and delta > DEFAULT_DELTA:
         warnings.warn(
-            f"delta: expected at most one over the number of {unit}s, which is not known here, got "
-            f"{delta:g}: with a larger one, publishing {unit}s as they are could be private",
+            f"`delta` {delta:g} may be too large. It should be at most one over the number of "
+            f"{unit}s, which is not known here: with a larger delta, a mechanism that publishes "
+            f"{unit}s unchanged could count as private",
             stacklevel=3,
         )
     # A mechanism that publishes one of n records, chosen at random, is (0, 1/n) differentially
     # private (Dwork and Roth 2014, section 2.3.1).
     if num_records is not None and delta * num_records > 1.0:
         raise ValueError(
-            f"delta: expected at most one over the number of {unit}s, 1 / {num_records}, got "
-            f"{delta:g}: publishing a random one of them as it is would be private"
+            f"delta must be at most one over the number of {unit}s, 1 / {num_records}, got "
+            f"{delta:g}: publishing a random {unit} unchanged would already count as private"
         )

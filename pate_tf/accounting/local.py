@@ -1,4 +1,4 @@
-"""What silos are charged for: answers that each randomizes itself, and noisy secure aggregates."""
+"""Charges of silos: answers that each silo randomizes itself, and noisy secure aggregates."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.settings import ProtectedUnit
 
-ABSENT: Final = -1  # in place of an answer that a silo did not give
-LEAST_EPSILON: Final = 2.0**-20
-MOST_EPSILON: Final = 40.0
-MOST_CLASSES: Final = 2**16
-MOST_LOSSES: Final = 2**15  # sums of more different losses are left to other theorems
-LOST: Final = 1e-290  # above all that underflow can take away from the sum's law
+ABSENT: Final = -1  # marks a missing answer of a silo
+MIN_EPSILON: Final = 2.0**-20
+MAX_EPSILON: Final = 40.0
+MAX_CLASSES: Final = 2**16
+MAX_LOSSES: Final = 2**15  # with more distinct sums of losses, another theorem is used
+LOST: Final = 1e-290  # upper bound on the probability that is lost to underflow
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomisedResponse(Charge):
-    """k-ary: keeps a vote with probability e^epsilon / (e^epsilon + num_classes - 1).
+    """k-ary randomized response.
 
-    Else the answer is one of the other classes, each as likely. The sampler compares a uniform
-    64-bit word with a whole threshold, rounded down, so that what it really does costs at most
-    epsilon (docs/proofs/local.md, Theorem L1). Adjacency: everything that an owner holds is
-    replaced, so any vote may become any other. That protects each of its records, too.
+    It keeps a vote with probability e^epsilon / (e^epsilon + num_classes - 1). Otherwise, the
+    answer is one of the other classes, with equal probabilities. The sampler compares a uniform
+    64-bit word with an integer threshold, rounded down, so its exact cost is at most epsilon
+    (docs/proofs/local.md, Theorem L1). Adjacency: all data of an owner are replaced, so any vote
+    can become any other vote. This also protects each single record.
 
     Attributes:
-        num_classes: votes and answers are whole numbers from 0 to num_classes - 1; at least 2.
-        epsilon: what one answer costs at most, with delta 0, in natural logarithms; from 2**-20 to
-            40. The sampler's own exact epsilon is at most this.
+        num_classes: number of classes, at least 2. Votes and answers are integers from 0 to
+            num_classes - 1.
+        epsilon: maximum cost of one answer, with delta 0, in natural logarithms; from 2**-20 to 40.
+            The exact epsilon of the sampler is at most this.
     """
 
     num_classes: int
@@ -56,17 +58,17 @@ class RandomisedResponse(Charge):
     counted: ClassVar[tuple[str, str]] = ("answer", "answers")
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a parameter is out of its range."""
-        checks.whole(2, MOST_CLASSES, num_classes=self.num_classes)
-        checks.between(LEAST_EPSILON, MOST_EPSILON, ends="[]", epsilon=self.epsilon)
-        object.__setattr__(self, "pure_epsilon", self.epsilon)  # of one answer, with delta 0
+        """Raises ValueError if a parameter is out of range."""
+        checks.whole(2, MAX_CLASSES, num_classes=self.num_classes)
+        checks.between(MIN_EPSILON, MAX_EPSILON, ends="[]", epsilon=self.epsilon)
+        object.__setattr__(self, "pure_epsilon", self.epsilon)  # for one answer, with delta 0
 
     @property
     def threshold(self) -> int:
         """The vote is kept if a uniform 64-bit word is below this number.
 
-        Of an e^epsilon that is rounded down, and itself rounded down: the ratio of the two
-        probabilities is at most e^epsilon, exactly.
+        It is computed from e^epsilon, and both are rounded down. So the exact ratio of the two
+        probabilities is at most e^epsilon.
         """
         with decimal.localcontext(prec=60):
             below = decimal.Decimal(self.epsilon).exp().next_minus()
@@ -75,7 +77,7 @@ class RandomisedResponse(Charge):
 
     @property
     def kept(self) -> float:
-        """Probability that the vote is the answer."""
+        """Probability that the answer equals the vote."""
         return exp(self.epsilon) / (exp(self.epsilon) + self.num_classes - 1)
 
     @property
@@ -93,18 +95,18 @@ class RandomisedResponse(Charge):
 
         Args:
             votes: int64 `[num_votes]`, from 0 to num_classes - 1. Sensitive.
-            noise: what everything random is drawn from.
+            noise: noise source.
 
         Returns:
-            int64 `[num_votes]`; may be released once it is charged.
+            int64 `[num_votes]`; may be released after it was charged.
 
         Raises:
-            ValueError: if a vote is no class; the message carries no vote.
+            ValueError: if a vote is not a valid class. The message contains no votes.
         """
         if votes.ndim != 1 or votes.dtype.kind not in "iu":
-            raise ValueError("votes: expected whole numbers [num_votes], got something else")
+            raise ValueError("votes must be whole numbers with shape [num_votes]")
         if votes.size and not (votes.min() >= 0 and votes.max() < self.num_classes):
-            raise ValueError(f"votes: expected 0 to {self.num_classes - 1}, got others")
+            raise ValueError(f"votes must be from 0 to {self.num_classes - 1}")
         votes = votes.astype(np.int64)
         is_kept = noise.words(len(votes)) < np.uint64(self.threshold)
         others = noise.uniform_integers(np.full(len(votes), self.num_classes - 1))
@@ -120,19 +122,19 @@ class RandomisedResponse(Charge):
         return np.asarray(costs * (1.0 + SAFETY_MARGIN))
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns epsilon of so many adaptive answers (docs/proofs/local.md, Theorem L3).
+        """Returns epsilon of `number` adaptive answers (docs/proofs/local.md, Theorem L3).
 
-        delta(epsilon) is the sum over losses above epsilon of Pr[loss] (1 - e^(epsilon - loss)),
-        where the loss is a sum of independent ones; rounded up. Of too many to convolve, what holds
-        for all mechanisms of this pure epsilon.
+        delta(epsilon) is the sum of Pr[loss] (1 - e^(epsilon - loss)) over all losses above
+        epsilon, rounded up. The loss is a sum of independent losses. If there are too many to
+        convolve, the bound for all mechanisms with this pure epsilon is used.
         """
         checks.between(0, 1, ends="[)", delta=delta)
         checks.whole(0, number=number)
         if number == 0:
             return 0.0
-        if 2 * number + 1 > MOST_LOSSES:
+        if 2 * number + 1 > MAX_LOSSES:
             return super().composed_epsilon(number, delta=delta)
-        # The law of the sum, by squaring; all terms are positive, so nothing cancels.
+        # Distribution of the sum, by repeated squaring. All terms are positive, so nothing cancels.
         weights = np.ones(1)
         square = self.losses
         for bit in reversed(f"{number:b}"):
@@ -150,41 +152,42 @@ class RandomisedResponse(Charge):
         if holds(0.0):
             return 0.0
         most = number * self.epsilon
-        # But for rounding, what holds for all mechanisms of this pure epsilon is no less.
+        # Apart from rounding, the bound for all mechanisms with this pure epsilon is not smaller.
         epsilon = least(holds, 0.0, most, within=SAFETY_MARGIN) * (1.0 + SAFETY_MARGIN)
         return min(epsilon, most)
 
     def in_words(self) -> str:
-        """Returns what is done with a vote, in sentences for a privacy statement."""
+        """Returns a description of the mechanism, in sentences for a privacy statement."""
         return (
-            f"A silo's vote leaves as it is with probability {self.kept:.3g}; else one of the "
-            f"other classes leaves, each as likely. One answer costs the silo epsilon "
+            f"A silo sends its true vote with probability {self.kept:.3g}. Otherwise, it sends one "
+            f"of the other classes, with equal probabilities. One answer costs the silo epsilon "
             f"{self.epsilon:.3g} with delta 0."
         )
 
 
 def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -> FloatArray:
-    """Returns how much speaks for each class, `[num_queries, num_classes]`.
+    """Returns a score for each class, `[num_queries, num_classes]`.
 
-    ln(p/q) of every silo that answered the class, which is its epsilon: the log likelihood that all
-    silos would vote for it. Post-processing, which costs nothing.
+    The score is the sum of ln(p/q), which equals epsilon, over all silos that answered with this
+    class. It is the log likelihood that all silos would vote for the class, up to a constant. This
+    is post-processing, which costs nothing.
 
     Args:
-        answers: int64 `[num_silos, num_queries]`, `ABSENT` where a silo gave none.
-        randomisers: of each silo, all of the same classes.
+        answers: int64 `[num_silos, num_queries]`, `ABSENT` for missing answers.
+        randomisers: the mechanism of each silo, all with the same number of classes.
 
     Raises:
-        ValueError: if numbers of silos or classes do not fit each other.
+        ValueError: if numbers of silos or classes don't match.
     """
     classes = {randomiser.num_classes for randomiser in randomisers}
     if answers.ndim != 2 or len(answers) != len(randomisers) or len(classes) != 1:
         raise ValueError(
-            f"answers: expected [num_silos, num_queries] with a randomizer of the same classes for "
-            f"each silo, got {list(answers.shape)} and {len(randomisers)} randomizers"
+            f"answers must have shape [num_silos, num_queries] and a randomizer with the same "
+            f"classes for each silo, got {list(answers.shape)} and {len(randomisers)} randomizers"
         )
     (num_classes,) = classes
     if answers.size and not (answers.min() >= ABSENT and answers.max() < num_classes):
-        raise ValueError(f"answers: expected classes 0 to {num_classes - 1} or none, got others")
+        raise ValueError(f"answers must be from 0 to {num_classes - 1}, or {ABSENT}")
     scores = np.zeros((answers.shape[1], num_classes))
     for row, randomiser in zip(answers, randomisers, strict=True):
         queries = np.flatnonzero(row != ABSENT)
@@ -194,16 +197,17 @@ def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureHistogram(Charge):
-    """A vote in a histogram to which each party adds discrete Gaussian noise of its own.
+    """A vote in a histogram to which each aggregator adds independent discrete Gaussian noise.
 
-    Each party's noise has variance sigma^2 / (num_parties - threshold), in votes: those that keep
-    to the protocol reach sigma. Holds against anyone who sees the histogram and all that up to
-    `threshold` parties know (docs/proofs/local.md, Theorem L5).
+    The noise of each aggregator has variance sigma^2 / (num_parties - threshold), in votes, so the
+    honest aggregators together reach sigma. The guarantee holds against anyone who sees the
+    histogram and everything that up to `threshold` aggregators know (docs/proofs/local.md, Theorem
+    L5).
 
     Attributes:
-        sigma: standard deviation of the noise that is counted on, in votes.
-        num_parties: m, at least 2 `threshold` + 2.
-        threshold: t, how many parties may pool what they know; at least 1.
+        sigma: guaranteed standard deviation of the noise, in votes.
+        num_parties: m, the number of aggregators, at least 2 `threshold` + 2.
+        threshold: t, the number of aggregators that may collude, at least 1.
     """
 
     sigma: float
@@ -215,25 +219,26 @@ class SecureHistogram(Charge):
     counted: ClassVar[tuple[str, str]] = ("query", "queries")
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a parameter is out of its range."""
+        """Raises ValueError if a parameter is out of range."""
         checks.between(0, 2.0**30, ends="(]", sigma=self.sigma)
         check_parties(self.num_parties, self.threshold)
 
     @property
     def num_honest(self) -> int:
-        """How many parties are counted on."""
+        """Number of aggregators that are assumed to be honest."""
         return self.num_parties - self.threshold
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) (1 + h^2 / (4 LATTICE^2)) / sigma^2, h honest parties, [num_moments]."""
+        """Returns l (l+1) (1 + h^2 / (4 LATTICE^2)) / sigma^2, with h = `num_honest`."""
         lattice = 1.0 + self.num_honest**2 / (4.0 * LATTICE**2)
         costs = moments * (moments + 1.0) * lattice / self.sigma**2
         return np.asarray(costs * (1.0 + SAFETY_MARGIN))
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy, and the lattice's share.
+        """Returns the epsilon of Gaussian differential privacy, plus the effect of the lattice.
 
-        (docs/proofs/secure.md, Theorem V6.) Infinite where a party's scale is below a lattice step.
+        See docs/proofs/secure.md, Theorem V6. Infinite if the noise scale of an aggregator is below
+        a lattice step.
         """
         if self.sigma * LATTICE < sqrt(self.num_honest) * (1.0 + SAFETY_MARGIN):
             return inf
@@ -245,82 +250,84 @@ class SecureHistogram(Charge):
     def in_words(self) -> str:
         """Returns what is done with the votes, in sentences for a privacy statement."""
         return (
-            f"A silo's vote is split into secret shares for {self.num_parties} aggregators, of "
-            f"which any {self.threshold} together learn nothing from theirs. The aggregators add "
-            "up all silos' shares, each adds Gaussian noise of its own, and the noisy numbers of "
-            f"votes of all classes open, nothing else. The noise of {self.num_honest} honest "
-            f"aggregators together has standard deviation {self.sigma:.3g} votes on each number."
+            f"A silo's vote is split into secret shares for {self.num_parties} aggregators. Any "
+            f"{self.threshold} of them together learn nothing from their shares. The aggregators "
+            "add up the shares of all silos, and each aggregator adds Gaussian noise. They reveal "
+            f"only the noisy counts of all classes. The noise of {self.num_honest} honest "
+            f"aggregators together has standard deviation {self.sigma:.3g} votes on each count."
         )
 
 
 def check_parties(num_parties: int, threshold: int) -> None:
-    """Raises ValueError unless there are 2 t + 2 parties: honest shares alone show if they fit."""
+    """Raises ValueError unless there are 2 t + 2 aggregators, so honest ones can detect errors."""
     if threshold < 1 or num_parties < 2 * threshold + 2:
         raise ValueError(
-            "threshold: expected t of at least 1 and at least 2 t + 2 parties, got "
+            "threshold must be t >= 1 with at least 2 t + 2 aggregators, got "
             f"{threshold} of {num_parties}"
         )
 
 
-# Feature sums of many silos under secure aggregation: each silo adds a part of the noise.
+# Feature sums of many silos with secure aggregation. Each silo adds a part of the noise.
 
 
-LEAST_STEPS: Final = 8.0  # scale of a silo's part of the noise, in lattice steps
-MOST_NUMBERS: Final = 2**24  # of a table of sums
-MOST_SILOS: Final = 100_000
+MIN_STEPS: Final = 8.0  # minimum noise scale of a silo, in lattice steps
+MAX_NUMBERS: Final = 2**24  # maximum number of entries in a table of sums
+MAX_SILOS: Final = 100_000
 
 
 def log_ratio_of_sum(scale: float, number: int) -> float:
-    """Returns how far a sum of discrete Gaussians is from the discrete Gaussian of its variance.
+    """Returns the maximum log ratio of a sum of discrete Gaussians and a single discrete Gaussian.
 
-    The law of a sum of `number` independent discrete Gaussians of one scale, and the discrete
-    Gaussian of scale `scale * sqrt(number)`, differ nowhere by more than a factor of e to what is
-    returned: 5 sum_k e^(-2 pi^2 scale^2 k / (k + 1)), k from 1 to number - 1 (Kairouz, Liu and
+    It compares the distribution of a sum of `number` independent discrete Gaussians of equal scale
+    with the discrete Gaussian of scale `scale * sqrt(number)`. The log ratio of their probabilities
+    is at most 5 sum_k e^(-2 pi^2 scale^2 k / (k + 1)), k from 1 to number - 1 (Kairouz, Liu and
     Steinke 2021, arXiv 2102.06387, Theorem 6; docs/proofs/secure.md, Lemma V7).
 
     >>> log_ratio_of_sum(1.0, 10) < 0.003
     True
 
     Args:
-        scale: of each, at least 1/2, in steps of their lattice.
-        number: how many are summed, at least 1.
+        scale: scale of each discrete Gaussian, at least 1/2, in lattice steps.
+        number: number of summands, at least 1.
 
     Raises:
         ValueError: if the scale is below 1/2 or the number below 1.
     """
     if not scale >= 0.5 or number < 1:
-        raise ValueError(f"expected a scale of 1/2 or more and a number, got {scale} and {number}")
+        raise ValueError(f"scale must be at least 1/2 and `number` 1, got {scale} and {number}")
     few = min(number - 1, 1_000)
     total = sum(exp(-2.0 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, few + 1))
-    # Terms fall with k.
+    # The terms decrease with k.
     total += (number - 1 - few) * exp(-2.0 * pi**2 * scale**2 * few / (few + 1))
     return 5.0 * total
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureFeatureSums(ProtectedUnit, Charge):
-    """The sum of all silos' feature sums, to which each silo added a part of the noise.
+    """The sum of the feature sums of all silos, to which each silo adds a part of the noise.
 
     Each silo adds discrete Gaussian noise of variance sigma^2 / (least_silos - colluding) to each
-    number before it secret-shares its sums among parties. These open the total of at least
-    `least_silos` silos and nothing else, so that at least `least_silos - colluding` honest parts of
-    the noise are in it, which reach sigma. A record's vector has an L2 norm of at most 1, so a
-    record replaced moves the total by at most 2, as does an owner replaced whose records have a
-    norm of at most 1 together; with second moments, as of `GaussianMoments`, by at most sqrt(2). An
-    owner added or removed moves it by at most 1. Holds against anyone who sees the total, all that
-    `threshold` parties and `colluding` silos know, and where silos drop out (docs/proofs/secure.md,
-    Theorems V8 and V9).
+    number before it distributes secret shares of its sums to the aggregators. They reveal only the
+    total of at least `least_silos` silos. The total therefore contains the noise of at least
+    `least_silos - colluding` honest silos, which reaches sigma. The vector of a record has L2 norm
+    at most 1. Replacing a record moves the total by at most 2, or by at most sqrt(2) with second
+    moments, see `GaussianMoments`. The same holds for replacing an owner whose records together
+    have norm at most 1. Adding or removing an owner moves the total by at most 1. The guarantee
+    holds against anyone who sees the total and everything that `threshold` aggregators and
+    `colluding` silos know, even if silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
 
     Attributes:
-        sigma: standard deviation of the noise that is counted on, in L2 norms of a record.
-        num_features: of the public representation; a table of sums has one row more.
-        least_silos: fewest silos whose total opens.
-        colluding: how many of these may add no noise, or pool what they know with parties; at
-            least 1 and fewer than `least_silos`.
-        num_parties: m, at least 2 `threshold` + 2.
-        threshold: how many parties may pool what they know; at least 1.
-        has_moments: whether second moments stand beside the sums, as there is no public pool.
-        unit: as of `GaussianFeatureSums`.
+        sigma: guaranteed standard deviation of the noise, relative to the L2 norm of a record.
+        num_features: number of features of the public representation. A table of sums has one more
+            row.
+        least_silos: minimum number of silos whose total is revealed.
+        colluding: number of these silos that may add no noise, or collude with aggregators; at
+            least 1 and less than `least_silos`.
+        num_parties: m, the number of aggregators, at least 2 `threshold` + 2.
+        threshold: number of aggregators that may collude, at least 1.
+        has_moments: whether the table also has second moments, which are needed without a public
+            pool.
+        unit: see `GaussianFeatureSums`.
     """
 
     sigma: float
@@ -339,75 +346,75 @@ class SecureFeatureSums(ProtectedUnit, Charge):
     labels_in_words: ClassVar[str] = "labels computed from noisy feature sums"
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a parameter is out of its range."""
+        """Raises ValueError if a parameter is out of range."""
         checks.between(0, 2.0**30, ends="(]", sigma=self.sigma)
-        checks.whole(1, MOST_NUMBERS - 1, num_features=self.num_features)
+        checks.whole(1, MAX_NUMBERS - 1, num_features=self.num_features)
         checks.one_of(("record", "owner"), unit=self.unit)
         object.__setattr__(self, "replaced_steps", self.of_one_holder.replaced_steps)
         check_parties(self.num_parties, self.threshold)
-        if not 1 <= self.colluding < self.least_silos <= MOST_SILOS:
+        if not 1 <= self.colluding < self.least_silos <= MAX_SILOS:
             raise ValueError(
-                f"least_silos: expected more than the {self.colluding} that may collude, 1 or "
-                f"more, and up to {MOST_SILOS:,}, got {self.least_silos}"
+                f"colluding must be at least 1, and `least_silos` more than that and at most "
+                f"{MAX_SILOS:,}, got {self.colluding} and {self.least_silos}"
             )
-        if self.share_scale < LEAST_STEPS:
+        if self.share_scale < MIN_STEPS:
             raise ValueError(
-                f"sigma: expected parts of noise of at least {LEAST_STEPS:g} steps of "
-                f"1 / {LATTICE:,}, got sigma {self.sigma}"
+                f"`sigma` {self.sigma} is too small: the noise of each silo must have a scale of "
+                f"at least {MIN_STEPS:g} / {LATTICE:,}"
             )
 
     @property
     def of_one_holder(self) -> GaussianFeatureSums:
-        """What releases the same sums, with the same noise, where one holder has all records."""
+        """The charge for the same sums and noise if one data holder has all records."""
         kind = GaussianMoments if self.has_moments else GaussianFeatureSums
         return kind(sigma=self.sigma, unit=self.unit)
 
     @property
     def num_honest(self) -> int:
-        """How many silos' parts of the noise are counted on."""
+        """Number of silos whose noise is guaranteed."""
         return self.least_silos - self.colluding
 
     @property
     def share_scale(self) -> float:
         """Scale of the discrete Gaussian that each silo draws, in steps of 1 / LATTICE.
 
-        So many of `num_honest` have the variance (sigma LATTICE)^2 + 64, rounded up.
+        The noise of `num_honest` silos has variance (sigma LATTICE)^2 + 64, rounded up.
         """
-        total = (self.sigma * LATTICE) ** 2 + LEAST_STEPS**2
+        total = (self.sigma * LATTICE) ** 2 + MIN_STEPS**2
         return sqrt(total / self.num_honest) * (1.0 + 2.0**-50)
 
     @property
     def sensitivity(self) -> float:
-        """L2 norms by which a record replaced, or an owner added or removed, moves the total."""
+        """Maximum L2 distance by which one neighbor (see `unit`) moves the total."""
         return sqrt(self.of_one_holder.squared_distance)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Sigma over the sensitivity; what lattice and sum add lies below all rounding."""
+        """Sigma over the sensitivity. The effects of lattice and sum are below rounding errors."""
         return (self.sigma / self.sensitivity,)
 
     def shape(self, num_classes: int) -> tuple[int, int]:
-        """Returns rows and columns of a table: those of sums, then those of second moments."""
+        """Returns the numbers of rows and columns of a table of sums and second moments."""
         num_rows = self.num_features + 1
         return num_rows, num_classes + self.has_moments * num_rows
 
     @property
     def log_ratio(self) -> float:
-        """How far the noise is from one discrete Gaussian on every number, at most."""
-        return MOST_NUMBERS * log_ratio_of_sum(self.share_scale, self.num_honest)
+        """Maximum log ratio of the noise and a single discrete Gaussian, over the whole table."""
+        return MAX_NUMBERS * log_ratio_of_sum(self.share_scale, self.num_honest)
 
     def total_sigma(self, num_silos: int) -> float:
-        """Returns the standard deviation of the noise of so many silos on each number."""
+        """Returns the standard deviation of the total noise of `num_silos` silos on each number."""
         return sqrt(num_silos) * self.share_scale / LATTICE
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) (sensitivity / sigma)^2 / 2 and what a sum of Gaussians adds."""
+        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus the effect of a sum of Gaussians."""
         gaussian = self.sensitivity**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
         added = (2.0 * moments + 1.0) * self.log_ratio
         return np.asarray((gaussian + added) * (1.0 + SAFETY_MARGIN))
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy with the sum's part, rounded up."""
+        """Returns the epsilon of Gaussian differential privacy and of `log_ratio`, rounded up."""
         moved = self.sensitivity * number**0.5 / self.sigma
         checks.between(0, 1, ends="[)", delta=delta)
         smooth = gaussian_dp_epsilon(moved, delta * exp(-number * self.log_ratio))
@@ -415,15 +422,15 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
     @classmethod
     def for_epsilon(cls, epsilon: float, *, delta: float, **others: Any) -> SecureFeatureSums:
-        """Returns the charge with the least noise whose one release costs at most epsilon.
+        """Returns the charge with the smallest noise whose release costs at most epsilon.
 
         Args:
-            epsilon: for every record of every silo, above 0.
-            delta: that it holds at.
-            **others: all fields but sigma.
+            epsilon: epsilon for each record of each silo, above 0.
+            delta: delta of this epsilon.
+            **others: all fields except sigma.
 
         Raises:
-            ValueError: if epsilon or a field is out of its range.
+            ValueError: if epsilon or a field is out of range.
         """
         checks.positive(epsilon=epsilon)
 
@@ -435,22 +442,22 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             highest *= 2.0
         if not holds(highest):
             raise ValueError(
-                f"epsilon: expected one that noise reaches at delta {delta:g}, got {epsilon}"
+                f"`epsilon` {epsilon} at delta {delta:g} needs more noise than can be drawn"
             )
-        lowest = LEAST_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
+        lowest = MIN_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
         return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)
 
     def in_words(self) -> str:
-        """Returns what is done with the records, in sentences for a privacy statement."""
+        """Returns a description of the release, in sentences for a privacy statement."""
         products = ", and the products of any two numbers of a vector" * self.has_moments
         return (
             "Each record was mapped to a vector of L2 norm at most 1 by a public function. Each "
             f"silo added the vectors up by class{products}, added Gaussian noise of standard "
             f"deviation {self.share_scale / LATTICE:.3g} to each number, and split the result into "
-            f"secret shares for {self.num_parties} aggregators, of which any {self.threshold} "
-            "together learn nothing from theirs. The aggregators opened the total of "
-            f"{self.least_silos} silos or more, nothing else. The noise of {self.num_honest} of "
-            f"these silos together has standard deviation {self.sigma:.3g} "
+            f"secret shares for {self.num_parties} aggregators. Any {self.threshold} of them "
+            "together learn nothing from their shares. The aggregators revealed only the total of "
+            f"{self.least_silos} or more silos. The noise of {self.num_honest} of these silos "
+            f"together has standard deviation {self.sigma:.3g} "
             f"({self.of_one_holder.sensitivity})."
         )
 

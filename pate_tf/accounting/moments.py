@@ -1,9 +1,9 @@
-"""What a query costs: moments of the privacy loss, from the counts.
+"""Cost of a query at the counts: moments of the privacy loss.
 
-Every cost is a bound on alpha(l), natural logarithm, for replacing one teacher's vote. "Forward"
-bounds E under the true counts only; "two-sided" bounds both directions, and alone may feed the
-release of a sanitised epsilon of both directions. All are data-dependent and therefore sensitive.
-What is cited here is stated and proved in docs/proofs/theory.md.
+Each cost is a bound on alpha(l), natural logarithm, for replacing the vote of one teacher.
+"Forward" bounds cover the expectation under the true counts only. "Two-sided" bounds cover both
+directions, and only they can be used to release a sanitized epsilon for both directions. All costs
+are data-dependent and therefore sensitive. See docs/proofs/theory.md for statements and proofs.
 
 | bound | mechanisms | direction | source |
 |---|---|---|---|
@@ -30,17 +30,17 @@ from pate_tf.core.checks import IntArray
 
 # Exact two-sided moments: outcome probabilities at the counts and at every neighbor.
 #
-# docs/proofs/theory.md, Proposition X1, says what is exact, and what a margin covers.
+# See docs/proofs/theory.md, Proposition X1, for the exact terms and the safety margin.
 
 
 def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) -> FloatArray:
     """Returns the two-sided cost of one query, [num_moments]: the worst neighbor at each moment.
 
-    Capped at the data-independent cost, also where a probability is too small to compare.
+    The cost is capped at the data-independent cost, even if a probability is too small to compute.
 
     Args:
-        row: int64 [num_classes], at least two classes.
-        mechanism: one with the bound "exact".
+        row: int64 [num_classes], with at least two classes.
+        mechanism: a mechanism with the bound "exact".
         moments: [num_moments].
     """
     laws = mechanism.neighbour_laws(row)
@@ -52,11 +52,11 @@ def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) ->
 def directed_alphas(laws: NeighbourLaws, moments: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns (forward, reverse): the largest alpha of each direction, [num_moments] each.
 
-    An outcome that is rarer than `laws.rare` on either side counts with at least this probability
-    and log ratio `laws.limit`.
+    An outcome with a probability below `laws.rare` on either side is treated as having at least
+    this probability, and the log ratio `laws.limit`.
 
     Args:
-        laws: outcome probabilities here and at each neighbor.
+        laws: outcome probabilities at the counts and at each neighbor.
         moments: [num_moments].
     """
     if not len(laws.here):
@@ -75,7 +75,7 @@ def directed_alphas(laws: NeighbourLaws, moments: FloatArray) -> tuple[FloatArra
 
 
 def _log_probability(law: FloatArray, multiplicity: FloatArray) -> FloatArray:
-    """Returns ln of each probability, through the probability of the rest where it is large."""
+    """Returns ln of each probability. For large ones, it uses the complement for accuracy."""
     large = law > 0.75
     others = np.sum(np.where(large, 0.0, law * multiplicity), axis=1, keepdims=True)
     return np.where(large, np.log1p(-np.minimum(others, 0.25)), np.log(law))
@@ -87,15 +87,15 @@ CHUNK_ENTRIES = 2**17
 
 
 def direction(bound: str) -> str:
-    """Returns in words which directions of every neighboring pair a bound covers."""
+    """Returns the directions of neighboring pairs that a bound covers, in words."""
     return "both directions" if bound in ("two_sided", "class_aware", "exact") else "forward"
 
 
 def check_bound(bound: str, mechanism: Mechanism) -> DataDependent:
-    """Returns the mechanism; raises ValueError if it has no such bound."""
+    """Returns the mechanism; raises ValueError if it does not have the bound."""
     if bound not in mechanism.bounds or not isinstance(mechanism, DataDependent):
         raise ValueError(
-            f"expected a bound of {list(mechanism.bounds)} for {mechanism.name}, got {bound!r}"
+            f"{mechanism.name} has no bound {bound!r}; it has {list(mechanism.bounds)}"
         )
     return mechanism
 
@@ -104,27 +104,27 @@ def bound_of(name: str, mechanism: Mechanism) -> Bound:
     """Returns a bound of a mechanism.
 
     Raises:
-        ValueError: if the mechanism has no such bound, or it is "exact", which is no function of q
-            and u.
+        ValueError: if the mechanism does not have the bound, or if it is "exact", which is not a
+            function of q and u.
     """
     accounted = check_bound(name, mechanism)
     if name == "exact":
-        raise ValueError("expected a bound in q and u, got 'exact'")
+        raise ValueError("the bound 'exact' is not a function of q and u")
     return accounted.bound(name)
 
 
 def union_bound(
     tail: Tail, sorted_counts: IntArray, *, moved_votes: int = 0
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the largest q and u within moved_votes changes of vote, each [num_queries].
+    """Returns the largest q and u within moved_votes changes of votes, each [num_queries].
 
-    q = sum_j F(D_j) bounds Pr[label != plurality] and u = F(D_2) is its largest term. For
-    moved_votes > 0 they are qmax and umax of Lemma 2: 1 where a tie is in reach.
+    q = sum_j F(D_j) bounds Pr[label != plurality], and u = F(D_2) is its largest term. For
+    moved_votes > 0, they are qmax and umax of Lemma 2, which are 1 if a tie is in reach.
 
     Args:
-        tail: F, on an array of gaps.
-        sorted_counts: int64 [num_queries, num_classes], every row descending.
-        moved_votes: changes of vote, 0 or more.
+        tail: F, for an array of gaps.
+        sorted_counts: int64 [num_queries, num_classes], each row in descending order.
+        moved_votes: number of changed votes, 0 or more.
     """
     gaps = (sorted_counts[:, :1] - sorted_counts[:, 1:]).astype(np.float64)
     if not gaps.shape[1]:
@@ -149,34 +149,35 @@ def data_dependent_alphas(
 ) -> FloatArray:
     """Returns the total cost of all queries at the true counts, [num_moments]. Sensitive.
 
-    The order of the classes does not matter. Equal histograms are computed once. Rounded up
-    by SAFETY_MARGIN. Of a mechanism that withholds labels, `counts` are those of the answered
-    queries: an indication, no guarantee, for which ones are answered depends on the votes
-    (Proposition D6).
+    The order of the classes does not matter. Equal histograms are computed once. The result is
+    rounded up by SAFETY_MARGIN. If the mechanism withholds labels, `counts` are only for answered
+    queries. The cost is then an estimate without guarantee, because the votes determine which
+    queries are answered (Proposition D6).
 
     Args:
         counts: int64 [num_queries, num_classes].
         mechanism: the mechanism that answered.
         moments: [num_moments], positive.
-        bound: one of BOUNDS that the mechanism has.
-        num_unanswered: queries that were charged a threshold test and got no label.
-        progress: called with (histograms done, histograms in all) while "exact" runs.
+        bound: one of BOUNDS, which the mechanism must have.
+        num_unanswered: number of queries that were charged for a threshold test and got no label.
+        progress: called with (histograms done, total histograms) while "exact" runs.
 
     Raises:
-        ValueError: if the mechanism has no such bound, or no query can go unanswered.
+        ValueError: if the mechanism does not have the bound, or answers every query although
+            `num_unanswered` is not 0.
     """
     accounted = check_bound(bound, mechanism)
     orders = np.asarray(moments, dtype=np.float64)
     if num_unanswered and not mechanism.withholds:
-        raise ValueError(f"expected 0 unanswered queries of {mechanism.name}")
+        raise ValueError(f"{mechanism.name} answers every query, but num_unanswered is not 0")
     tests = (len(counts) + num_unanswered) * accounted.test_alphas(orders)
     if counts.shape[1] < 2:
         return tests
     descending = -np.sort(-counts, axis=1)
     answering = accounted.answering
     if bound == "exact":
-        # The sum over queries of the worst neighbor's cost bounds the worst sum. No query costs
-        # more than its `two_sided` bound, also where probabilities underflow.
+        # The sum of the costs of the worst neighbor of each query bounds the worst sum. No query
+        # costs more than its `two_sided` bound, even if probabilities underflow.
         total = np.zeros_like(orders)
         rows, weights = np.unique(descending, axis=0, return_counts=True)
         for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):
@@ -192,12 +193,12 @@ def data_dependent_alphas(
 def _bounded_alphas(
     rows: IntArray, mechanism: DataDependent, moments: FloatArray, bound: str
 ) -> FloatArray:
-    """Returns the sum of the costs of histograms; those with the same bounds are computed once."""
+    """Returns the total cost of histograms. Histograms with equal q and u are computed once."""
     formula = bound_of(bound, mechanism)
     total = np.zeros_like(moments)
     bounds = np.empty(len(rows), np.complex128)
     bounds.real, bounds.imag = union_bound(formula.tail, rows, moved_votes=formula.reach)
-    distinct, weights = np.unique(bounds, return_counts=True)  # quicker than by row
+    distinct, weights = np.unique(bounds, return_counts=True)  # faster than unique rows
     step = max(1, CHUNK_ENTRIES // len(moments))
     for start in range(0, len(distinct), step):
         part = slice(start, start + step)

@@ -1,6 +1,7 @@
-"""Noisy maxima: the law of the label, what it costs at the counts, and in the worst case of all.
+"""Noisy maxima: the law of the label, its cost at the counts, and its worst-case cost.
 
-Counts are int64 [num_queries, num_classes]; gaps are differences of counts and may be negative.
+The law of the label is its probability distribution. Counts are int64 [num_queries, num_classes].
+Gaps are differences of counts and may be negative.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from pate_tf.core.checks import IntArray
 
 NODES = 24
 UNDERFLOW = 760.0
-LARGEST_EXPONENT = 24.0
+MAX_EXPONENT = 24.0
 
 
 # The law of the label.
 
 
 class Quadrature(NamedTuple):
-    """How the probabilities of the largest noisy count are summed, for a law of the noise.
+    """A quadrature for the probabilities of the largest noisy count, for a law of the noise.
 
     Attributes:
         points: noisy counts, [num_points].
-        log_weights: of the points, [num_points].
-        below: what each class wins where every noisy count is below the points.
-        ties: points and weights on (0, 1) of the priority that breaks a tie; a single point where
+        log_weights: logarithms of the weights of the points, [num_points].
+        below: probability that a class wins and all noisy counts are below the points.
+        ties: points and weights on (0, 1) for the priority that breaks a tie; a single point if
             ties have probability zero.
-        log_law: from distances, real between the kinks, and a priority to ln Pr[noise = distance]
-            and ln(Pr[noise < distance] + priority * Pr[noise = distance]), of that shape.
+        log_law: function of distances and a priority. Distances are real between the kinks. It
+            returns ln Pr[noise = distance] and
+            ln(Pr[noise < distance] + priority * Pr[noise = distance]), with the shape of distances.
     """
 
     points: FloatArray
@@ -50,10 +52,10 @@ class Quadrature(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
-    """Returns points in [0, length - 1] and weights that sum smooth f(0) + ... + f(length - 1).
+    """Returns points in [0, length - 1] and weights for sums f(0) + ... + f(length - 1).
 
-    Every integer for up to NODES of them; else the Gauss rule of the discrete Chebyshev
-    polynomials, exact to degree 2 NODES - 1.
+    The points are all integers if there are at most NODES of them. Otherwise, they are the Gauss
+    rule of the discrete Chebyshev polynomials, which is exact up to degree 2 NODES - 1.
     """
     if length <= NODES:
         return np.arange(length, dtype=np.float64), np.ones(length)
@@ -67,17 +69,16 @@ def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
 def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
     """Returns the quadrature of Pr[k] = (1 - p)/(1 + p) p^|k|, p = e^-gamma.
 
-    Integers near the counts, Gauss points between, and both geometric tails: the one above by the
-    Gauss rule of the little q-Legendre polynomials, sum_i p^i f(p^i) = sum w f(s), exact for f of
-    degree num_classes + 1 or less. Ties are broken by
-    random priority.
+    It has integers near the counts, Gauss points between them, and both geometric tails. For the
+    upper tail, it uses the Gauss rule of the little q-Legendre polynomials,
+    sum_i p^i f(p^i) = sum w f(s), which is exact for f up to degree num_classes + 1. Ties are
+    broken by random priority.
 
     Args:
         gamma: inverse scale, per vote.
-        values: every count that is in use, relative to the largest one of the histogram,
-            ascending and distinct.
+        values: all distinct counts relative to the largest count of the histogram, ascending.
         num_classes: number of classes.
-        total: sum of the counts of all classes, relative to the largest one.
+        total: sum of the counts of all classes, relative to the largest count.
     """
     fall = np.exp(-gamma)
     rise = -np.expm1(-gamma)
@@ -91,7 +92,7 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
 
     top = int(values[-1])
     bottom = max(int(values[0]), top - ceil(UNDERFLOW / gamma))
-    longest = max(1, int(LARGEST_EXPONENT / (gamma * max(4, num_classes))))
+    longest = max(1, int(MAX_EXPONENT / (gamma * max(4, num_classes))))
     kinks = np.unique(np.append(values[values >= bottom], bottom))
     pieces = [(float(top), *integer_rule(1))]
     for start, stop in pairwise(kinks):
@@ -122,16 +123,16 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
     if bottom == values[0]:
         above = total - num_classes * bottom + num_classes
         below = float(np.exp(-gamma * above - num_classes * np.log1p(fall))) / num_classes
-    # Exact for the product of the distribution functions of num_classes - 1 others.
+    # Exact for the product of the distribution functions of num_classes - 1 other classes.
     ties, tie_weights = np.polynomial.legendre.leggauss(num_classes // 2 + 1)
     return Quadrature(points, log_weights, below, ((ties + 1.0) / 2.0, tie_weights / 2.0), log_law)
 
 
 def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
-    """Returns the quadrature of the normal law of standard deviation sigma.
+    """Returns the quadrature of the normal distribution with standard deviation sigma.
 
-    Composite Gauss-Legendre points wherever a winning density can be found; ties have probability
-    zero. Arguments as of `discrete_laplace`.
+    It has composite Gauss-Legendre points where the density of a winning count is not negligible.
+    Ties have probability zero. For the arguments, see `discrete_laplace`.
     """
     del total
 
@@ -152,7 +153,7 @@ def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Qu
     return Quadrature(grid, log_weights, 0.0, (np.full(1, 0.5), np.ones(1)), log_law)
 
 
-# From values, num_classes and total, as of `discrete_laplace`, to the quadrature of a law of noise.
+# A function of values, num_classes and total (see `discrete_laplace`) that returns a quadrature.
 AdditiveNoise = Callable[[IntArray, int, int], Quadrature]
 
 
@@ -163,16 +164,16 @@ MIN_PROBABILITY = 1e-290
 class NeighbourLaws:
     """Sensitive: the laws of the label at one histogram and at each of its neighbors.
 
-    A column is a group of `multiplicity` classes of equal probability under both laws. The last
-    two columns are the class that loses a vote and the class that gains one.
+    A column is a group of `multiplicity` classes with equal probabilities under both laws. The last
+    two columns are the class that loses a vote and the class that gains a vote.
 
     Attributes:
         here: probability of each class of the group, [num_neighbours, num_groups].
-        there: the same at the neighbor.
-        multiplicity: classes in the group, [num_neighbours, num_groups].
-        limit: the mechanism's largest log ratio of any outcome; infinite without one.
-        rare: a probability below which underflow may have lost part of it.
-        excess: relative, covers what the laws leave out of a cost.
+        there: probability at the neighbor, [num_neighbours, num_groups].
+        multiplicity: number of classes in the group, [num_neighbours, num_groups].
+        limit: the mechanism's largest log ratio of any outcome; infinite if it is unbounded.
+        rare: probabilities below this may be inaccurate because of underflow.
+        excess: relative margin for the part of a cost that the laws do not cover.
     """
 
     here: FloatArray = dataclasses.field(repr=False)
@@ -186,10 +187,10 @@ class NeighbourLaws:
 def neighbour_outcomes(
     noise: AdditiveNoise, values: IntArray, multiplicity: IntArray
 ) -> NeighbourLaws:
-    """Returns the laws at a histogram and at every neighbor.
+    """Returns the laws at a histogram and at each neighbor.
 
-    Neighbors that differ only in which of several equal classes moves are listed once.
-    Where the ratio of two distribution functions overflows, a probability may come out as NaN.
+    Neighbors that only differ by a permutation of classes with equal counts are listed once. If the
+    ratio of two distribution functions overflows, a probability may be NaN.
 
     Args:
         noise: the law of the noise on each count.
@@ -236,7 +237,7 @@ def neighbour_outcomes(
 def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
     """Returns the law of the largest noisy count, [num_queries, num_classes].
 
-    Classes with the same count form a group of equal probability.
+    Classes with the same count are a group with equal probabilities.
     """
     rows, inverse = np.unique(counts, axis=0, return_inverse=True)
     laws = np.empty(rows.shape)
@@ -256,13 +257,13 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
 
 # Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
 #
-# docs/proofs/theory.md, Theorems T0 to T3, of which T0 is that of Papernot et al. 2017, and
-# Proposition D5, the Gaussian formula of arXiv 1802.08908. Mechanisms name them;
+# See docs/proofs/theory.md, Theorems T0 (Papernot et al. 2017) to T3, and Proposition D5 (the
+# Gaussian formula of arXiv 1802.08908). Mechanisms refer to these formulas, and
 # `pate_tf.accounting.moments` applies them to counts.
 
 
 def _scaled_expm1(scale: FloatArray, exponent: FloatArray) -> FloatArray:
-    """Returns scale * (e^exponent - 1), or a little more where e^exponent alone overflows."""
+    """Returns scale * (e^exponent - 1), or scale * e^exponent if e^exponent would overflow."""
     return np.where(exponent < 700.0, scale * np.expm1(exponent), np.exp(np.log(scale) + exponent))
 
 
@@ -273,10 +274,10 @@ def _pair_excess(
     *,
     reverse: bool = True,
 ) -> FloatArray:
-    """Returns the larger excess E[ratio^l] - 1 of both directions, or of the forward one.
+    """Returns the larger excess E[ratio^l] - 1 of both directions, or only the forward excess.
 
-    The pair: classes of probability `masses` ([num_queries] each) under P, each times
-    e^log_ratio under P', and one more class that takes the rest of both.
+    The pair of laws is: under P, classes with probabilities `masses` ([num_queries] each); under
+    P', each of them times e^log_ratio; and one more class with the remaining probability.
     """
     ratios = np.array(log_ratios)
     here = np.stack(masses, axis=1)
@@ -295,7 +296,7 @@ def _pair_excess(
 def pure_costs(
     bound: str, gamma: float, q: FloatArray, u: FloatArray, moments: FloatArray
 ) -> FloatArray:
-    """Returns the costs of a mechanism with tail F(D - s) <= e^{gamma s} F(D), of each query.
+    """Returns the cost of each query for a mechanism with tail F(D - s) <= e^{gamma s} F(D).
 
     paper: Theorem T0, ln[(1-q) ((1-q)/(1-Eq))^l + q E^l], as a sum of two positive excesses.
     tight: Theorem T1, ln max(f1(q), f2(q)).
@@ -305,8 +306,8 @@ def pure_costs(
     Args:
         bound: "paper", "tight", "two_sided" or "class_aware".
         gamma: inverse scale of the noise, per vote.
-        q: Pr[label != plurality] or a bound on it, [num_queries], above 0 and up to 1/(E+1).
-        u: largest single term of q, [num_queries]; read by "class_aware" alone.
+        q: Pr[label != plurality] or a bound on it, [num_queries], above 0 and at most 1/(E+1).
+        u: largest single term of q, [num_queries]; only used by "class_aware".
         moments: [num_moments].
     """
     ratio = 2.0 * gamma
@@ -323,7 +324,7 @@ def pure_costs(
     elif bound == "two_sided":
         total = _pair_excess((q,), (ratio,), moments)
     else:
-        # The largest of both directions over the theorem's mass vectors and corner ratios.
+        # The maximum of both directions over the theorem's mass vectors and corner ratios.
         none = np.zeros_like(q)
         others = np.maximum(q - u, 0.0)
         second = np.minimum(u, others)
@@ -345,16 +346,19 @@ def pure_costs(
 
 
 def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
-    """Proposition D5: arXiv 1802.08908, Theorem 6 with Propositions 7 and 10, rewritten.
+    """Returns the cost of each query with Gaussian noise, [num_queries, num_moments].
 
-    With h = 1/sigma and q = e^{-s^2}, mu_2 = s/h, mu_1 = mu_2 + 1 and eps_i = mu_i h^2, so that
-    A^l (1-q) = (1 - e^{-s^2})^{l+1} (1 - e^{-(s-h)^2})^{-l} and q B^l = e^{-s^2 + 2lsh + lh^2}; the
-    conditions are s > h, s >= lh and (s-h) e^{2sh-h^2} >= s + h, all of which hold from some s on.
+    This is Proposition D5: arXiv 1802.08908, Theorem 6 with Propositions 7 and 10, rewritten.
 
-    The sum falls in s, so the cost is nondecreasing in q: with P, Q the two brackets, y = P/Q >= 1,
-    b = (s-lh) e^{2lsh+lh^2}, its derivative has the sign of (l+1)s - l(s-h)e^{2sh-h^2} y - b y^-l
-    <= (l+1)s - l(s+h)y - b y^-l. If b <= s+h this is largest at y = 1 and b >= s - lh makes it
-    <= 0; otherwise l(s+h)y + b y^-l >= (l+1)((s+h)^l b)^{1/(l+1)} >= (l+1)s.
+    Let h = 1/sigma and q = e^{-s^2}. Then mu_2 = s/h, mu_1 = mu_2 + 1 and eps_i = mu_i h^2, so
+    A^l (1-q) = (1 - e^{-s^2})^{l+1} (1 - e^{-(s-h)^2})^{-l} and q B^l = e^{-s^2 + 2lsh + lh^2}. The
+    conditions are s > h, s >= lh and (s-h) e^{2sh-h^2} >= s + h, which all hold for large enough s.
+
+    The sum decreases with s, so the cost is nondecreasing in q. Let P and Q be the two brackets,
+    y = P/Q >= 1 and b = (s-lh) e^{2lsh+lh^2}. The derivative has the sign of
+    (l+1)s - l(s-h)e^{2sh-h^2} y - b y^-l <= (l+1)s - l(s+h)y - b y^-l. If b <= s+h, the right side
+    is largest at y = 1, where it is <= 0 because b >= s - lh. Otherwise,
+    l(s+h)y + b y^-l >= (l+1)((s+h)^l b)^{1/(l+1)} >= (l+1)s.
     """
     step = 1.0 / sigma
     depth = np.sqrt(np.maximum(-np.log(q), 0.0))
@@ -370,20 +374,20 @@ def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArr
         return np.where(valid & ~np.isnan(total), np.log1p(total), np.inf)
 
 
-# The three-outcome experiment that a noisy maximum comes down to in the worst case.
+# The three-outcome experiment that gives the worst case of a noisy maximum.
 #
-# One vote moves from class a to class b. Given the noise of all other classes, what the label tells
-# is which of a, b and "another class" won. So no moment of the label exceeds the largest moment of
-# that experiment over all positions of a and b (docs/proofs/worst_case.md, Theorem W1).
+# One vote moves from class a to class b. Given the noise of all other classes, the label only
+# reveals whether a, b or "another class" won. So no moment of the label exceeds the largest moment
+# of this experiment over all positions of a and b (docs/proofs/worst_case.md, Theorem W1).
 
 
 _EVERY = 4
-PER_DOUBLING = 512  # scales that the worst case is computed for
+PER_DOUBLING = 512  # number of scales per factor of 2 for which the worst case is computed
 _CHUNK = 2**13
 
 
-# Pairs of laws of the outcomes, where the vote has not moved and after the move, [num_pairs, 2, 3];
-# and their `excesses` at the knots of a list of moments, [num_knots, num_pairs].
+# Pairs of laws of the outcomes, before and after the vote moves, [num_pairs, 2, 3]; and their
+# `excesses` at the knots of a list of moments, [num_knots, num_pairs].
 Evaluated = tuple[FloatArray, FloatArray]
 
 
@@ -392,13 +396,14 @@ def largest_excess(
 ) -> FloatArray:
     """Returns max E_here[(here / there)^l] - 1 over all pairs, [num_moments].
 
-    Infinite where a moment overflows. The logarithm of a moment is convex in l for every pair. So
-    between knots those pairs alone are evaluated whose chord exceeds what another pair reaches.
+    Infinite if a moment overflows. For each pair, the logarithm of a moment is convex in l.
+    Therefore, between two knots, only pairs whose chord exceeds the value of another pair must be
+    evaluated.
 
     Args:
         parts: pairs, evaluated at `moments[knots]`.
         moments: [num_moments], positive, ascending.
-        knots: indices of moments, ascending, with the first and the last of them.
+        knots: indices of moments, ascending, including the first and the last index.
     """
     pairs = np.concatenate([pairs for pairs, _ in parts])
     at_knots = np.concatenate([at_knots for _, at_knots in parts], axis=1)
@@ -424,8 +429,8 @@ def largest_excess(
 def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
     """Returns E_here[(here / there)^l] - 1 of every pair, [num_moments, num_pairs].
 
-    An outcome without probability under both laws adds nothing. Infinite on overflow, and where a
-    probability came out negative.
+    An outcome with probability 0 under both laws contributes nothing. The result is infinite on
+    overflow, and if rounding made a probability negative.
     """
     here = pairs[:, 0]
     there = pairs[:, 1]
@@ -445,21 +450,20 @@ def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
 
 # The tight worst case of the noisy maximum with Gaussian noise.
 #
-# docs/proofs/worst_case.md, Theorem W6. A Gaussian variable is, up to a factor of 1e-13, a
-# mixture of
-# slightly narrower ones that are centered on a grid. So the worst position (x, y) of two classes
-# against a fixed third count is bounded by the worst position on the grid, with 1 % less variance.
-# Far from the origin an outcome is rare, and simple bounds hold.
+# See docs/proofs/worst_case.md, Theorem W6. Up to a relative error of 1e-13, a Gaussian variable is
+# a mixture of slightly narrower Gaussians that are centered on a grid. So the worst position (x, y)
+# of two classes against a fixed third count is bounded by the worst position on the grid, with 1 %
+# less variance. Far from the origin, an outcome is rare, and simple bounds hold.
 
 
 MIN_SIGMA = 0.5
 MAX_SIGMA = 2.0**14
 GAUSSIAN_ROUNDING = 1e-10
 
-_GROUPS = (1.0, 4.0)  # l / sigma up to which one box serves
+_GROUPS = (1.0, 4.0)  # upper ends of the ranges of l / sigma that share a box of positions
 _KEPT_VARIANCE = 0.994
 _GRID_STEP = 0.8 * sqrt(1.0 - _KEPT_VARIANCE)
-_MIXING_ERROR = 4e-13  # 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalized, of two variables
+_MIXING_ERROR = 4e-13  # 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalized, for two variables
 _RARE = 5.0
 _NODES = 24
 _BEYOND = 12.0
@@ -467,11 +471,11 @@ _BEYOND = 12.0
 
 @lru_cache(maxsize=256)
 def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
-    """Returns a bound on the cost of one label, whatever the counts, at `DEFAULT_MOMENTS`.
+    """Returns the worst-case cost of one label over all counts, at `DEFAULT_MOMENTS`.
 
-    Holds for any number of classes, both directions, any way to break ties, and the noise that is
-    drawn: a discrete Gaussian on multiples of 1 / LATTICE votes. Infinite for l > 4 sigma. Lengths
-    are in standard deviations here.
+    The bound holds for any number of classes, for both directions, and for any way to break ties.
+    It is for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE votes.
+    Infinite for l > 4 sigma. Lengths in this function are in standard deviations.
 
     Args:
         sigma: standard deviation of the noise, in votes, 0.5 to 2^14.
@@ -483,10 +487,11 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     slack = 2.0 / LATTICE / scale
 
     def wins(mine: FloatArray, others: FloatArray) -> FloatArray:
-        """Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)].
+        """Returns Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)].
 
-        The integral over v > 0 of phi(v - mine) Phi(v - others), by Gauss-Legendre on pieces of
-        length 1: all terms are positive, and the error is below 1e-13 of the value (Lemma W8).
+        This is the integral over v > 0 of phi(v - mine) Phi(v - others), by Gauss-Legendre
+        quadrature on pieces of length 1. All terms are positive, and the relative error is below
+        1e-13 (Lemma W8).
         """
         pieces = ceil(max(float(mine[-1]), float(others[-1])) + _BEYOND)
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
@@ -496,7 +501,10 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         return np.asarray((density * np.tile(weights / 2.0, pieces)) @ before)
 
     def positions(x: FloatArray, y: FloatArray) -> FloatArray:
-        """Pairs at all (x, y): the first above, the second below the laws on the lattice."""
+        """Returns pairs of bounds on the laws on the lattice, at all (x, y).
+
+        The first law of a pair is bounded from above, the second from below.
+        """
         laws = []
         for a, b, more in ((x, y, slack), (x - shift, y + shift, -slack)):
             neither = np.outer(ndtr(more - a), ndtr(more - b))
@@ -512,7 +520,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         if not orders.size:
             continue
         knots = np.unique(np.append(np.arange(0, len(orders), _EVERY), len(orders) - 1))
-        # Rounded down to the lattice, so that points of the grid are points of the lattice.
+        # Round down to the lattice, so that the points of the grid are points of the lattice.
         step = floor(_GRID_STEP / slack) * slack
         near = ceil((reach + _RARE + shift) / step)
         a_far = near + ceil((sqrt(2.0) * _RARE + 2.0 * shift) / step) + 1
@@ -521,7 +529,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         a_leads: FloatArray = np.arange(near + 1.0, a_far + 1.0) * step
         b_leads: FloatArray = np.arange(near + 1.0, b_far + 1.0) * step
         inside = [positions(np.append(close, a_leads), close), positions(close, b_leads)]
-        # Two classes alone, whose means are `gaps` apart.
+        # Only two classes, whose means differ by `gaps`.
         gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
         moved = gaps - 2.0 * shift
         here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]
@@ -529,7 +537,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         race = np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
         bounds = []
         for pairs in (inside, [race]):
-            # The enclosed probabilities of a pair may add up to more than 1.
+            # The upper bounds of the probabilities of a pair may add up to more than 1.
             total = max(float(np.max(np.sum(part[:, 0], axis=1))) for part in pairs)
             parts = [(part, excesses(part, orders[knots])) for part in pairs]
             bounds.append(np.log1p(largest_excess(parts, orders, knots) + max(total - 1.0, 0.0)))
@@ -544,35 +552,35 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 
 # The tight worst case of the noisy maximum with discrete Laplace noise.
 #
-# docs/proofs/worst_case.md, Theorem W4. Given which other class is largest, and all others, its
-# lead
-# is a mixture of geometric variables. So the label costs no more than the worst position (x, y) of
-# two classes in a race against one geometric variable. Moments are convex and the laws are affine
-# in
-# simple functions of the position, so that finitely many pairs bound all positions.
+# See docs/proofs/worst_case.md, Theorem W4. Given which other class is largest, and the counts of
+# all remaining classes, the margin of this class is a mixture of geometric variables. So the label
+# costs no more than the worst position (x, y) of two classes in a race against one geometric
+# variable. Moments are convex, and the laws are affine in simple functions of the position.
+# Therefore, finitely many pairs bound all positions.
 
 
 MIN_GAMMA = 0.004
 MAX_GAMMA = 10.0
 LAPLACE_ROUNDING = 1e-7
 _WINDOW = 30.0
-_LEAST_WINDOW = 14.0
-_LARGEST_COUNT = 1500.0
+_MIN_WINDOW = 14.0
+_MAX_COUNT = 1500.0
 _HALVINGS = 8
 _TOLERANCE = 2e-3
 
 
 @lru_cache(maxsize=256)
 def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
-    """Returns a bound on the cost of one label, whatever the counts, at `DEFAULT_MOMENTS`.
+    """Returns the worst-case cost of one label over all counts, at `DEFAULT_MOMENTS`.
 
-    Holds for any number of classes, for both directions, and for every order of the classes that
-    breaks ties and does not look at the counts.
+    The bound holds for any number of classes, for both directions, and for any order of the classes
+    that breaks ties, if the order does not depend on the counts.
 
-    Where x - y is held, the laws are affine in (z, z^2), z = p^x: a curve that lies within the
-    triangles of some of its points and of where their tangents meet (Lemma W5). A piece is halved
-    where its tangents meet above what true positions reach. With x - y outside of the window one
-    outcome lacks at most q, and Theorem T2 applies to that q.
+    For fixed x - y, the laws are affine in (z, z^2), where z = p^x. This curve is covered by
+    triangles of some of its points and the intersections of their tangents (Lemma W5). A piece is
+    halved if the value at the intersection of its tangents exceeds the largest value at true
+    positions. If x - y is outside the window, one outcome has probability at least 1 - q, and
+    Theorem T2 applies to this q.
 
     Args:
         gamma: inverse scale of the noise, per vote, 0.004 to 10.
@@ -584,16 +592,16 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     def evaluated(pairs: FloatArray) -> Evaluated:
         return pairs, excesses(pairs, orders[knots])
 
-    # The largest gap x - y that is looked at one by one.
-    window = ceil(max(_LEAST_WINDOW / gamma, min(_WINDOW / gamma, _LARGEST_COUNT))) + 2
+    # The largest gap x - y that is evaluated individually.
+    window = ceil(max(_MIN_WINDOW / gamma, min(_WINDOW / gamma, _MAX_COUNT))) + 2
 
     def geometric_tail(gaps: FloatArray) -> FloatArray:
-        """Pr[G - Z >= gaps] for gaps >= 0."""
+        """Returns Pr[G - Z >= gaps] for gaps >= 0."""
         spread = -np.expm1(-gamma) * (1.0 + gaps) + fall + fall * fall / (1.0 + fall)
         return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + fall))
 
     gap = np.array([window - 3.0])
-    # How likely b wins so far behind a, without others.
+    # Probability that b wins with this gap behind a, without other classes.
     behind = _race_pairs(gamma, False, gap, np.zeros(1), np.zeros(1))[0, 0, 1]
     miss = 2.0 * float(behind) + 2.0 * float(geometric_tail(gap)[0])
     # max(f1(Eq), f2(q)) - 1 of Theorem T2.
@@ -601,7 +609,7 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     above = [other, 1.0 - other, 0.0]
     below = [miss, 1.0 - miss, 0.0]
     outside = np.max(excesses(np.array([[above, below], [below, above]]), orders), axis=1)
-    # One of the two classes infinitely far behind.
+    # One of the two classes is infinitely far behind.
     others = geometric_tail(np.arange(window + 1.0))
     laws = np.column_stack([1.0 - others, np.zeros_like(others), others])
     pairs = np.stack([laws[:-1], laws[1:]], axis=1)
@@ -634,17 +642,18 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
 def _race_pairs(
     gamma: float, ties_to_a: bool, gaps: FloatArray, z: FloatArray, squares: FloatArray
 ) -> FloatArray:
-    """Returns pairs at x - y = gaps where (z, squares) = (p^x, p^2x), all [num_pairs].
+    """Returns pairs at x - y = gaps with (z, squares) = (p^x, p^2x), all [num_pairs].
 
-    Classes a and b are at x and y before a vote moves from a to b; the others at 0 and above. With
-    independent discrete Laplace Z, Z' and geometric G on 0, 1, ...: a wins if x + Z is at least G
-    and above y + Z' (or equal, if ties go to a), b wins likewise, else another class wins.
+    Classes a and b are at x and y before a vote moves from a to b. The other classes are at 0 and
+    above. Let Z and Z' be independent discrete Laplace variables, and G a geometric variable on
+    0, 1, ... Class a wins if x + Z is at least G and above y + Z' (or equal to it, if a wins ties).
+    Class b wins similarly. Otherwise, another class wins.
     """
     p = float(np.exp(-gamma))
     rise = float(-np.expm1(-gamma))
 
     def lost(lead: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """A1, A2 with Pr[x + Z >= m + Z', x + Z < G] = A1 p^x + A2 p^2x, lead = x - m."""
+        """Returns A1, A2: Pr[x + Z >= m + Z', x + Z < G] = A1 p^x + A2 p^2x, with lead = x - m."""
         both = rise * (1.0 + p)
         peak = rise / (1.0 + p)
         steps = np.maximum(lead + 1.0, 0.0) + p ** (np.abs(lead + 1.0) + 1.0) / both

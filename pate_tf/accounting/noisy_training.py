@@ -1,8 +1,8 @@
-"""What noisy shared training costs: sums of clipped gradients with Gaussian noise.
+"""Privacy cost of noisy shared training: sums of clipped gradients with Gaussian noise.
 
-Everything here is against *replacement* of a record (or of a participant's records), as in the rest
-of the library. What is drawn is a discrete Gaussian on a lattice, which costs no more than what is
-computed here (docs/proofs/selective_sgd.md, Theorem F3).
+All costs are for *replace-one* records (or participants), as in the rest of the library. The noise
+that is drawn is a discrete Gaussian on a lattice, which costs no more than the continuous noise
+here (docs/proofs/selective_sgd.md, Theorem F3).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pate_tf.core import checks
 from pate_tf.core.settings import ProtectedUnit
 
 UNITS = ("record", "participant")
-FINEST = 400_000  # points of a quadrature; a moment that needs more counts as infinite
-FINEST_LOSS = 1e-4  # step of a loss distribution
-MOST_LOSSES = 50_000  # such steps
-DEPTH = 60.0  # natural logarithms below the peak at which an integrand is left out
+MAX_POINTS = 400_000  # of a quadrature; a moment that needs more points is treated as infinite
+MIN_LOSS_STEP = 1e-4  # smallest step of a loss distribution
+MAX_LOSSES = 50_000  # maximum number of steps of a loss distribution
+DEPTH = 60.0  # an integrand is ignored where its logarithm is this far below the peak
 
 
 def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> FloatArray:
-    """Returns ln of (1 - rate) N(0, sigma^2) + rate N(place, sigma^2), but for a constant."""
+    """Returns ln((1 - rate) N(0, sigma^2) + rate N(place, sigma^2)), up to a constant."""
     with np.errstate(divide="ignore"):
         weights = np.log([1.0 - rate, rate])
     exponents = np.stack([-(x**2), -((x - place) ** 2)]) / (2.0 * sigma**2)
@@ -39,9 +39,9 @@ def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> Floa
 def _moment(moment: float, rate: float, sigma: float) -> float:
     """Returns ln of the integral of P^(l+1) Q^-l over the real line; infinite if it is too sharp.
 
-    P = (1 - q) N(0) + q N(1), Q = (1 - q) N(0) + q N(-1). The integrand is analytic in a strip, so
-    that the trapezoid rule errs by less than rounding once its step is a fraction of the sharpest
-    feature.
+    P = (1 - q) N(0) + q N(1), Q = (1 - q) N(0) + q N(-1). The integrand is analytic in a strip.
+    Therefore, the error of the trapezoid rule is below rounding if the step is a fraction of the
+    sharpest feature.
     """
 
     def log_integrand(x: FloatArray) -> FloatArray:
@@ -51,14 +51,14 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
 
     margin = 1.0 + 12.0 * sigma
     coarse = np.arange(-margin, 2.0 * moment + 1.0 + margin, sigma / 4.0)
-    if len(coarse) > FINEST:
+    if len(coarse) > MAX_POINTS:
         return inf
     heights = log_integrand(coarse)
     used = coarse[heights > heights.max() - DEPTH]
     low = used[0] - sigma
     high = used[-1] + sigma
     step = min(sigma, 2.0 * sigma**2 / np.sqrt(moment + 1.0)) / 8.0
-    if not (high - low) / step < FINEST:
+    if not (high - low) / step < MAX_POINTS:
         return inf
     points = np.arange(low, high + step, step)
     total = (
@@ -71,44 +71,45 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
 
 @lru_cache(maxsize=64)
 def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: float) -> float:
-    """Returns epsilon from dp-accounting's distribution of the privacy loss; infinite if none."""
+    """Returns epsilon from dp-accounting's privacy loss distribution; infinite if it fails."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
-    # Losses of one round lie within about this range; a coarser step errs upward.
+    # This is about the range of the losses of one round. A coarser step gives a larger epsilon.
     spread = 2.0 / sigma**2 + 20.0 / sigma
     try:
         loss = distributions.from_gaussian_mechanism(
             standard_deviation=sigma,
             sampling_prob=rate,
-            value_discretization_interval=max(FINEST_LOSS, spread / MOST_LOSSES),
+            value_discretization_interval=max(MIN_LOSS_STEP, spread / MAX_LOSSES),
             neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
         )
         epsilon = float(loss.self_compose(number).get_epsilon_for_delta(delta))
     except (ValueError, OverflowError, MemoryError, ZeroDivisionError):
-        return inf  # moments still hold
+        return inf  # the bound by moments is still valid
     return epsilon * (1.0 + SAFETY_MARGIN) if isfinite(epsilon) else inf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyTraining(ProtectedUnit, Charge):
-    """Rounds of sums of clipped gradients, or of one clipped upload, with Gaussian noise.
+    """Rounds of sums of clipped gradients, or of clipped uploads, with Gaussian noise.
 
-    In each round every record is sampled with probability q, independently and in secret; what it
-    adds has length at most C, and each coordinate of the sum gets Gaussian noise of standard
-    deviation sigma C. Against replacement of a record a round costs no more than telling
-    (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1, sigma^2), whatever
-    the model, the other records, and the rounds before (docs/proofs/selective_sgd.md, Theorems F1
-    and F2). With q = 1 the same holds for a participant whose whole upload has length at most C.
+    In each round, every record is sampled with probability q, independently and in secret. Its
+    contribution has norm at most C, and each coordinate of the sum gets Gaussian noise of standard
+    deviation sigma C. For replace-one records, a round costs no more than distinguishing
+    (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1, sigma^2), for any
+    model, other records and earlier rounds (docs/proofs/selective_sgd.md, Theorems F1 and F2). With
+    q = 1, the same holds for a participant whose whole upload has norm at most C.
 
     Attributes:
         sampling_rate: q, in (0, 1].
-        noise_multiplier: sigma, in clipping lengths.
-        rounds: sums that a record is part of at most: rounds, times the participants that hold it.
-        unit: what is protected: "record", or "participant" with all its records.
+        noise_multiplier: sigma, as a multiple of the clipping norm.
+        rounds: maximum number of sums that include a record: rounds, times the number of
+            participants that have the record.
+        unit: the protected unit: "record", or "participant" with all its records.
 
     Raises:
-        ValueError: if a value is out of its range.
+        ValueError: if a value is out of range.
     """
 
     sampling_rate: float
@@ -123,12 +124,12 @@ class NoisyTraining(ProtectedUnit, Charge):
         checks.whole(1, rounds=self.rounds)
         checks.one_of(UNITS, unit=self.unit)
         if self.unit == "participant" and self.sampling_rate != 1.0:
-            raise ValueError("expected sampling_rate 1 where participants are protected")
+            raise ValueError("unit participant needs sampling_rate 1")
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of all rounds at each moment, [num_moments], by quadrature."""
         if self.sampling_rate == 1.0:
-            # N(1) against N(-1): a Gaussian mechanism of sensitivity 2.
+            # N(1) versus N(-1): a Gaussian mechanism with sensitivity 2.
             return self.rounds * 2.0 * moments * (moments + 1.0) / self.noise_multiplier**2
         of_round = np.array(
             [
@@ -139,7 +140,7 @@ class NoisyTraining(ProtectedUnit, Charge):
         return self.rounds * (of_round * (1.0 + SAFETY_MARGIN) + 1e-12)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns epsilon by the distribution of the privacy loss (dp-accounting), rounded up."""
+        """Returns epsilon from the privacy loss distribution (dp-accounting), rounded up."""
         checks.between(0, 1, ends="[)", delta=delta)
         if number == 0:
             return 0.0
@@ -150,46 +151,46 @@ class NoisyTraining(ProtectedUnit, Charge):
         )
 
     def summary(self) -> str:
-        """Returns what is noised, how often and how much."""
+        """Returns number of rounds, sampling rate and noise in words."""
         return (
             f"{self.rounds} rounds of noisy sums, sampling rate {self.sampling_rate:.4g}, "
             f"noise multiplier {self.noise_multiplier:.4g}"
         )
 
     def in_words(self) -> str:
-        """Returns what leaves a participant."""
+        """Returns a description of the uploads, in sentences for a privacy statement."""
         if self.unit == "participant":
             return (
-                f"In each of {self.rounds:,} rounds a participant's whole upload is clipped to a "
-                f"fixed length, and to each of its numbers Gaussian noise of standard deviation "
-                f"{self.noise_multiplier:.3g} times that length is added before it leaves."
+                f"In each of {self.rounds:,} rounds, a participant clips its whole upload to a "
+                f"fixed length, and adds Gaussian noise of standard deviation "
+                f"{self.noise_multiplier:.3g} times that length to each number of the upload."
             )
         return (
-            f"In each round a participant draws each of its records with probability "
-            f"{self.sampling_rate:.3g}, clips what each contributes to a fixed length, and adds "
+            f"In each round, a participant draws each of its records with probability "
+            f"{self.sampling_rate:.3g}, clips the contribution of each to a fixed length, and adds "
             f"Gaussian noise of standard deviation {self.noise_multiplier:.3g} times that length "
-            f"to each number of their sum before it leaves. A record takes part in {self.rounds:,} "
-            f"such sums at most."
+            f"to each number of their sum before it uploads the sum. A record is part of at most "
+            f"{self.rounds:,} such sums."
         )
 
 
-# The least noise of a training that meets a target; see `NoisyTraining`.
+# Calibration: the smallest noise that meets a target epsilon.
 
 
 _FEW_MOMENTS: FloatArray = np.geomspace(0.5, 128.0, 24)
-LARGEST_MULTIPLIER = 1024.0
-CLOSE = 1.0 - 1.0 / 1.001  # of the least noise multiplier, as a share
+MAX_MULTIPLIER = 1024.0
+CLOSE = 1.0 - 1.0 / 1.001  # relative precision of the noise multiplier
 
 
 def noise_for(
     target_epsilon: float, *, delta: float, sampling_rate: float, rounds: int, unit: str = "record"
 ) -> NoisyTraining:
-    """Returns the training of the least noise whose epsilon at delta is at most the target.
+    """Returns the training with the smallest noise whose epsilon at delta is at most the target.
 
-    Within a thousandth of the least noise multiplier.
+    The noise multiplier is at most a thousandth above the smallest possible one.
 
     Raises:
-        ValueError: if no noise multiplier up to 1,024 suffices, or a value is out of its range.
+        ValueError: if the target needs a noise multiplier above 1,024, or a value is out of range.
     """
     checks.between(0, 1, delta=delta)
     checks.positive(target_epsilon=target_epsilon)
@@ -203,13 +204,13 @@ def noise_for(
     high = 0.5
     while not by_moments(high):
         high *= 2.0
-        if high > LARGEST_MULTIPLIER:
+        if high > MAX_MULTIPLIER:
             raise ValueError(
-                f"target_epsilon: expected one that noise of {LARGEST_MULTIPLIER:g} clipping "
-                f"lengths can reach, got {target_epsilon} for {rounds} rounds"
+                f"target_epsilon must be larger, or rounds fewer: {target_epsilon} for {rounds} "
+                f"rounds needs noise of more than {MAX_MULTIPLIER:g} times the clipping norm"
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
-    # The distribution of losses is slower and needs a little less noise.
+    # The loss distribution is slower, and needs slightly less noise.
     sigma = least(
         lambda less: (
             training(noise_multiplier=less).composed_epsilon(1, delta=delta) <= target_epsilon

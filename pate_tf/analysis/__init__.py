@@ -1,6 +1,6 @@
-"""What answered queries cost, by every bound; releases of data-dependent costs.
+"""Privacy cost of answered queries, by every bound, and releases of data-dependent costs.
 
-`analyse` accounts for votes. TensorFlow is not imported.
+`analyse` computes the cost of votes. TensorFlow is not imported.
 """
 
 from pate_tf.accounting.charge import SanitisedEpsilon

@@ -1,6 +1,7 @@
-"""A whole analysis: account for votes, release once, write what may and what may not be published.
+"""A complete analysis: computes the cost of votes, releases it, and writes the results.
 
-What `pate analysis` calls, and any program may. TensorFlow is not imported.
+Publishable and sensitive results are in separate files. `pate analysis` calls this module, and
+other programs can, too. TensorFlow is not imported.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from pate_tf.accounting.conversions import DEFAULT_DELTA, WishedDelta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis import vote_sources
 from pate_tf.analysis.sanitised_epsilon import Released, release
-from pate_tf.analysis.vote_sources import MOST_MOMENTS, Analysis, Progress, VoteSource, analyse
+from pate_tf.analysis.vote_sources import MAX_MOMENTS, Analysis, Progress, VoteSource, analyse
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, ReportTable, Row, RunReport
 from pate_tf.core.settings import TeacherNumber, setting
@@ -33,7 +34,7 @@ DEFAULT_OUTPUT: Final = pathlib.Path("runs/analysis")
 KINDS: Final = {"sanitised": "log_cost", "smooth_sensitivity": "smooth_sensitivity"}
 
 
-# For each table: by the name of a value its label, and what is shown of it.
+# Label and text of each row, by table and name of the value.
 ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
     pathlib.Path(__file__).with_name("rows.toml").read_text()
 )
@@ -41,43 +42,43 @@ ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisSettings(WishedDelta, TeacherNumber):
-    """Which votes and ledgers are analyzed, what is released, and where results go."""
+    """The votes and ledgers to analyze, the release, and the output folder."""
 
     restated: ClassVar = {
         "num_teachers": {
             "group": "votes",
             "advanced": True,
-            "help": "Number of teachers, public, which confirms labels of more teachers than "
-            "queries.",
+            "help": "Number of teachers, public. Required if a file of labels has more teachers "
+            "than queries.",
         },
         "delta": {
             "group": "accounting",
-            "help": f"Delta of every epsilon. Default: the ledger's, else {DEFAULT_DELTA:g}.",
+            "help": f"Delta of every epsilon. Default: the ledger's delta, else {DEFAULT_DELTA:g}.",
         },
     }
     run: pathlib.Path | None = setting(
         None,
         group="votes",
         flag="train_dir",
-        help="A run folder: its ledger, with the votes of everything that was charged.",
+        help="A run folder: analyzes its ledger and all votes that it charged.",
     )
     ledgers: tuple[pathlib.Path, ...] | None = setting(
         None,
         group="votes",
         flag="ledger",
-        help="Ledgers, by file or folder, separated by commas: history, spending and what remains; "
-        "several are composed, of ensembles trained on the same records. With --statement also "
-        "silos' accounts.",
+        help="Ledgers (files or folders, separated by commas): shows history, spending and "
+        "remaining budget. Several ledgers of the same records are composed. With --statement, "
+        "accounts of silos are possible, too.",
     )
     counts_file: pathlib.Path | None = setting(
         None,
         group="votes",
         help="A .npy or .csv file of votes, for queries chosen without looking at noisy labels: "
-        "labels [num_teachers, num_queries], or with --input_is_counts counts [num_queries, "
-        "num_classes]. Whole numbers, of integer or float type.",
+        "labels [num_teachers, num_queries], or counts [num_queries, num_classes] with "
+        "--input_is_counts. Values are whole numbers, of integer or float type.",
     )
     input_is_counts: bool = setting(
-        False, group="votes", advanced=True, help="Whether --counts_file holds counts, not labels."
+        False, group="votes", advanced=True, help="Whether --counts_file has counts, not labels."
     )
     indices_file: pathlib.Path | None = setting(
         None,
@@ -90,7 +91,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="votes",
         least=1,
         advanced=True,
-        help="How many queries, from the first. Default: all.",
+        help="Analyze only this number of queries, from the first. Default: all.",
     )
     num_classes: int | None = setting(
         None,
@@ -98,59 +99,59 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         flag="nb_labels",
         least=1,
         advanced=True,
-        help="Number of classes, public. Default: as many as --counts_file has counts; 10 for "
-        "labels. A class without votes only makes the bounds larger, never too small.",
+        help="Number of classes, public. Default: the number of columns for counts, 10 for "
+        "labels. A class without votes makes the bounds larger, never too small.",
     )
     bounds: tuple[str, ...] | None = setting(
         None,
         group="accounting",
         flag="bound",
         help="Data-dependent bounds, separated by commas; every mechanism must have them. "
-        "SENSITIVE. paper: the paper's, forward. tight: forward. two_sided: both directions. "
+        "SENSITIVE. paper: as in the paper, forward. tight: forward. two_sided: both directions. "
         "class_aware: both directions, by the count of every class. exact: both directions; slow. "
-        "Default: those of paper, two_sided and class_aware that it has.",
+        "Default: paper, two_sided and class_aware, if every mechanism has them.",
     )
     num_moments: int | None = setting(
         None,
         group="accounting",
         flag="moments",
         least=1,
-        most=MOST_MOMENTS,
+        most=MAX_MOMENTS,
         advanced=True,
-        help="N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real "
+        help="Use the moments 1, 2, ..., N, as in the paper (N = 8). Default: real "
         f"moments, log-spaced from {moments.DEFAULT_MOMENTS[0]:g} to "
-        f"{moments.DEFAULT_MOMENTS[-1]:g}. A moment is the Renyi order less one.",
+        f"{moments.DEFAULT_MOMENTS[-1]:g}. A moment is the Renyi order minus one.",
     )
     conversion: str = setting(
         "improved",
         group="accounting",
         choices=("improved", "classic"),
         advanced=True,
-        help="From moments to epsilon, natural logarithm. improved: Balle et al. 2020. classic: "
-        "Abadi et al. 2016.",
+        help="Conversion from moments to epsilon, natural logarithm. improved: Balle et al. 2020. "
+        "classic: Abadi et al. 2016.",
     )
     beta: float = setting(
         0.09,
         group="accounting",
         above=0.0,
         advanced=True,
-        help="Rate, per teacher, of the smooth sensitivity that --release=smooth_sensitivity "
-        "tabulates.",
+        help="Rate per teacher of the table of smooth sensitivities, for "
+        "--release=smooth_sensitivity.",
     )
     release: str | None = setting(
         None,
         group="release",
         choices=(*KINDS, "none"),
-        help="What is published about the data-dependent cost. A draw happens once for the same "
-        "votes; their ledger is charged first, and stores it. sanitised: an epsilon with noise. "
+        help="How to publish the data-dependent cost. The same votes have one draw only: their "
+        "ledger is charged before it, and stores it. sanitised: a noisy epsilon. "
         "smooth_sensitivity: the cost with noise by smooth sensitivity, and its table. none: "
-        "nothing. Default: none, but what a --train_dir or --ledger stores is shown again.",
+        "nothing. Default: the draw that --train_dir or --ledger has stored, if any.",
     )
     output: pathlib.Path | None = setting(
         None,
         group="output",
         flag="output_dir",
-        help="Where sensitive/analysis.json, released/analysis.json and sensitive/releases/ go. "
+        help="Folder for sensitive/analysis.json, released/analysis.json and sensitive/releases/. "
         "Default: the run folder of --train_dir, else runs/analysis.",
     )
 
@@ -160,12 +161,12 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         named = [name for name, value in sources.items() if value is not None]
         if len(named) != 1:
             raise ValueError(
-                "votes: expected exactly one of `counts_file`, `train_dir` and `ledger`, or "
-                f"`statement`, got {' and '.join(f'`{name}`' for name in named) or 'none'}"
+                "pass exactly one of `counts_file`, `train_dir`, `ledger` and `statement`"
+                + (f", not {' and '.join(f'`{name}`' for name in named)}" if named else "")
             )
         for bound in self.bounds or ():
             if bound not in moments.BOUNDS:
-                raise ValueError(f"bounds: expected some of {list(moments.BOUNDS)}, got {bound!r}")
+                raise ValueError(f"`bounds` can be any of {list(moments.BOUNDS)}, got {bound!r}")
 
 
 def run(
@@ -175,16 +176,16 @@ def run(
     *,
     noise: NoiseSource | None = None,
 ) -> RunReport:
-    """Accounts for votes, releases what was asked for, writes both halves, returns all of it.
+    """Computes the cost of votes, releases it if requested, and writes and returns the results.
 
     Args:
-        settings: what to do.
-        mechanism: what answers the queries of a file; a ledger says it itself.
+        settings: settings of the analysis.
+        mechanism: the mechanism that answers the queries of a file. A ledger records its own.
         reporting: how progress is shown.
-        noise: of a release. Default: of the operating system.
+        noise: noise source of a release. Default: the operating system's entropy.
 
     Raises:
-        ValueError: if something does not fit; nothing was charged then.
+        ValueError: if settings, votes and mechanism don't match. Nothing was charged.
         LedgerError: if a ledger can't be used, or can't be charged for the release.
         OSError: if a result can't be written.
     """
@@ -196,7 +197,7 @@ def run(
     source, ledgers, delta = _read(settings, mechanism)
     if settings.counts_file is not None:
         reporting.note(f"votes: {source.groups[0].counts.dimensions}")
-    # Everything that may fail without a draw comes before a ledger is charged for one.
+    # Everything that may fail, except for the draw, happens before the ledger is charged.
     with _exact_progress(reporting) as progress:
         analysis = analyse(
             source,
@@ -209,7 +210,7 @@ def run(
         )
     released, refusal = _release(settings, source, folder, noise or SystemNoise(), delta)
     if released is not None:
-        charged: dict[Charge, int] = {released.plan: 1}  # of a file, the one draw
+        charged: dict[Charge, int] = {released.plan: 1}  # a file has only this one draw
         if source.folder is not None:
             with Ledger.read(source.folder) as ledger:
                 charges = ledger.charges.items()
@@ -237,7 +238,7 @@ def run(
     if rows := sensitive_rows(analysis):
         tables.append(ReportTable(title="SENSITIVE, do not publish", rows=rows, is_sensitive=True))
     if refusal is not None:
-        tables.append(ReportTable(title="Left out", rows=[("epsilon, sanitised", refusal)]))
+        tables.append(ReportTable(title="Not available", rows=[("epsilon, sanitised", refusal)]))
     tables.append(ReportTable(title="Written to", rows=files))
     values |= {
         **json_values(sensitive),
@@ -254,7 +255,7 @@ def _release(
     noise: NoiseSource,
     delta: float,
 ) -> tuple[Released | None, str | None]:
-    """Returns what is released, or was stored; and why a stored draw can't be shown again."""
+    """Returns the new or stored release, and the reason if a stored draw can't be shown again."""
     if settings.release == "none" or (settings.release is None and not source.has_release):
         return None, None
     planned = source.planned_release or PlannedRelease()
@@ -272,10 +273,10 @@ def _release(
 def _read(
     settings: AnalysisSettings, mechanism: Mechanism | None
 ) -> tuple[VoteSource, list[dict[str, Any]], float]:
-    """Returns the votes, what each ledger says, and the delta asked for, or that of all ledgers."""
+    """Returns the votes, the values of each ledger, and delta (by default, the ledgers' delta)."""
     if settings.counts_file is not None:
         if mechanism is None:
-            raise ValueError("mechanism: expected what answers the votes of a file, got none")
+            raise ValueError("mechanism is required with `counts_file`: it answers the queries")
         source = vote_sources.read_votes_file(
             settings.counts_file,
             mechanism,
@@ -290,15 +291,15 @@ def _read(
     for path in settings.ledgers or ():  # by file or folder
         if path.is_file() and path.name != DATABASE:
             raise ValueError(
-                f"ledger: expected a file {DATABASE} or the folder that holds one, got {path}"
+                f"ledger must name a file {DATABASE} or the folder that contains it, got {path}"
             )
         paths.append(path.parent if path.name == DATABASE else path)
     if settings.run is not None:
         paths = [settings.run / artifacts.SENSITIVE]
         if not (paths[0] / DATABASE).exists():
             raise LedgerError(
-                f"run: expected a run folder with a ledger, got {settings.run}; it lies in that of "
-                f"the teachers"
+                f"train_dir: {settings.run} has no ledger; name the run folder that contains the "
+                f"teachers"
             )
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger.read(path)) for path in paths]
@@ -307,7 +308,7 @@ def _read(
         if settings.delta is not None:
             deltas = {settings.delta}
         if len(deltas) > 1:
-            raise ValueError("delta: expected one, as the ledgers differ in theirs, got none")
+            raise ValueError("delta is required, because the ledgers have different deltas")
         return source, [ledger_values(ledger) for ledger in ledgers], float(deltas.pop())
 
 
@@ -326,16 +327,16 @@ def _exact_progress(reporting: Reporting) -> Iterator[Progress]:
         yield show
 
 
-# The numbers as JSON values, and as rows of tables; publishable ones apart.
+# Results as JSON values and as rows of tables. Publishable and sensitive results are separate.
 
 
 def shown(epsilon: float) -> str:
-    """Returns an epsilon as a table has it, rounded up."""
+    """Returns the text of an epsilon in tables, rounded up."""
     return rounded_up(epsilon) if math.isfinite(epsilon) else "infinite"
 
 
 def rows_of(values: Mapping[str, Any], table: str) -> list[Row]:
-    """Returns a row for each value that is there; epsilons are rounded up."""
+    """Returns a row for each value that is not None or False; epsilons are rounded up."""
     texts = {
         name: shown(value) if name.startswith("epsilon") and isinstance(value, float) else value
         for name, value in values.items()
@@ -348,7 +349,7 @@ def rows_of(values: Mapping[str, Any], table: str) -> list[Row]:
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values as JSON has them: None stands for infinity."""
+    """Returns values as JSON values; infinity becomes None."""
     return {
         name: json_values(value)
         if isinstance(value, Mapping)
@@ -362,7 +363,7 @@ def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def publishable_values(
     analysis: Analysis, released: Released | None, *, is_secure: bool
 ) -> dict[str, Any]:
-    """Returns what may be published: nothing depends on votes but through a release."""
+    """Returns the publishable results, which depend on votes only through a release."""
     charged = [charge.several(number) for charge, number in analysis.num_charged.items()]
     values: dict[str, Any] = {
         "queries": analysis.num_queries,
@@ -392,7 +393,7 @@ def publishable_values(
 
 
 def sensitive_values(analysis: Analysis) -> dict[str, Any]:
-    """Returns what depends on the votes and may not be published."""
+    """Returns the results that depend on the votes and may not be published."""
     values: dict[str, Any] = {}
     if analysis.bounds:
         values["epsilon_data_dependent"] = min(epsilon for epsilon, _ in analysis.bounds.values())
@@ -424,7 +425,7 @@ def sensitive_rows(analysis: Analysis) -> list[Row]:
 
 
 def ledger_values(ledger: Ledger) -> dict[str, Any]:
-    """Returns what a ledger says; data-independent throughout, and publishable."""
+    """Returns the values of a ledger. All of them are data-independent and publishable."""
     spent = ledger.spent()
     delta = ledger.delta
     charges = [charge_of(row)[0] for row in ledger.history() if row.kind in DEBITS]
@@ -434,7 +435,7 @@ def ledger_values(ledger: Ledger) -> dict[str, Any]:
     source = ledger.source_spending()
     left = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
     epsilon_source = None if source is None else source.epsilon(delta)
-    raised = "; was RAISED after its first use" if ledger.was_raised else ""
+    raised = "; RAISED after first use" if ledger.was_raised else ""
     num_sums = sum(charge.releases_feature_sums for charge in charges)
     return {
         "folder": str(ledger.folder),
@@ -470,7 +471,7 @@ def _limit(epsilon_budget: float | None, delta: float) -> str:
 
 
 def _history(ledger: Ledger) -> Iterator[str]:
-    """Yields a line for each row, with the epsilon of everything charged by then."""
+    """Yields a line for each row, with the total epsilon up to that row."""
     charges = Counter[Charge]()
     of_sums = set[int]()
     for row in ledger.history():
@@ -481,26 +482,26 @@ def _history(ledger: Ledger) -> Iterator[str]:
             of_sums |= {row.sequence} if charge.releases_feature_sums else set()
             text = f"charged {charge.several(number)}"
             if "carried_from" in details:
-                text += "; by a row that is gone, or of another ledger"
+                text += "; again, for a missing row or another ledger"
             if not details.get("secure_noise", True):
                 text += "; SEEDED NOISE, NOT PRIVATE"
             epsilon, _ = composition.smallest_epsilon(charges, ledger.delta)
-            text += f": epsilon {shown(epsilon)} by then"
+            text += f": epsilon {shown(epsilon)} in total"
         elif row.kind in ("opened", "budget"):
             verb = "opened" if row.kind == "opened" else "budget set"
             verb = "budget RAISED" if details.get("raised") else verb
             text = f"{verb}: {_limit(details['epsilon_budget'], details['delta'])}"
             if details.get("acknowledged"):
-                text += "; AN EARLIER LEDGER OF THIS ENSEMBLE WAS GONE"
+                text += "; AN EARLIER LEDGER OF THIS ENSEMBLE WAS MISSING"
         elif row.kind == "acknowledged":
-            text = f"RESET: {len(details['missing']):,} rows that were seen are gone"
+            text = f"RESET: {len(details['missing']):,} rows that existed before are missing"
         elif row.kind == "planned":
-            text = "fixed how the data-dependent cost is released, later than the ledger was opened"
+            text = "fixed how the data-dependent cost is released, after the ledger was opened"
         elif "num_answered" in details and details["debit"] not in of_sums:
             text = (
                 f"answered {details['num_answered']:,} of the {details['num_queries']:,} queries "
                 f"that row {details['debit']} charged"
             )
         else:
-            text = f"stored what row {details['debit']} charged"
+            text = f"stored the result that row {details['debit']} charged"
         yield f"{row.sequence:>4}  {row.time}  {text}"

@@ -1,21 +1,22 @@
 """Releases of the data-dependent cost under a plan that was fixed before the votes were read.
 
-| release | what is published | docs/proofs/theory.md |
+| release | published value | docs/proofs/theory.md |
 |---|---|---|
 | `log_cost` | the noisy logarithm of a smooth cost, and an epsilon from it | Theorem B2 |
 | `smooth_sensitivity` | the cost with noise scaled to its smooth sensitivity | Theorem B1 |
 
-With probability at least `confidence` over the noise of the one release, the true data and each of
-its neighbors, and no other pairs, satisfy the (epsilon, delta) inequalities for everything
-published, the epsilon itself included.
+With probability at least `confidence` over the noise of the release, the true data and each of its
+neighbors satisfy the (epsilon, delta) inequalities for everything published, including the epsilon
+itself. This does not hold for other pairs of data sets.
 
-`log_cost` works in integers once the cost is computed, so no floating-point noise is published;
-prefer it to `smooth_sensitivity`, which costs more besides.
+`log_cost` computes with integers after the cost is known, so it publishes no floating-point noise.
+Prefer it to `smooth_sensitivity`, which also costs more.
 
-Drawing twice and averaging would undo the noise, and choosing the smaller of two draws its
-guarantee. So the first draw from some votes is stored in a ledger; the same plan gets the same
-answer forever, and another plan, mechanism or selection of the same votes is refused. The ledger
-is charged before it is drawn: that of the labels, else one of the votes' own.
+The average of two draws would reduce the noise, and the smaller of two draws would violate the
+guarantee. Therefore, the first draw from some votes is stored in a ledger. The same plan always
+gets the same answer, and any other plan, mechanism or selection of the same votes is refused. The
+draw is charged before it happens, to the ledger of the labels. Votes of a file have a separate
+ledger.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ _COARSE: Final = 2.0**14  # published values per unit of Renyi divergence
 def sanitised(
     alpha: float, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the smaller epsilon of a noisy cost at the plan's moment and of the worst case.
+    """Returns the smaller of two epsilons: of a noisy cost at the plan's moment, and worst-case.
 
-    The worst case of labels and release together holds always and may use any moment.
+    The worst case of labels and release together always holds, and can use any moment.
     """
     moment = np.array([plan.moment])
     charged: dict[Charge, int] = {mechanism: mechanism.number_charged(plan.num_queries)}
@@ -92,27 +93,28 @@ def sanitised(
 def log_cost_epsilon(
     steps: int, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the epsilon of the labels and of a noisy log cost together (Theorem B2).
+    """Returns the total epsilon of the labels and of a noisy log cost (Theorem B2).
 
     Args:
-        steps: Y + discrete Gaussian of scale plan.sigma, Y = ceil(ln Cbar / plan.step). The whole
-            value costs moment (moment + 1) / (2 sigma^2); everything read from it is free.
+        steps: Y + discrete Gaussian of scale plan.sigma, where Y = ceil(ln Cbar / plan.step). This
+            value costs moment (moment + 1) / (2 sigma^2). Everything computed from it is free.
         mechanism: the mechanism of the labels.
-        plan: fixed before the votes were read.
-        delta: that the epsilon holds at, above 0.
+        plan: the plan, fixed before the votes were read.
+        delta: delta of the epsilon, above 0.
     """
-    # Below Y with probability at most plan.failure.
+    # The result is below Y with probability at most plan.failure.
     upper_steps = steps + steps_above(plan.sigma, plan.failure)
     return sanitised(exp(min(plan.step * upper_steps, 700.0)), mechanism, plan, delta)
 
 
 def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> SanitisedEpsilon:
-    """Returns the epsilon that a stored draw gives.
+    """Returns the epsilon of a stored draw.
 
     Args:
-        drawn: as `Ledger.stored_release` returns it.
-        delta: what it is to hold at; a draw by smooth sensitivity has its own and holds at that.
-        spent: data-independent, at `delta`, of all that the ledger charged; 0 without one.
+        drawn: return value of `Ledger.stored_release`.
+        delta: delta of the epsilon. A draw by smooth sensitivity keeps its own delta.
+        spent: data-independent epsilon of all charges of the ledger, at `delta`; 0 without a
+            ledger.
     """
     key = drawn["key"]
     if key["delta"] is None:
@@ -132,22 +134,22 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
 def prepare_draw(
     counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
-    """Computes the exact cost, which may take long, and returns what draws from it.
+    """Computes the exact cost, which may take long, and returns a function that draws the release.
 
-    Y = ceil(ln Cbar / step) changes by at most 1 between neighbors, so that a discrete Gaussian
-    of scale sigma costs lambda / (2 sigma^2) at every Renyi order (Theorem B2).
+    Y = ceil(ln Cbar / step) changes by at most 1 between neighbors, so a discrete Gaussian of scale
+    sigma costs lambda / (2 sigma^2) at Renyi order lambda (Theorem B2).
 
     Args:
-        counts: int64 [num_queries, num_classes], every row with one vote of every teacher, for
+        counts: int64 [num_queries, num_classes], with one vote of every teacher in every row, for
             queries chosen without looking at noisy labels.
         mechanism: the mechanism that draws the labels.
-        plan: fixed before the votes were read.
-        delta: of an epsilon by smooth sensitivity.
+        plan: the plan, fixed before the votes were read.
+        delta: delta of an epsilon by smooth sensitivity.
 
     Returns:
-        SENSITIVE: a function to be called once, with what draws from the discrete Gaussian of the
-        scale it is given, in production `pate_tf.release.noise`. It returns `steps`, as of
-        `log_cost_epsilon`; by smooth sensitivity the fields of a `SanitisedEpsilon`.
+        SENSITIVE: a function to be called once. Its argument is a sampler of the discrete Gaussian
+        for a given scale, from `pate_tf.release.noise` in production. It returns `steps` for
+        `log_cost_epsilon`, or the fields of a `SanitisedEpsilon` for smooth sensitivity.
 
     Raises:
         ValueError: if the plan is for other queries, mechanisms or releases.
@@ -155,10 +157,10 @@ def prepare_draw(
     plan.check_mechanism(mechanism)
     checks.between(0, 1, delta=delta)
     if len(counts) != plan.num_queries:
-        raise ValueError(f"expected the {plan.num_queries} queries planned, got {len(counts)}")
+        raise ValueError(f"the plan is for {plan.num_queries} queries, got {len(counts)}")
     moment = np.array([plan.moment])
     if not isfinite(total_alphas({mechanism: mechanism.number_charged(len(counts))}, moment)[0]):
-        raise ValueError(f"expected a finite cost at moment {plan.moment}, got an infinite one")
+        raise ValueError(f"the cost at moment {plan.moment} is infinite")
     if plan.release == "smooth_sensitivity":
         return _prepare_by_smooth_sensitivity(counts, mechanism, plan, delta)
     exact = smooth.log_smooth_cost(
@@ -176,11 +178,11 @@ def prepare_draw(
 def _prepare_by_smooth_sensitivity(
     counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
-    """Theorem B1, with a Gaussian on a lattice so fine that only float rounding remains.
+    """Implements Theorem B1, with a Gaussian on a lattice so fine that only rounding errors remain.
 
-    The result is rounded up to a public grid. Rounding errors of relative size 2^-51 move it across
-    a point of the grid with a probability that the public floor under U keeps at about 1e-9; delta
-    does not count it.
+    The result is rounded up to a public grid. Rounding errors of relative size 2^-51 can move it
+    across a grid point. The public floor under U limits the probability of this to about 1e-9,
+    which is not included in delta.
     """
     moment = np.array([plan.moment])
     cap = plan.num_queries * float(check_bound(plan.bound, mechanism).cost_cap(moment)[0])
@@ -191,8 +193,9 @@ def _prepare_by_smooth_sensitivity(
     sensitivity = sensitivity * (1.0 + SAFETY_MARGIN) + 1e-6 * cap
 
     def draw(noise: DiscreteGaussian) -> dict[str, Any]:
-        # Two draws, as a source may limit the scale of one. The second has eight lattice steps of
-        # the first as its standard deviation, fills the lattice up, and adds 2^-54 of variance.
+        # There are two draws, because a noise source may limit the scale of a draw. The standard
+        # deviation of the second draw is eight lattice steps of the first. It fills the gaps of the
+        # lattice, and increases the variance by 2^-54.
         rough = operator.index(noise(2.0**30))
         fill = operator.index(noise(2.0**28))
         normal = ((rough << (_FINE_BITS - 30)) + fill) / 2.0**_FINE_BITS
@@ -207,13 +210,14 @@ def _prepare_by_smooth_sensitivity(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released:
-    """Publishable: what was read from the one draw.
+    """Publishable: the results computed from the draw.
 
     Attributes:
-        plan: what was fixed before the votes were read.
-        sanitised: an epsilon that covers labels and itself.
-        is_charged: whether the labels' ledger was charged for it; a file of votes has none.
-        secure_noise: False if the draw's noise came from a seed.
+        plan: the plan, fixed before the votes were read.
+        sanitised: an epsilon that covers the labels and its own release.
+        is_charged: whether the ledger of the labels was charged for the draw. False for a file of
+            votes, which has no such ledger.
+        secure_noise: False if the noise of the draw came from a seed.
     """
 
     plan: CostRelease
@@ -225,13 +229,13 @@ class Released:
 def _stored_draw(
     ledger: Ledger, source: VoteSource, key: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Returns the draw with this key; None where none was made from these votes.
+    """Returns the stored draw if it has this key; None if nothing was drawn from these votes.
 
     Raises:
-        ValueError: if another draw was made from them.
+        ValueError: if a different draw was made from these votes.
     """
     stored = ledger.stored_release()
-    if stored is None:  # of a ledger that is gone, or of a file's ledger in another folder
+    if stored is None:  # a missing ledger, or another folder with the same file, may have a draw
         debits = [row for row in ledger.history() if row.kind in DEBITS]
         elsewhere = [charge_of(row)[0] for row in debits if "carried_from" in row.details]
         spending = None if source.source is None else ledger.source_spending()
@@ -239,14 +243,14 @@ def _stored_draw(
             elsewhere += (Counter(spending.charges) - ledger.charges).elements()
         if any(isinstance(charge, CostRelease) for charge in elsewhere):
             raise ValueError(
-                "release: expected no draw from these votes elsewhere, got one, of a ledger in "
-                "another folder or of one that is gone; show that one again"
+                "these votes have a draw in another folder, or in a ledger that is missing; show "
+                "that draw again, because a second one would weaken privacy"
             )
     elif stored["key"] != key:
         differing = [name for name in key if stored["key"].get(name) != key[name]]
         raise ValueError(
-            f"release: expected the {' and '.join(differing)} of the earlier release from "
-            f"these votes, stored in {ledger.folder}, got another"
+            f"these votes were released before with a different {' and '.join(differing)}; repeat "
+            f"the earlier release, which is stored in {ledger.folder}"
         )
     return stored
 
@@ -259,28 +263,28 @@ def release(
     delta: float = DEFAULT_DELTA,
     planned: PlannedRelease | None = None,
 ) -> Released:
-    """Returns what was drawn earlier under the same plan, or charges, draws and stores it.
+    """Returns the stored draw for the same plan, or charges, draws and stores a new one.
 
-    Draws from a ledger's votes are stored there. A file of votes gets a ledger of its own below
-    `folder`; by the registry of this user it knows of draws from the same file elsewhere.
+    Draws from a ledger's votes are stored in that ledger. A file of votes gets a separate ledger in
+    `folder`. The registry of this user detects draws from the same file elsewhere.
 
     Args:
         source: votes of one mechanism.
-        noise: not drawn from if there is a draw already, nor before a ledger was charged for it and
-            for whether it is secure.
-        folder: a sensitive folder; ledgers of files lie in `releases/` in it.
-        delta: of the epsilon.
-        planned: how it is drawn. Default: as the ledger fixed it before there were votes.
+        noise: noise source. It is not used if there is a stored draw, and never before the ledger
+            was charged.
+        folder: a sensitive folder; ledgers of files are in its subfolder `releases/`.
+        delta: delta of the epsilon.
+        planned: how to draw. Default: the plan that the ledger fixed before there were votes.
 
     Raises:
-        ValueError: if queries were chosen by looking at noisy labels, source or mechanism have no
-            such release, or another draw from the same votes exists.
+        ValueError: if queries were chosen by looking at noisy labels, if source or mechanism don't
+            support the release, or if a different draw from the same votes exists.
         BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
-        LedgerError: if the ledger can't be used; what was drawn is not returned either.
+        LedgerError: if the ledger can't be used. A draw is not returned then.
     """
     group = source.only_group()
     if source.source is None and source.folder is None:
-        raise ValueError("release: expected one ledger or file, got others: release from each")
+        raise ValueError("release needs one ledger or file; release from each of them separately")
     counts = group.counts.values
     mechanism = group.mechanism
     planned = planned or source.planned_release or PlannedRelease()
@@ -292,7 +296,7 @@ def release(
         num_classes=counts.shape[1],
         delta=delta,
     )
-    # Everything that decides what is published, so that equal keys have equal answers.
+    # The key contains everything that the published value depends on.
     key = {
         "votes": order_free_digest(counts),
         "mechanism": mechanism.to_dict(),
@@ -307,15 +311,15 @@ def release(
         stored = _stored_draw(ledger, source, key)
         spent = ledger.spent(delta).epsilon
     if stored is None:
-        # Outside of the lock: the exact cost may take longer than others wait for a ledger.
+        # This is outside the lock: the exact cost may take longer than other processes wait.
         draw = prepare_draw(counts, mechanism, plan, delta)
         with _opened(source, folder) as ledger:
             stored = _stored_draw(ledger, source, key)
             if stored is None:
                 if is_of_ledger and ledger.num_answered != len(counts):
                     raise LedgerError(
-                        f"release: expected {len(counts)} answered queries, got "
-                        f"{ledger.num_answered}: others were answered meanwhile; run it again"
+                        f"the number of answered queries changed from {len(counts)} to "
+                        f"{ledger.num_answered} in the meantime; run the release again"
                     )
                 debit = ledger.debit(plan, secure_noise=noise.is_secure)
                 stored = {
@@ -337,11 +341,11 @@ def release(
 
 @contextlib.contextmanager
 def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
-    """Opens the ledger that is charged for a draw, exclusively.
+    """Opens and locks the ledger that is charged for a draw.
 
     Args:
         source: the votes.
-        folder: of ledgers of files; a file's ledger has a random name, which tells nothing of
+        folder: folder for ledgers of files. They have random names, which reveal nothing about the
             votes.
     """
     digest = hashlib.sha256(source.identity.encode()).hexdigest()
@@ -372,16 +376,16 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
         yield ledger
 
 
-# Plans for a hypothetical profile: no vote is read. A profile that the true votes do not resemble
-# makes the released epsilon larger, never invalid: theorems on releases ask that no vote was read.
+# Plans are made for a hypothetical profile, without reading any vote, as the theorems require. If
+# the true votes differ from the profile, the released epsilon is larger, but still valid.
 
 FAILURE = 0.01
-_LEAST_SMOOTHNESS = 1e-3
+_MIN_SMOOTHNESS = 1e-3
 _MOMENTS = np.geomspace(0.5, 256.0, 46)
 _FRACTIONS = np.linspace(0.1, 1.0, 10)
 _BETA_FRACTIONS = np.linspace(0.1, 0.9, 9)
 _SIGMAS = np.geomspace(0.5, 200.0, 41)
-_MOST_STEPS = 400
+_MAX_STEPS = 400
 
 Candidate = tuple[float, float, float, float]  # epsilon, moment, smoothness, sigma
 
@@ -395,19 +399,19 @@ def plan_release(
     num_classes: int,
     delta: float,
 ) -> CostRelease:
-    """Returns the plan of least epsilon for queries that all have the profile's votes.
+    """Returns the plan with the smallest epsilon if all queries have the votes of the profile.
 
-    The epsilon that is minimized, over a grid of moments, smoothness and sigma, is the published
-    one at the median of its noise, with the bound that covers both directions most tightly. No vote
-    enters.
+    It minimizes the published epsilon at the median of its noise, over a grid of moments,
+    smoothness and sigma, with the tightest bound that covers both directions. It does not depend on
+    any vote.
 
     Args:
         mechanism: the mechanism that will draw the labels.
-        planned: kind, profile, and what is not left to planning. Default: `PlannedRelease()`.
+        planned: kind of release, profile, and fixed parameters. Default: `PlannedRelease()`.
         num_queries: number of labeled queries.
         num_teachers: number of teachers.
         num_classes: number of classes.
-        delta: that of the statement.
+        delta: delta of the statement.
 
     Raises:
         ValueError: if an argument is out of range, or the mechanism has no such release.
@@ -446,9 +450,9 @@ def plan_release(
 def _log_cost(
     mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
-    """Searches fractions of the smoothness from which on Cbar is the profile's own cost."""
+    """Searches fractions of the smallest smoothness at which Cbar equals the profile's cost."""
     num_teachers = int(counts.sum())
-    steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MOST_STEPS).astype(np.int64))
+    steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MAX_STEPS).astype(np.int64))
     formula = bound_of(plan.bound, mechanism)
     tail = smooth.tail_table(plan.bound, mechanism, num_teachers)
     q, u = smooth.ball_maxima(counts, steps + formula.reach, tail)
@@ -458,7 +462,7 @@ def _log_cost(
     cap = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, _MOMENTS)
     candidates = list[Candidate]()
     for fraction in _FRACTIONS:
-        smoothness = np.maximum(fraction * steepest, _LEAST_SMOOTHNESS)
+        smoothness = np.maximum(fraction * steepest, _MIN_SMOOTHNESS)
         step = integer_step(smoothness)
         whole = np.ceil(np.max(logs - smoothness * steps[:, None], axis=0) / step)
         for sigma in _SIGMAS:

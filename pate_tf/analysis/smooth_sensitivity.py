@@ -18,30 +18,29 @@ from pate_tf.core.checks import IntArray
 
 # Smooth sensitivity of the data-dependent cost (docs/proofs/theory.md, Theorem A).
 #
-# How much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change when one record is replaced, at
-# the votes at hand and, discounted by e^{-beta d}, at all votes d teachers away. All results are
-# sensitive: only a release (see `release`) may be published.
+# It bounds how much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change if one record is
+# replaced, at the given votes and, discounted by e^{-beta d}, at all votes d teachers away. All
+# results are sensitive. Only a release (see `release`) may be published.
 
 
-# Histograms within some changes of vote: the largest and the smallest union bound.
+# The largest and smallest union bound among histograms that differ in a number of votes.
 #
-# One replaced record, or one owner added or removed, changes one teacher and so moves at most one
-# vote in every query at once (docs/proofs/theory.md, Propositions S1 and S2); what can be reached
-# is Lemma 2
-# of that page. Everything here works on distinct sorted histograms, so that equal queries are
-# computed once, and reads F from a table, since gaps are whole numbers.
+# Replacing one record, or adding or removing one owner, changes one teacher. This moves at most one
+# vote in each query (docs/proofs/theory.md, Propositions S1 and S2). Lemma 2 of that page describes
+# the histograms within reach. The functions below work on distinct sorted histograms, so equal
+# queries are computed once, and read F from a table, because gaps are whole numbers.
 
 
-CHUNK_ENTRIES = 2**18  # of all numbers of moved votes that are treated together
+CHUNK_ENTRIES = 2**18  # maximum number of entries per chunk
 
 
 @dataclasses.dataclass(frozen=True)
 class DistinctHistograms:
-    """Sensitive: the different histograms among the queries, and how often each occurs.
+    """Sensitive: the distinct histograms of the queries, with their frequencies.
 
     Attributes:
-        rows: int64 [num_distinct, num_classes], every row descending.
-        weights: int64 [num_distinct], number of queries with that histogram.
+        rows: int64 [num_distinct, num_classes], each row in descending order.
+        weights: int64 [num_distinct], number of queries with this histogram.
     """
 
     rows: IntArray = dataclasses.field(repr=False)
@@ -49,31 +48,31 @@ class DistinctHistograms:
 
     @property
     def num_teachers(self) -> int:
-        """How many votes every query has."""
+        """Number of votes for each query."""
         return int(self.rows[0].sum())
 
 
 def distinct_histograms(counts: IntArray) -> DistinctHistograms:
-    """Sorts every query's counts and merges equal ones; the order of classes has no influence.
+    """Sorts the counts of each query and merges equal rows. The order of classes has no effect.
 
     Args:
-        counts: int64 [num_queries, num_classes], at least one query.
+        counts: int64 [num_queries, num_classes], with at least one query.
 
     Raises:
-        ValueError: if there is no query, or queries differ in their number of votes: a teacher
-            that abstains is outside of the adjacency that everything here rests on.
+        ValueError: if there are no queries, or if queries have different numbers of votes. The
+            theorems here do not cover teachers that abstain.
     """
     if counts.ndim != 2 or not counts.size:
-        raise ValueError(f"expected counts [num_queries, num_classes], got {list(counts.shape)}")
+        raise ValueError(f"counts must be [num_queries, num_classes], got {list(counts.shape)}")
     totals = counts.sum(axis=1)
     if (totals != totals[0]).any():
-        raise ValueError("expected one vote of every teacher on every query, got unequal totals")
+        raise ValueError("every teacher must vote on every query, but totals differ")
     rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
     return DistinctHistograms(rows, weights.astype(np.int64))
 
 
 def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArray:
-    """Returns F at the gaps 0 .. num_teachers that a bound is evaluated with.
+    """Returns F at the gaps 0 .. num_teachers, for the evaluation of a bound.
 
     Raises:
         ValueError: if the mechanism has no such bound.
@@ -84,11 +83,12 @@ def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArra
 def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns qmax_d and umax_d of Lemma 2, each [num_steps, num_rows].
 
-    F(D_2 - 2d) + sum_{j>=3} F(D_j - d) where D_2 >= 2d; else 1, for a tie is in reach.
+    They are F(D_2 - 2d) + sum_{j>=3} F(D_j - d) if D_2 >= 2d. Otherwise they are 1, because a tie
+    is in reach.
 
     Args:
-        rows: int64 [num_rows, num_classes], every row descending.
-        steps: int64 [num_steps], numbers of moved votes d.
+        rows: int64 [num_rows, num_classes], each row in descending order.
+        steps: int64 [num_steps], numbers d of moved votes.
         tail: F at the gaps 0, 1, ..., at least up to the largest count.
     """
     gaps = rows[:, :1] - rows[:, 1:]
@@ -106,10 +106,10 @@ def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[Floa
 def ball_minima(rows: IntArray, tail: FloatArray) -> Iterator[FloatArray]:
     """Yields qmin_d of Lemma 2, [num_rows], for d = 1, 2, ...
 
-    By greedy moves from the largest other class to the first.
+    Each step moves a vote from the largest other class to the first class.
 
     Args:
-        rows: int64 [num_rows, num_classes], every row descending.
+        rows: int64 [num_rows, num_classes], each row in descending order.
         tail: F at the gaps 0 .. num_teachers.
     """
     winner = rows[:, 0].copy()
@@ -129,16 +129,16 @@ _PIECES = 64
 
 
 def _costs(bound: str, mechanism: Mechanism, q: FloatArray, moment: float) -> FloatArray:
-    """Returns psi_l(q) of any shape of q."""
+    """Returns psi_l(q) for q of any shape."""
     flat = q.reshape(-1)
     costs = bound_of(bound, mechanism).costs(flat, flat, np.array([moment]))
     return np.asarray(costs[:, 0].reshape(q.shape))
 
 
 def flat_from(bound: str, mechanism: Mechanism, moment: float) -> float:
-    """Returns q0 of Lemma 3, rounded down: from q0 on the cost of a query is its cap.
+    """Returns q0 of Lemma 3, rounded down: the cost of a query equals its cap for all q >= q0.
 
-    Rounding down is the safe side: it lowers the lower end of (A1) in Theorem A.
+    Rounding down is safe, because it lowers the lower end of (A1) in Theorem A.
     """
     pure_epsilon = check_smooth_sensitivity(bound, mechanism)
     cap = _costs(bound, mechanism, np.ones(1), moment)[0]
@@ -160,7 +160,7 @@ Slopes = Callable[[FloatArray, FloatArray], FloatArray]
 
 
 def _slopes(bound: str, mechanism: Mechanism, moment: float) -> tuple[Slopes, float]:
-    """Returns LSbar_d of Theorem A, (A1), by qmax and qmin, and the largest that it can be."""
+    """Returns LSbar_d of Theorem A, (A1), as a function of qmax and qmin, and its maximum."""
     shrink = exp(-check_smooth_sensitivity(bound, mechanism))
     start = flat_from(bound, mechanism, moment)
     cap, lowest = _costs(bound, mechanism, np.array([1.0, start * shrink]), moment)
@@ -177,7 +177,7 @@ def _slopes(bound: str, mechanism: Mechanism, moment: float) -> tuple[Slopes, fl
 def _weighted_sensitivities(
     histograms: DistinctHistograms, slopes: Slopes, tail: FloatArray
 ) -> Iterator[tuple[IntArray, FloatArray]]:
-    """Yields distances d and sum_i LSbar_d(n_i), d rising, each [num_distances]."""
+    """Yields distances d, in ascending order, and sum_i LSbar_d(n_i), each [num_distances]."""
     minima = ball_minima(histograms.rows, tail)
     at_once = max(1, CHUNK_ENTRIES // max(1, histograms.rows.size))
     for start in range(0, histograms.num_teachers, at_once):
@@ -192,17 +192,17 @@ def local_sensitivities(
 ) -> FloatArray:
     """Returns sum_i LSbar_d(n_i) for d = 0 .. num_teachers - 1, [num_teachers]. Sensitive.
 
-    Formal guarantee (Theorem A, a): no less than the change of the total cost between two
-    neighboring vote tables, of which one is at most d teachers away from the true one.
+    Formal guarantee (Theorem A, a): it is an upper bound on the change of the total cost between
+    two neighboring vote tables, if one of them is at most d teachers away from the true table.
 
     Args:
-        counts: int64 [num_queries, num_classes], every row with one vote of every teacher.
+        counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
         mechanism: a mechanism with a gamma.
-        moment: l > 0, the Renyi order less one.
+        moment: l > 0, the Renyi order minus one.
         bound: "paper", "tight" or "two_sided".
 
     Raises:
-        ValueError: as `smooth_sensitivity`.
+        ValueError: see `smooth_sensitivity`.
     """
     check_smooth_sensitivity(bound, mechanism)
     histograms = distinct_histograms(counts)
@@ -217,25 +217,26 @@ def smooth_sensitivity(
     """Returns U_beta of Theorem A for the total cost at one moment, natural log units. Sensitive.
 
     Formal guarantee (Theorem A): U_beta is at least the beta-smooth sensitivity of C_l, and
-    U_beta(V) <= e^beta U_beta(V') for neighbors V and V', up to rounding; `release` adds the
-    margin that covers it. Divide by the moment for the Renyi divergence of order l + 1.
+    U_beta(V) <= e^beta U_beta(V') for neighbors V and V', up to rounding. `release` adds a margin
+    that covers rounding. Divide by the moment to get the Renyi divergence of order l + 1.
 
-    | at the edge | result |
+    | special case | result |
     |---|---|
     | one class | 0: the label is known |
     | gamma so large that every cost overflows to its cap | 0: the computed cost can't change |
     | every vote table in reach has the capped cost | 0: the cost can't change |
 
     Args:
-        counts: int64 [num_queries, num_classes], every row with one vote of every teacher.
+        counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
         mechanism: a mechanism with a gamma.
-        moment: l > 0, the Renyi order less one.
+        moment: l > 0, the Renyi order minus one.
         beta: rate of the discount, above 0, chosen without looking at the counts.
         bound: "paper", "tight" or "two_sided".
 
     Raises:
-        ValueError: if beta or the moment is not positive, the bound has no smooth sensitivity (see
-            `check_smooth_sensitivity`) or the counts are refused (`distinct_histograms`).
+        ValueError: if beta or the moment is not positive, if the bound has no smooth sensitivity
+            (see `check_smooth_sensitivity`), or if the counts are not valid (see
+            `distinct_histograms`).
     """
     checks.positive(moment=moment, beta=beta)
     check_smooth_sensitivity(bound, mechanism)
@@ -259,25 +260,25 @@ def log_smooth_cost(
 ) -> float:
     """Returns ln Cbar of Theorem B2, in natural logarithms. Sensitive.
 
-    Cbar = max(floor, max_k e^{-eta k} K_k), K_k = sum_i of the cost at the largest q and u within k
-    changes of vote.
+    Cbar = max(floor, max_k e^{-eta k} K_k), where K_k = sum_i of the cost at the largest q and u
+    within k changes of votes.
 
     Formal guarantee (Theorem B2), for non-adaptive queries and up to rounding errors, which the
     caller covers: Cbar is at least the total cost, and ln Cbar changes by at most eta between
-    neighbors. It needs a cost that is nondecreasing in q and u, and nested balls. Gaussian noise
-    has both: the formula is nondecreasing in q (Proposition D5), and the two-sided cost is
-    that formula at qmax_1, so that K_k reads qmax_{k+1}, which is nested like qmax_k.
+    neighbors. The guarantee requires a cost that is nondecreasing in q and u, and nested balls.
+    Gaussian noise satisfies both: the formula is nondecreasing in q (Proposition D5), and the
+    two-sided cost is that formula at qmax_1, so K_k uses qmax_{k+1}, which is nested like qmax_k.
 
     Args:
-        counts: int64 [num_queries, num_classes], every row with one vote of every teacher.
+        counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
         mechanism: a mechanism with noise.
-        bound: "paper", "tight", "two_sided" or "class_aware", as the mechanism has it.
-        moment: l > 0, the Renyi order less one.
+        bound: a bound of the mechanism: "paper", "tight", "two_sided" or "class_aware".
+        moment: l > 0, the Renyi order minus one.
         eta: the sensitivity, above 0.
         floor: c_0 > 0, a public constant.
 
     Raises:
-        ValueError: if the mechanism has no such bound, or a row lacks a teacher's vote.
+        ValueError: if the mechanism does not have the bound, or a vote of a teacher is missing.
     """
     histograms = distinct_histograms(counts)
     formula = bound_of(bound, mechanism)

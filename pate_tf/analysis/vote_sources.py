@@ -1,6 +1,6 @@
-"""What answered queries cost, and where their votes come from: files, or ledgers.
+"""Privacy cost of answered queries, whose votes are read from files or ledgers.
 
-Everything here is sensitive but the numbers of queries. TensorFlow is not imported.
+Everything here is sensitive, except for the numbers of queries. TensorFlow is not imported.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import IntArray
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.core.settings import AtDelta
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, compose, distinct_rows
 from pate_tf.ledger.ledger_file import charges_of
 from pate_tf.release import votes
 
-MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each
+MAX_CLASSES = 100_000  # limits the memory for counts of a file of labels
 DEFAULT_NUM_CLASSES = 10
 
 
@@ -36,20 +36,21 @@ class AnsweredVotes(votes.CountedVotes):
     """Sensitive: the votes of all queries that one mechanism answered.
 
     Attributes:
-        num_unanswered: queries that a threshold left without a label.
+        num_unanswered: number of queries without a label because of a threshold.
     """
 
+    counts: VoteCounts
     num_unanswered: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChargedQueries(QueryCounts):
-    """Public: what queries were charged as, and what else was charged.
+    """Public: the charges for queries and for releases.
 
     Attributes:
-        num_charged: what the queries were charged as, by mechanism. Counts queries too whose
-            answers a crash lost.
-        releases: what else a ledger was charged for: draws of the noisy data-dependent cost.
+        num_charged: number of charges for queries, by mechanism. Includes queries whose answers
+            were lost in a crash.
+        releases: number of other charges of the ledger: draws of the noisy data-dependent cost.
     """
 
     num_charged: Mapping[Charge, int]
@@ -58,18 +59,21 @@ class ChargedQueries(QueryCounts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteSource(ChargedQueries):
-    """Sensitive: what an analysis is about.
+    """Sensitive: the votes and charges that are analyzed.
 
     Attributes:
-        groups: the votes, a group for each mechanism and number of classes; empty if a ledger's
-            votes are missing, or some queries were chosen by looking at noisy labels, so that only
-            data-independent accounting is possible.
-        planned_release: public; what the only ledger fixed of a release before there were votes.
-        has_release: public; whether the only ledger stores a draw, to be shown again for nothing.
-        identity: digest of all votes of a file, in whichever order; empty for ledgers.
-        folder: of the only ledger, which is charged for the draw of a release and stores it; None
-            for files, whose draws go where the results go, and for several ledgers.
-        source: of a file of votes, to which draws are charged; None for ledgers, which have theirs.
+        groups: the votes, with a group for each mechanism and number of classes. Empty if votes of
+            a ledger are missing, or if some queries were chosen by looking at noisy labels; then
+            only data-independent accounting is possible.
+        planned_release: public; the release that the ledger fixed before there were votes. None
+            with several ledgers.
+        has_release: public; whether the ledger stores a draw, which can be shown again at no cost.
+            False with several ledgers.
+        identity: digest of all votes of a file, independent of their order; empty for ledgers.
+        folder: folder of the ledger, which charges and stores the draw of a release. None for
+            files, whose draws are stored with the results, and for several ledgers.
+        source: source that draws from a file of votes charge; None for ledgers, which have their
+            own source.
         is_secure: public; whether all noise came from the operating system's entropy.
     """
 
@@ -85,7 +89,7 @@ class VoteSource(ChargedQueries):
     def of_counts(
         cls, counts: VoteCounts, mechanism: Mechanism, *, source: PrivateSource | None = None
     ) -> "VoteSource":
-        """Takes the votes of queries that one mechanism answers."""
+        """Returns the source for queries that one mechanism answers, from their votes."""
         return cls(
             groups=(AnsweredVotes(mechanism, counts),),
             num_charged={mechanism: mechanism.number_charged(counts.num_queries)},
@@ -98,20 +102,20 @@ class VoteSource(ChargedQueries):
         """Returns the votes of one mechanism and one ensemble.
 
         Raises:
-            ValueError: if there are none, or several mechanisms answered.
+            ValueError: if there are no votes, or several mechanisms answered.
         """
         if len(self.groups) != 1 or not self.groups[0].counts.num_queries:
             names = ", ".join(sorted({group.mechanism.name for group in self.groups}))
             raise ValueError(
-                "release: expected votes of one mechanism, for queries chosen without looking at "
-                f"noisy labels, got {names or 'others or none'}; account for them "
-                "data-independently"
+                "release needs the votes of one mechanism, for queries chosen without looking "
+                f"at noisy labels; these votes have {names or 'no such mechanism'}. Use "
+                "`release=none`, and the data-independent epsilon"
             )
         return self.groups[0]
 
 
 def order_free_digest(counts: IntArray) -> str:
-    """Returns a digest that the order of queries, of classes, and classes without votes leave."""
+    """Returns a digest that ignores the order of queries and classes, and classes without votes."""
     descending = -np.sort(-counts, axis=1)
     used = descending[:, (descending > 0).any(axis=0)]
     return artifacts.digest_array(used[np.lexsort(used.T)])
@@ -129,43 +133,45 @@ def read_votes_file(
 ) -> VoteSource:
     """Reads labels `[num_teachers, num_queries]` or counts `[num_queries, num_classes]`.
 
-    Files of type float are accepted if they hold whole numbers.
+    Files of floating-point type are accepted if all values are whole numbers.
 
     Args:
         path: the `.npy` or `.csv` file.
-        mechanism: what answers the queries.
-        input_is_counts: whether the file holds counts.
-        indices_file: a `.npy` file with the positions of the queries that count, in their order.
-            Default: all.
-        max_examples: how many of those, from the first. Default: all.
-        num_classes: number of classes. Default: the columns of counts; 10 for labels. It is public
-            and never read off the votes; a class without votes only makes the bounds larger.
-        num_teachers: number of teachers, checked. Needed for labels of more teachers than queries.
+        mechanism: the mechanism that answers the queries.
+        input_is_counts: whether the file contains counts.
+        indices_file: a `.npy` file with the indices of the queries to analyze, in order. Default:
+            all queries.
+        max_examples: analyze only this number of queries, from the first. Default: all.
+        num_classes: number of classes. Default: the number of columns for counts, 10 for labels. It
+            is public, and never inferred from the votes. A class without votes only makes the
+            bounds larger.
+        num_teachers: number of teachers, checked against the file. Required if a file of labels has
+            more teachers than queries.
 
     Raises:
-        ValueError: if a file is broken or does not hold what is expected of it, a query is named
-            twice, or labels may be transposed.
+        ValueError: if a file is damaged or has the wrong content, if an index appears twice, or if
+            labels may be transposed.
         OSError: if a file can't be read.
     """
     if num_classes is not None:
-        checks.whole(1, MOST_CLASSES, num_classes=num_classes)
+        checks.whole(1, MAX_CLASSES, num_classes=num_classes)
     array = artifacts.read_array(path)
     if not array.size:
-        raise ValueError(f"{path}: expected at least one query, got shape {list(array.shape)}")
+        raise ValueError(f"{path} contains no queries: its shape is {list(array.shape)}")
     try:
         if input_is_counts:
             everything = VoteCounts(array)
             if num_classes not in (None, everything.num_classes):
                 raise ValueError(
-                    f"counts: expected {num_classes} classes, got {everything.num_classes}"
+                    f"num_classes is {num_classes}, the file has {everything.num_classes} columns"
                 )
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()
         is_doubtful = not input_is_counts and everything.num_teachers > everything.num_queries
         if num_teachers != everything.num_teachers and (is_doubtful or num_teachers is not None):
             raise ValueError(
-                f"votes: expected [num_teachers, num_queries], got {everything.dimensions}: "
-                f"transpose them, or confirm `num_teachers`"
+                f"votes must have shape [num_teachers, num_queries], got {everything.dimensions}: "
+                f"transpose them, or confirm the number with `num_teachers`"
             )
         indices = np.arange(everything.num_queries)
         if indices_file is not None:
@@ -175,21 +181,22 @@ def read_votes_file(
     except ValueError as error:
         message = str(error)
         if message.endswith("got others") and num_classes is None:
-            message += "; name the number of classes as `num_classes`, or say `input_is_counts`"
+            message += "; pass the number of classes as `num_classes`, or set `input_is_counts`"
         is_named = message.startswith((str(path), str(indices_file)))
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:
-        raise ValueError(f"{path}: expected at least one query to analyze, got none")
-    # Whichever part of it is analyzed, draws are from the same votes.
+        raise ValueError(f"{path}: there are no queries to analyze")
+    # The identity does not depend on the selected queries: all draws are from the same votes.
     return dataclasses.replace(source, identity=order_free_digest(everything.values))
 
 
 def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
-    """Returns all votes; none if some queries were chosen by looking at noisy labels."""
+    """Returns all votes; no groups if some are not counts, or depended on noisy labels."""
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):
-            if batch.adaptive:
+            # Noisy sums of predictions cost the same for all votes.
+            if batch.adaptive or isinstance(batch.counts, SumsByClass):
                 return ()
             groups.setdefault((batch.mechanism, batch.counts.num_classes), []).append(batch)
     return tuple(
@@ -203,22 +210,22 @@ def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
 
 
 def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource:
-    """Reads what was charged to ledgers of ensembles trained on the same records.
+    """Reads the charges and votes of ledgers whose ensembles were trained on the same records.
 
     Args:
-        ledgers: open. Copies of one ledger that went on apart count with every branch, and with
-            what they have in common once.
-        votes_needed: whether missing votes are an error, rather than left out.
+        ledgers: open ledgers. If copies of one ledger were continued separately, all branches
+            count, and the rows that they have in common count once.
+        votes_needed: whether missing votes are an error. Otherwise, the result has no votes then.
 
     Raises:
-        ValueError: if one ledger is named twice.
-        LedgerError: if votes are damaged, or missing though they are needed.
+        ValueError: if the same ledger appears twice.
+        LedgerError: if votes are damaged, or needed and missing.
     """
     if len({ledger.head for ledger in ledgers}) < len(ledgers):
-        raise ValueError("ledger: expected different ledgers, got one of them twice")
+        raise ValueError("`ledger` names the same ledger twice")
     charges = charges_of(distinct_rows(ledgers))
     spent = compose(ledgers, delta=ledgers[0].delta)
-    # Votes are counted by ensemble: branches share what they have in common.
+    # Votes belong to an ensemble, so branches of a ledger would count the same votes twice.
     are_forks = len({ledger.ensemble_digest for ledger in ledgers}) < len(ledgers)
     have_votes = all(
         ledger.num_answered == 0 or (ledger.folder / votes.VOTES).is_dir() for ledger in ledgers
@@ -238,7 +245,7 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     )
 
 
-MOST_MOMENTS: Final = 4096  # more change no digit, and take minutes
+MAX_MOMENTS: Final = 4096  # more moments take minutes and do not change the result
 DEFAULT_BOUNDS: Final = ("paper", "two_sided", "class_aware")
 SMOOTH_MOMENTS: Final = np.geomspace(1.0, 32.0, 8)
 
@@ -247,10 +254,10 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Analysis(ChargedQueries, AtDelta):
-    """What queries cost.
+    """The privacy cost of queries.
 
     Attributes:
-        conversion: from moments to epsilon, "improved" or "classic".
+        conversion: conversion from moments to epsilon, "improved" or "classic".
         bounds: SENSITIVE; epsilon and its moment, by data-dependent bound. Empty without votes.
         smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm.
     """
@@ -261,7 +268,7 @@ class Analysis(ChargedQueries, AtDelta):
 
     @functools.cached_property
     def epsilon(self) -> float:
-        """Publishable: of everything charged, in both directions, whatever the data."""
+        """Publishable: data-independent epsilon of all charges, in both directions."""
         return composition.smallest_epsilon({**self.num_charged, **self.releases}, self.delta)[0]
 
 
@@ -276,7 +283,7 @@ def analyse(
     beta: float | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Returns what answered queries cost, whatever the data and at their votes.
+    """Returns the privacy cost of answered queries, data-independent and at their votes.
 
     >>> import numpy as np, pate_tf
     >>> counts = np.tile([90, 10], (100, 1))
@@ -285,26 +292,27 @@ def analyse(
     True
 
     Args:
-        votes: counts `[num_queries, num_classes]`, one vote of every teacher on every query that
-            was chosen without looking at noisy labels; or what `read_votes_file` and
-            `read_ledgers` return.
-        mechanism: what answers counts.
-        delta: of every epsilon.
-        bounds: data-dependent ones. Default: those of `DEFAULT_BOUNDS` that every mechanism has.
-        num_moments: for the moments 1, 2, ..., num_moments; the paper's is 8. Default: real ones,
-            log-spaced.
+        votes: counts `[num_queries, num_classes]`, with one vote of every teacher on every query,
+            for queries that were chosen without looking at noisy labels; or the return value of
+            `read_votes_file` or `read_ledgers`.
+        mechanism: the mechanism that answers the queries; required if `votes` are counts.
+        delta: delta of every epsilon.
+        bounds: names of data-dependent bounds. Default: all of `DEFAULT_BOUNDS` that every
+            mechanism has.
+        num_moments: use the moments 1, 2, ..., num_moments (8 in the paper). Default: log-spaced
+            real moments.
         conversion: "improved" (Balle et al. 2020) or "classic" (Abadi et al. 2016).
-        beta: rate, per teacher, of a table of smooth sensitivities, docs/proofs/theory.md, Theorem
-            A; None for no table.
-        progress: called with (histograms done, histograms in all) while the bound `exact` runs.
+        beta: rate per teacher of a table of smooth sensitivities (docs/proofs/theory.md, Theorem
+            A); None for no table.
+        progress: called with (histograms done, total histograms) while the bound `exact` runs.
 
     Raises:
-        ValueError: if a mechanism lacks one of `bounds`, or has no smooth sensitivity.
+        ValueError: if a mechanism does not have one of `bounds`, or has no smooth sensitivity.
     """
     if isinstance(votes, VoteSource):
         source = votes
     elif mechanism is None:
-        raise ValueError("mechanism: expected what answers the votes, got none")
+        raise ValueError("mechanism is required: the mechanism that answers the queries")
     else:
         source = VoteSource.of_counts(VoteCounts(np.asarray(votes)), mechanism)
     grid = moments.DEFAULT_MOMENTS if num_moments is None else np.arange(1.0, num_moments + 1.0)
@@ -313,8 +321,8 @@ def analyse(
         for wanted in bounds or ():
             if wanted not in group.mechanism.bounds:
                 raise ValueError(
-                    f"bound: expected some of {list(group.mechanism.bounds)} for "
-                    f"{group.mechanism.name}, got {wanted!r}"
+                    f"{group.mechanism.name} has no bound {wanted!r}; `bound` can be any of "
+                    f"{list(group.mechanism.bounds)}"
                 )
     kinds = [group.mechanism for group in groups]
     of_all = [name for name in DEFAULT_BOUNDS if all(name in kind.bounds for kind in kinds)]
@@ -351,7 +359,7 @@ def _smooth_sensitivities(
 ) -> dict[float, float]:
     """Returns the smooth sensitivity at each moment. Sensitive.
 
-    By the first bound of the analysis that has one, `two_sided` before others.
+    It is for the bound `two_sided`, or else for the first bound of the analysis that has one.
     """
     group = source.only_group()
     usable = [bound for bound in bounds if bound in SMOOTH_BOUNDS]

@@ -1,8 +1,8 @@
-"""Audits: lower bounds on what mechanisms give away, and verification of run folders.
+"""Audits: lower bounds on the epsilon of mechanisms, and verification of run folders.
 
-`audit_mechanism` draws for neighboring data sets, `audit_run` compares what a run folder holds with
-an allow-list and its ledger, and `report_page` is the page for the person who signs. None spends
-any budget.
+`audit_mechanism` samples a mechanism for neighboring data sets. `audit_run` compares a run folder
+with an allow-list and its ledger. `report_page` returns the page for the person who signs. None of
+them spends any budget.
 """
 
 from pate_tf.audit.mechanism import MechanismAudit, audit_mechanism

@@ -1,9 +1,10 @@
-"""Lower bound on a mechanism's epsilon: it is sampled for neighboring votes or sums.
+"""Lower bound on the epsilon of a mechanism, from samples for neighboring votes or sums.
 
-An (epsilon, delta) guarantee says that Pr[E | D] <= exp(epsilon) Pr[E | D'] + delta for every event
-E and all neighbors D, D'. So draws for both bound epsilon from below, by Clopper and Pearson's
-intervals of both probabilities. The event is chosen on some of the draws and counted on the others,
-which makes the choice free. A bound above what is charged is a violation.
+An (epsilon, delta) guarantee means that Pr[E | D] <= exp(epsilon) Pr[E | D'] + delta for every
+event E and all neighbors D and D'. Therefore, samples for both data sets bound epsilon from below,
+by Clopper-Pearson intervals of both probabilities. The event is chosen on some of the samples and
+counted on the others, so the choice does not bias the bound. If the bound exceeds the charged
+epsilon, the guarantee is violated.
 """
 
 import dataclasses
@@ -29,29 +30,29 @@ VIOLATION: Final = "violation"
 NOT_CHECKED: Final = "not checked"
 DEFAULT_DRAWS: Final = 200_000
 CONFIDENCE: Final = 0.999
-CHUNK: Final = 50_000  # queries, or sums, that are drawn together
-CHOOSING: Final = 0.25  # fraction of the draws by which an event is chosen; the others count
-PILOT: Final = 10_000  # draws for each pair of neighbors among which one is chosen
+CHUNK: Final = 50_000  # queries or sums per batch of draws
+CHOOSING_FRACTION: Final = 0.25  # fraction of the draws for the choice of an event
+PILOT: Final = 10_000  # draws for each pair of neighbors, to choose a pair
 PILOT_CONFIDENCE: Final = 0.99
-FEWEST: Final = 1_000
-DELTAS: Final = (1e-3, 1e-2, 0.1)  # that are tested besides the one asked for
-MOST_THRESHOLDS: Final = 512
+MIN_DRAWS: Final = 1_000
+DELTAS: Final = (1e-3, 1e-2, 0.1)  # tested in addition to the requested delta
+MAX_THRESHOLDS: Final = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MechanismAudit:
-    """What an audit of a mechanism found. Public: no private data take part.
+    """The result of an audit of a mechanism. Public: it does not use private data.
 
     Attributes:
-        mechanism: its JSON.
-        summary: its name and parameters.
+        mechanism: the mechanism as JSON values.
+        summary: name and parameters of the mechanism.
         outcome: "passed" or "violation".
-        delta: where the lower bound is the largest fraction of the claim.
-        claimed: epsilon at delta that is charged for one draw.
-        lower_bound: what a guarantee must have at least, by the draws, with confidence 99.9 % over
-            all deltas that are tested.
-        num_draws: for each of the two neighboring data sets.
-        neighbors: the two in words.
+        delta: the tested delta at which the lower bound is the largest fraction of the claim.
+        claimed: the epsilon that is charged for one draw, at `delta`.
+        lower_bound: lower bound on the true epsilon at `delta`, with confidence 99.9 % over all
+            tested deltas.
+        num_draws: number of draws for each of the two neighboring data sets.
+        neighbors: text that describes the two data sets.
     """
 
     mechanism: Mapping[str, Any]
@@ -71,7 +72,7 @@ class MechanismAudit:
 class Pair(NamedTuple):
     """Neighboring histograms `[num_classes]`.
 
-    One teacher changes its vote, as with one record replaced, or one owner added or removed.
+    One teacher changes its vote, because of replace-one record or add-or-remove-one owner.
     """
 
     first: tuple[int, ...]
@@ -80,12 +81,12 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
-    """What was released, draw by draw.
+    """The released values of each draw.
 
     Attributes:
-        kinds: the label, or the number of classes for none, int `[num_draws]`.
-        values: of each round a number that follows from noisy counts or sums, float `[num_draws,
-            num_rounds]`; 0 where none was released.
+        kinds: the label, or the number of classes if the label was withheld, int `[num_draws]`.
+        values: for each round, a number computed from noisy counts or sums, float `[num_draws,
+            num_rounds]`; 0 without noisy counts or sums.
     """
 
     kinds: IntArray
@@ -93,27 +94,27 @@ class Outcomes:
 
 
 def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
-    """Returns pairs of neighboring histograms among which the most telling one is looked for.
+    """Returns candidate pairs of neighboring histograms, to find the pair with the largest bound.
 
-    Gaps between two classes up to several times the noise, and votes near every number that the
-    mechanism has as a parameter, such as a threshold.
+    The pairs have gaps between two classes of up to several times the noise, and votes near each
+    numerical parameter of the mechanism, such as a threshold.
     """
     if isinstance(mechanism, ReleasesFeatureSums) and mechanism.unit == "owner":
-        return [Pair((1,), (0,))]  # one owner removed: a distance of 1
+        return [Pair((1,), (0,))]  # one owner is removed: L2 distance 1
     if isinstance(mechanism, GaussianMoments):
-        return [Pair((1, 0), (0, 1))]  # one record replaced by another: an L2 distance of sqrt(2)
+        return [Pair((1, 0), (0, 1))]  # one record is replaced: L2 distance sqrt(2)
     if isinstance(mechanism, ReleasesFeatureSums):
-        return [Pair((1,), (-1,))]  # one record replaced by its opposite: an L2 distance of 2
+        return [Pair((1,), (-1,))]  # one record is replaced by its opposite: L2 distance 2
     scale = max(mechanism.noise_scales.values(), default=100.0)
     farthest = min(max(4.0 * scale, 64.0), 2.0**20)
-    ratio = 2.0 if mechanism.noise_scales else 1.2  # without noise all may hang on one vote
+    ratio = 2.0 if mechanism.noise_scales else 1.2  # without noise, a single vote may decide
     powers = range(1 + math.ceil(math.log(farthest) / math.log(ratio)))
     gaps = sorted({2 * math.ceil(ratio**power / 2.0) - 1 for power in powers})
     pairs = [Pair((gap + 1, 1), (gap, 2)) for gap in gaps]
     numbers = {float(number) for number in dataclasses.asdict(mechanism).values()}
     for number in sorted(number for number in numbers if number >= 4.0):
         top = math.ceil(number)
-        clear = math.ceil(number + min(4.0 * scale, 2.0**20))  # no test stands in the way there
+        clear = math.ceil(number + min(4.0 * scale, 2.0**20))  # far above the threshold
         for most in (top, clear):
             pairs.append(Pair((most, most - 3), (most - 1, most - 2)))
             pairs.append(Pair((most, most - 1), (most - 1, most)))
@@ -139,8 +140,8 @@ def draw(
             kind = np.zeros(size, np.int64)
             value = np.zeros((size, 1))
             if isinstance(mechanism, ReleasesFeatureSums):
-                # In each later round every number is that of the first or its opposite, as the
-                # noisy one before says.
+                # In each later round, the sign of each number depends on the previous noisy
+                # number. Its absolute value is the same as in the first round.
                 sign = np.ones_like(table)
                 rounds = []
                 for _ in range(mechanism.num_rounds):
@@ -152,7 +153,7 @@ def draw(
                 answers = mechanism.draw(table, noise)
                 labels = [num_classes if label is None else label for label in answers.labels]
                 kind = np.array(labels, np.int64)
-                if answers.noisy_counts is not None:  # a label follows from its noisy counts
+                if answers.noisy_counts is not None:  # noisy counts determine the label
                     gaps = (answers.noisy_counts[:, 0] - answers.noisy_counts[:, 1]) / LATTICE
                     value = np.where(kind == num_classes, 0.0, gaps)[:, np.newaxis]
                     kind = np.where(kind == num_classes, kind, 0)
@@ -166,22 +167,22 @@ def draw(
 def epsilon_lower_bound(
     likelier: npt.ArrayLike, other: npt.ArrayLike, total: int, *, delta: float, confidence: float
 ) -> FloatArray:
-    """Returns the largest epsilons that counts exclude at delta, at least 0.
+    """Returns lower bounds on epsilon at delta, at least 0, from counts of events.
 
-    By Clopper and Pearson's bounds on both probabilities, each of which fails half as often.
+    It uses Clopper-Pearson bounds on both probabilities, each at half the error rate.
 
     Args:
-        likelier: in how many draws an event happened for the data set where it is likelier.
-        other: for the other one.
-        total: draws for each.
-        delta: of the guarantee.
-        confidence: that the true epsilon is no smaller, if the event was chosen without looking at
-            these draws.
+        likelier: number of draws with the event, for the data set for which it is more likely.
+        other: number of draws with the event, for the other data set.
+        total: number of draws for each data set.
+        delta: delta of the guarantee.
+        confidence: confidence of the bounds, if the event was chosen without looking at these
+            draws.
     """
     x = np.asarray(likelier, float)
     y = np.asarray(other, float)
     alpha = (1.0 - confidence) / 2.0
-    # betaincinv is nan at a parameter of 0, where the interval ends at 0 or 1.
+    # betaincinv returns nan for a parameter of 0. In this case, the interval ends at 0 or 1.
     low = np.where(x > 0, special.betaincinv(np.maximum(x, 1), total - x + 1, alpha), 0.0)
     high = special.betaincinv(y + 1, np.maximum(total - y, 1), 1.0 - alpha)
     high = np.where(y < total, high, 1.0)
@@ -191,22 +192,23 @@ def epsilon_lower_bound(
 def tested(
     drawn: tuple[Outcomes, Outcomes], delta: float, *, confidence: float = CONFIDENCE
 ) -> float:
-    """Returns a lower bound on epsilon at delta, by the event that some of the draws choose.
+    """Returns a lower bound on epsilon at delta. Some of the draws are used to choose an event.
 
-    Thresholds of the score are dense in both tails, where small deltas are decided.
+    Thresholds of the score are dense in both tails, which matter for small deltas.
     """
-    middle = int(CHOOSING * len(drawn[0].kinds))
+    middle = int(CHOOSING_FRACTION * len(drawn[0].kinds))
     choosing, counting = (
         [Outcomes(outcomes.kinds[part], outcomes.values[part]) for outcomes in drawn]
         for part in (slice(middle), slice(middle, None))
     )
-    # How much likelier an outcome is for the first data set, as a logarithm; the last kind stands
-    # for all that were not seen.
+    # The logarithm of the ratio of probabilities, for each kind of outcome. The last entry is for
+    # kinds that were not seen.
     size = max(int(each.kinds.max()) for each in choosing) + 2
     counts = [np.bincount(each.kinds, minlength=size) + 0.5 for each in choosing]
     by_kind = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
     means = [each.values.mean(axis=0) for each in choosing]
-    # Gaussian rounds: the ratio is linear in each, and steeper the less noise it has.
+    # For Gaussian noise, this logarithm is linear in the value of each round. Its slope is larger
+    # if the noise is smaller.
     variance = np.maximum(sum(each.values.var(axis=0) for each in choosing) / 2.0, 1e-12)
     slope = (means[0] - means[1]) / variance
     centre = (means[0] + means[1]) / 2.0
@@ -218,12 +220,12 @@ def tested(
     chosen = [np.sort(score(outcomes)) for outcomes in choosing]
     counted = [np.sort(score(outcomes)) for outcomes in counting]
     ordered = np.sort(np.concatenate(chosen))
-    tail = np.unique(np.geomspace(1, middle + 1, MOST_THRESHOLDS // 3).astype(int)) - 1
-    places = [tail, -1 - tail, np.linspace(0, 2 * middle - 1, MOST_THRESHOLDS // 3).astype(int)]
+    tail = np.unique(np.geomspace(1, middle + 1, MAX_THRESHOLDS // 3).astype(int)) - 1
+    places = [tail, -1 - tail, np.linspace(0, 2 * middle - 1, MAX_THRESHOLDS // 3).astype(int)]
     thresholds = np.unique(ordered[np.concatenate(places)])
 
     def hits(scores: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:
-        """Events, both ways round: a score of at least each threshold, a score below it."""
+        """Counts scores at or above each threshold, and scores below it, in both directions."""
         below = [np.searchsorted(each, thresholds, "left") for each in scores]
         first, second = ([len(scores[0]) - each, each] for each in below)
         return np.stack([*first, *second]), np.stack([*second, *first])
@@ -243,7 +245,7 @@ def audit_mechanism(
     num_draws: int = DEFAULT_DRAWS,
     reporting: Reporting = QUIET,
 ) -> MechanismAudit:
-    """Audits a mechanism's noise and its charge by draws for neighboring data sets.
+    """Audits the noise and the charge of a mechanism, by draws for neighboring data sets.
 
     >>> import pate_tf
     >>> audit = pate_tf.audit.audit_mechanism(
@@ -252,22 +254,22 @@ def audit_mechanism(
     >>> audit.outcome, audit.lower_bound <= audit.claimed
     ('passed', True)
 
-    The claim is what a ledger is charged for one draw, at delta and at each of `DELTAS`;
-    "violation" means that more was found at one of them, with a false alarm in a thousand audits at
-    most. More draws find smaller errors.
+    The claim is the epsilon that a ledger is charged for one draw, at delta and at each of
+    `DELTAS`. "violation" means that the lower bound exceeds the claim at one of these deltas. At
+    most one in a thousand audits gives a false alarm. More draws can detect smaller errors.
 
     Args:
-        mechanism: a registered one that draws noise.
-        delta: that is tested besides `DELTAS`.
-        num_draws: for each data set.
+        mechanism: a registered mechanism that draws noise.
+        delta: delta to test, in addition to `DELTAS`.
+        num_draws: number of draws for each data set.
         reporting: how progress is shown.
 
     Raises:
-        ValueError: if the mechanism draws no noise, is not registered, or claims nothing finite;
-            if delta or draws are out of range.
+        ValueError: if the mechanism draws no noise, is not registered, or has no finite epsilon; or
+            if delta or the number of draws is out of range.
     """
     checks.between(0, 1, delta=delta)
-    checks.whole(FEWEST, num_draws=num_draws)
+    checks.whole(MIN_DRAWS, num_draws=num_draws)
     check_mechanism(mechanism)
     check_drawable(mechanism)
     charged: dict[Charge, int] = {mechanism: mechanism.number_charged(1)}
@@ -275,12 +277,12 @@ def audit_mechanism(
     claims = {each: claim for each, claim in claims.items() if math.isfinite(claim)}
     if not claims:
         raise ValueError(
-            f"mechanism: expected one with a finite guarantee at delta {delta:g}, got "
-            f"{mechanism.summary()}"
+            f"{mechanism.summary()} has no finite epsilon at delta {delta:g}, so there is no claim "
+            f"to audit"
         )
 
     def promise(pair: Pair) -> float:
-        """Returns how large a bound is by few draws that nothing else uses."""
+        """Returns the largest bound as a fraction of its claim, from a separate set of draws."""
         drawn = draw(mechanism, pair, PILOT)
         return max(
             tested(drawn, each, confidence=PILOT_CONFIDENCE) / max(claim, 1e-9)

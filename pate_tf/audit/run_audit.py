@@ -1,7 +1,7 @@
-"""Verification of a run folder: released files against an allow-list, the ledger and its seals.
+"""Verification of a run folder, and the page for the person who signs.
 
-And the page for the person who signs. Nothing is charged and nothing of the run is changed.
-SENSITIVE: a report lies below `sensitive/audit`.
+Released files are compared with an allow-list, the ledger and its seals. Nothing is charged, and
+the run is not changed. SENSITIVE: reports are stored in `sensitive/audit`.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ from pate_tf.statement import JSON_FILE, check_statement, has_its_page, opened_s
 from pate_tf.statement.privacy_statement import PrivacyStatement, epsilon_text
 from pate_tf.teachers.run_folder import described_run, ensemble_folder
 
-# Statements, and the folder of the models that each is of.
+# Statements, with the folder of their models.
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
 PAGE: Final = "privacy_report.html"
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-NO_LEDGER: Final = "none lies here (silos keep theirs): verify the statement with --ledger=LEDGER"
-HALF_WRITTEN: Final = "publish no .writing-*, which the next command here removes"
+NO_LEDGER: Final = "none here (silos keep their own): verify the statement with --ledger=LEDGER"
+HALF_WRITTEN: Final = "do not publish .writing-* files; the next command here removes them"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -56,8 +56,8 @@ ALLOWED_FOLDERS: Final = re.compile(
     rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"
     rf"|{VERSION[:-1]})"
 )
-# Arrays of labels.npz: kind of type, and shape: q queries, k neighbors, m labels, l learned ones,
-# c classes, r rows of sums.
+# Arrays of labels.npz: kind of type, and shape (q queries, k neighbors, m labels, l training
+# labels, c classes, r rows of sums).
 LABELS: Final = {"query_indices": ("i", "m"), "labels": ("i", "m"), "weights": ("f", "mc")}
 ALLOWED_ARRAYS: Final = {
     **{"queries": ("i", "q"), "neighbours": ("i", "qk")},
@@ -65,8 +65,8 @@ ALLOWED_ARRAYS: Final = {
     **LABELS,
     **{f"learnt_{name}": (kind, "l" + axes[1:]) for name, (kind, axes) in LABELS.items()},
 }
-# Fields of a statement that a later release of the same ledger changes.
-OF_LEDGER: Final = re.compile(r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|date")
+# Fields of a statement that later releases from the same ledger change.
+LEDGER_KEYS: Final = re.compile(r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|date")
 EXTRA: Final = "assets.extra"
 BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError)
 
@@ -76,10 +76,11 @@ class Check:
     """One check of an audit.
 
     Attributes:
-        name: what was checked.
+        name: name of the check.
         outcome: "passed", "violation", "not checked" or "out of date".
-        detail: what was seen, for the holder; of what was not checked why, for everybody.
-        blind_spot: what the check can't see.
+        detail: the observation, for the data holder only; for "not checked", the reason, which is
+            publishable.
+        blind_spot: what the check can't detect.
     """
 
     name: str
@@ -89,18 +90,18 @@ class Check:
 
     @property
     def remark(self) -> str:
-        """Publishable: what the check can't see, or why it neither passed nor failed."""
+        """Publishable: what the check can't detect, or why it has no result."""
         return self.blind_spot if self.outcome in (PASSED, VIOLATION) else self.detail
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunAudit:
-    """SENSITIVE: what an audit of a run folder found.
+    """SENSITIVE: the result of an audit of a run folder.
 
     Attributes:
-        folder: of the run.
-        outcome: "passed", "violation", or "not checked" where no ledger lies in the folder.
-        checks: all that was checked or could not be.
+        folder: the run folder.
+        outcome: "passed", "violation", or "not checked" if the folder has no ledger.
+        checks: all checks, including checks that were not possible.
     """
 
     folder: str
@@ -113,7 +114,7 @@ class RunAudit:
 
 
 def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
-    """Returns a violation with the first of the problems, or that all is as it should be."""
+    """Returns a violation with the first problem, or a passed check without problems."""
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     detail = f"{problems[0]}{more}" if problems else passed
     outcome = VIOLATION if problems else PASSED
@@ -121,7 +122,7 @@ def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: st
 
 
 def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) -> RunAudit:
-    """Verifies what a run folder holds; docs/how-to/audit.md lists the checks.
+    """Verifies the contents of a run folder; docs/how-to/audit.md lists the checks.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -134,24 +135,24 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     'passed'
 
     Args:
-        train_dir: the folder of a run: of one holder, a silo, a coordinator or shared training.
+        train_dir: a run folder of a data holder, a silo, a coordinator or shared training.
         reporting: how progress is shown.
 
     Raises:
-        ValueError: if there is no run in the folder.
-        PermissionError: if a file of it can't be read.
+        ValueError: if the folder does not contain a run.
+        PermissionError: if a file in the folder can't be read.
     """
     run = _Run(pathlib.Path(train_dir))
     checks: list[Check] = []
     if not (run.sensitive.is_dir() or run.released.is_dir() or list(run.root.rglob("*.sqlite3"))):
-        raise ValueError(f"train_dir: expected the folder of a run, got {run.root}, which is none")
-    for path in run.root.rglob("*"):  # a pipe has no end
+        raise ValueError(f"train_dir: {run.root} is not a run folder")
+    for path in run.root.rglob("*"):  # reading a pipe would never end
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ValueError(f"train_dir: expected files and folders, got {path}; remove it")
+            raise ValueError(f"train_dir: {path} is not a file or folder; remove it")
     with reporting.progress_bar(desc="checking", total=len(CHECKS), unit="part") as bar:
         for name, check in CHECKS.items():
             try:
-                for result in check(run):  # those before an error count
+                for result in check(run):  # keep the results before an error
                     checks.append(result)
             except PermissionError:
                 raise
@@ -161,7 +162,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
             bar.update()
     outcomes = {check.outcome for check in checks}
     if outcomes <= {NOT_CHECKED}:
-        raise ValueError(f"train_dir: expected a run to check, got {run.root}, which has nothing")
+        raise ValueError(f"train_dir: {run.root} contains nothing to check")
     honest = PASSED if run.ledgers else NOT_CHECKED
     outcome = VIOLATION if VIOLATION in outcomes else honest
     return RunAudit(folder=str(run.root), outcome=outcome, checks=checks)
@@ -169,7 +170,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
 
 @dataclasses.dataclass
 class _Run:
-    """SENSITIVE: the folder that the checks look at."""
+    """SENSITIVE: the folder that is checked."""
 
     root: pathlib.Path
 
@@ -179,19 +180,19 @@ class _Run:
         self.ledgers = ledger_folders(self.root)
 
     def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
-        """Returns the one ledger of labels; None where there is none."""
+        """Returns the ledger of labels; None if it does not exist."""
         is_there = (self.sensitive / f"{Store.name}.sqlite3").exists()
         return Ledger.read(self.sensitive) if is_there else contextlib.nullcontext()
 
     def sums(self) -> Any:
-        """Returns the stored feature sums; ValueError if they are broken."""
+        """Returns the stored feature sums, or None; raises ValueError if they are damaged."""
         from pate_tf.release.feature_sums import FeatureSums
 
         is_there = (self.sensitive / "feature_sums").exists()
         return FeatureSums.load(self.root) if is_there else None
 
     def assignment(self) -> tuple[Any, dict[str, Any]] | None:
-        """Returns the teacher of each record and the teachers' facts; None without teachers."""
+        """Returns the teacher of each record and the teachers' configuration; None without any."""
         teachers = artifacts.RunDirectory(self.root).teachers
         if not (teachers / "config.json").exists():
             return None
@@ -199,7 +200,7 @@ class _Run:
         return artifacts.read_arrays(teachers / "partition.npz")["assignment"], facts
 
     def versions(self, models: str) -> list[pathlib.Path]:
-        """Returns the exported versions of a model, the newest last."""
+        """Returns the folders of the exported versions of a model, oldest first."""
         paths = [path for path in self.released.glob(f"{models}/*") if path.name.isdecimal()]
         return sorted(paths, key=lambda path: int(path.name))
 
@@ -210,7 +211,7 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
     )
     is_made_here = any((run.sensitive / name).exists() for name in ("teachers", "feature_sums"))
     if not run.ledgers and is_released and is_made_here:
-        yield verdict("ledger", ["it is gone"])
+        yield verdict("ledger", ["it is missing"])
     elif not run.ledgers:
         yield Check("ledger", NOT_CHECKED, NO_LEDGER)
     for folder in run.ledgers:
@@ -220,8 +221,8 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
             yield verdict(
                 f"ledger{place}: chain",
                 [],
-                f"{len(rows)} rows and their answers, with the digests that link them",
-                "rows rewritten together by somebody who may write to the ledger",
+                f"{len(rows)} rows and their answers match the digests that link them",
+                "a consistent change of all rows by somebody who can write to the ledger",
             )
             seeded = [
                 f"row {row.sequence} drew noise from a seed"
@@ -229,7 +230,7 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
                 if row.kind in DEBITS and not row.details.get("secure_noise", True)
             ]
             blind = "a noise source that was replaced; see pate audit mechanism"
-            yield verdict(f"ledger{place}: noise", seeded, "no charge notes a seed", blind)
+            yield verdict(f"ledger{place}: noise", seeded, "no row has noise from a seed", blind)
             yield _registry_check(folder, store, f"ledger{place}: registry")
 
 
@@ -248,10 +249,10 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
         missing = guard.missing_from(opened.digest, sequences, gone)
         noted = guard.query("SELECT 1 FROM ledgers WHERE ledger = ?", opened.digest)
         if missing is None and not noted:
-            return Check(name, NOT_CHECKED, "this user's registry has not seen this ledger")
+            return Check(name, NOT_CHECKED, "this ledger is not in this user's registry")
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
-    return verdict(name, problems, "no row that this user's registry has seen is missing", blind)
+    return verdict(name, problems, "the ledger has all rows of this user's registry", blind)
 
 
 def _file_checks(run: _Run) -> Iterator[Check]:
@@ -265,13 +266,13 @@ def _file_checks(run: _Run) -> Iterator[Check]:
         if path.is_symlink():
             problems.append(f"{name} is a link")
         elif not (ALLOWED_FOLDERS if path.is_dir() else ALLOWED_FILES).fullmatch(name):
-            problems.append(f"{name} is no known name")
-        elif path.is_file() and not _is_of_its_kind(path):
-            problems.append(f"{name} does not hold what its name says")
+            problems.append(f"{name} is an unknown name")
+        elif path.is_file() and not _has_its_format(path):
+            problems.append(f"{name} does not have the format of its name")
         elif name[-1].isdigit() and path.is_dir() and not any(map(os.path.isfile, path.rglob("*"))):
-            problems.append(f"{name} holds no file")
+            problems.append(f"{name} contains no files")
     if not paths:
-        yield Check("released files", NOT_CHECKED, "nothing was released yet")
+        yield Check("released files", NOT_CHECKED, "nothing has been released yet")
         return
     attributes: Any = getattr(os, "listxattr", lambda path, follow_symlinks: ())
     problems += [
@@ -282,21 +283,21 @@ def _file_checks(run: _Run) -> Iterator[Check]:
     yield verdict(
         "released files",
         problems,
-        f"{len(paths)} files and folders of known names and formats, none a link",
-        "values within a log of TensorBoard or analysis.json; times and modes of files",
+        f"{len(paths)} files and folders have known names and formats, and none is a link",
+        "values in TensorBoard logs or analysis.json; times and modes of files",
     )
     yield _seals_check(run, [path for path in paths if path.is_file()])
 
 
 def _seals_check(run: _Run, files: Sequence[pathlib.Path]) -> Check:
-    """Checks that released files are what commands here noted that they wrote."""
+    """Checks that released files have the digests that the commands noted when they wrote them."""
     seals = run.sensitive / artifacts.SEALS
     if not seals.exists() and run.ledgers and run.sensitive.exists():
-        return verdict("released files: seals", ["they are gone"])
+        return verdict("released files: seals", ["they are missing"])
     if not seals.exists():
-        return Check("released files: seals", NOT_CHECKED, "no command here noted what it wrote")
+        return Check("released files: seals", NOT_CHECKED, "this folder has no seals")
     lines = [line.partition("  ") for line in seals.read_text().splitlines()]
-    sealed = {name: digest for digest, _, name in lines}  # the last one of a name
+    sealed = {name: digest for digest, _, name in lines}  # the last line of a name counts
     digests = {
         path.relative_to(run.released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
@@ -304,13 +305,13 @@ def _seals_check(run: _Run, files: Sequence[pathlib.Path]) -> Check:
     changed = sorted(name for name in digests if sealed.get(name) != digests[name])
     return verdict(
         "released files: seals",
-        [f"{name} is not what a command wrote" for name in changed],
-        f"{len(digests)} files are, byte for byte, what commands wrote there",
-        "files that somebody changed who may write to sensitive/",
+        [f"{name} was changed after a command wrote it" for name in changed],
+        f"{len(digests)} files are unchanged since the commands wrote them",
+        "changes by somebody who can also write to sensitive/",
     )
 
 
-def _is_of_its_kind(path: pathlib.Path) -> bool:
+def _has_its_format(path: pathlib.Path) -> bool:
     content = path.read_bytes()
     try:
         if path.suffix == ".json":
@@ -329,7 +330,7 @@ def _is_of_its_kind(path: pathlib.Path) -> bool:
                 event_pb2.Event.FromString(content[start + 12 : start + 12 + length])
                 start += length + 16
             return start == len(content)
-    except Exception:  # each parser raises its own kinds
+    except Exception:  # parsers raise exceptions of many kinds
         return False
     return True
 
@@ -346,25 +347,25 @@ def _label_checks(run: _Run) -> Iterator[Check]:
         kind, axes = ALLOWED_ARRAYS.get(name, ("", ""))
         shape = zip(axes, array.shape, strict=False)
         if not kind:
-            problems.append(f"{name} is an array of no known name")
+            problems.append(f"{name} is an unknown array")
         elif array.dtype.kind != kind or array.ndim != len(axes):
-            problems.append(f"{name} is of another type")
+            problems.append(f"{name} has an unexpected type")
         elif any(sizes.setdefault(axis, size) != size for axis, size in shape):
-            problems.append(f"{name} is of another shape")
-    passed = f"{len(arrays)} of known names, types and shapes"
+            problems.append(f"{name} has an unexpected shape")
+    passed = f"{len(arrays)} arrays have known names, types and shapes"
     yield verdict("released labels: arrays", problems, passed)
     with run.ledger() as ledger:
         if ledger is None:
-            yield Check("released labels: seal", NOT_CHECKED, "no ledger here charged them")
+            yield Check("released labels: seal", NOT_CHECKED, "their ledger is not here")
             return
         record = {name: value for name, value in fields.items() if name != "seal"}
         digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
-        is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.recognise(record))
+        is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.mac(record))
         yield verdict(
             "released labels: seal",
             [] if is_sealed and record["labels_digest"] == digest else ["they were changed"],
-            "all arrays and facts are as the ledger sealed them",
-            "labels sealed by somebody who may write to the ledger",
+            "all arrays and facts match the seal of the ledger",
+            "labels sealed by somebody who can write to the ledger",
         )
 
 
@@ -375,7 +376,7 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
         title = "statement" if name == JSON_FILE else "statement of shared training"
         if not path.exists():
             if versions:
-                yield verdict(title, [f"{name} is gone"])
+                yield verdict(title, [f"{name} is missing"])
             continue
         fields = artifacts.read_json(path)
         copy: dict[str, Any] = {}
@@ -385,10 +386,11 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
             for version in versions:
                 copy = artifacts.read_json(version / EXTRA / JSON_FILE)
                 PrivacyStatement.from_dict(copy).check(stores)
-        problems = [] if has_its_page(path, statement) else [f"{path.stem}.md is not its page"]
+        problems = []
+        if not has_its_page(path, statement):
+            problems.append(f"{path.stem}.md differs from it")
         if versions:
-            # A release of the data-dependent epsilon brings the statement up to date, and not the
-            # copy.
+            # A release of the data-dependent epsilon updates the statement, but not its copy.
             heads = [each.get("ledger_head") or (0,) for each in (fields, copy)]
             is_later = heads[0][0] > heads[1][0]
             known = {field.name for field in dataclasses.fields(statement)}
@@ -396,25 +398,25 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
                 f"its {field} differs from the newest version's copy"
                 for field in sorted(known if is_later else {*fields, *copy})
                 if fields.get(field) != copy.get(field)
-                and not (is_later and OF_LEDGER.match(field))
+                and not (is_later and LEDGER_KEYS.match(field))
             ]
         else:
-            problems.append("its model is gone")
+            problems.append("its model is missing")
         problems += _contradictions(run, statement)
-        about = "the ledger" if stores else "its own numbers (no ledger of it lies here)"
+        about = "the ledger" if stores else "its own numbers (its ledger is not here)"
         yield verdict(
             title,
             problems,
-            f"it, its page and the copies in {len(versions)} versions agree with {about}, and with "
-            "what the folder knows of the records",
-            "other releases of the same records",
+            f"the statement, its page and the copies in {len(versions)} versions agree with "
+            f"{about} and with the data in the folder",
+            "other releases from the same records",
         )
         if since:
             yield Check(f"{title}: releases since", "out of date", since)
 
 
 def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
-    """Returns what a statement says of the records against what the folder knows of them."""
+    """Returns the fields in which a statement contradicts the data in the folder."""
     due: dict[str, Any] = {}
     description = described_run(run.root)
     sums = run.sums()
@@ -431,7 +433,7 @@ def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
     if due.get("unit") == "owner":
         due["num_records"] = None  # private
     return [
-        f"it says {name} {getattr(statement, name)}, the folder {value}"
+        f"its {name} is {getattr(statement, name)}, in the folder it is {value}"
         for name, value in due.items()
         if getattr(statement, name, value) != value
     ]
@@ -456,30 +458,30 @@ def _version_checks(run: _Run) -> Iterator[Check]:
                 changed = sorted(
                     path for path in {*files, *due} if files.get(path) != due.get(path)
                 )
-                problems += [f"{place}/{path} is not what was exported" for path in changed]
+                problems += [f"{place}/{path} was changed after its export" for path in changed]
                 if (manifest["model"], manifest["version"]) != (models, int(version.name)):
-                    problems.append(f"{place} was exported by another name")
+                    problems.append(f"{place} was exported under a different name")
                 if ledger is None:
-                    seal = "no seal, as no ledger of it lies here"
-                elif not hmac.compare_digest(str(mark), ledger.recognise(manifest)):
+                    seal = "no seal, because its ledger is not here"
+                elif not hmac.compare_digest(str(mark), ledger.mac(manifest)):
                     problems.append(f"{place}: the ledger did not seal its manifest")
         schemas = [
             path.read_bytes() if path.exists() else None
             for path in (run.released / SCHEMA, versions[-1] / EXTRA / SCHEMA)
         ]
         if models == "student" and schemas[0] != schemas[1]:
-            problems.append("schema.toml is not the newest version's")
+            problems.append("schema.toml differs from the newest version's copy")
         stated = artifacts.read_json(run.released / name)["student_digest"]
         if not problems:
             digest = artifacts.digest_arrays(load_student(versions[-1]).weights)
             if digest != stated:
-                problems.append("the weights of the newest version are not the statement's")
+                problems.append("the weights of the newest version don't match the statement")
         yield verdict(
             f"versions of {models}",
             problems,
-            f"every file of {len(versions)} versions has the SHA-256 of its manifest, which has "
-            f"{seal}; the newest has the statement's weights",
-            "whether a student learned from anything but the released labels",
+            f"all files of {len(versions)} versions match the SHA-256 digests of their manifests, "
+            f"which have {seal}; the weights of the newest version match the statement",
+            "whether a student was trained on anything else than the released labels",
         )
 
 
@@ -493,12 +495,12 @@ def _mode_checks(run: _Run) -> Iterator[Check]:
         elif artifacts.is_half_written(path) or not path.exists():
             continue
         elif path.stat().st_mode & 0o077:
-            problems.append(f"{path.relative_to(run.root)} is open to other users")
+            problems.append(f"{path.relative_to(run.root)} can be read by other users")
     yield verdict(
         "sensitive files",
         problems,
-        "their modes let their owner alone read them",
-        "edits of votes and run.json, of which the ledger has no digest",
+        "their modes let only their owner read them",
+        "changes of votes and run.json, because the ledger has no digests of them",
     )
 
 
@@ -510,7 +512,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
     number = int(facts["num_teachers"])
     ok = assignment.dtype.kind in "iu" and assignment.ndim == 1
     ok = ok and (not assignment.size or 0 <= assignment.min() <= assignment.max() < number)
-    blind = "records that occur twice; whether training read other records than the partition's"
+    blind = "duplicate records; whether training used records outside the partition"
     name = "partition: one teacher for each record"
     yield verdict(name, [] if ok else ["a record has no teacher"], f"{number} teachers", blind)
     folder = ensemble_folder(artifacts.RunDirectory(run.root))
@@ -519,7 +521,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
             from pate_tf.teachers.teacher_kinds import load_ensemble
 
             ok = ledger.ensemble_digest == load_ensemble(folder).digest
-            problems = [] if ok else ["another ensemble than was charged"]
+            problems = [] if ok else ["the ledger was charged for another ensemble"]
             passed = "the ledger was opened for the stored ensemble"
             yield verdict("ensemble", problems, passed, "how teachers were trained")
 
@@ -530,12 +532,12 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
     stored = run.sums()
     if stored is None:
         return
-    _ = stored.has_vectors and stored.moments  # raises ValueError where vectors are others
+    _ = stored.has_vectors and stored.moments  # raises ValueError if the vectors don't match
     with run.ledger() as ledger:
         if ledger is None:
             return
         ok = ledger.ensemble_digest == stored.digest
-        problems = [] if ok else ["other sums than were charged"]
+        problems = [] if ok else ["the ledger was charged for other sums"]
         yield verdict("sums", problems, "the ledger was opened for the stored sums")
         for row in ledger.history():
             charge: Any = charge_of(row)[0] if row.kind in DEBITS else None
@@ -543,26 +545,27 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 continue
             clusters = charge.num_clusters
             if clusters is not None and clusters not in stored.cluster_counts:
-                continue  # of an estimate of accuracy, whose exact counts are not stored
+                continue  # an estimate of accuracy, whose exact counts are not stored
             exact = (stored.sums if clusters is None else stored.cluster_counts[clusters]).values
             numbers = np.array(sums_in_ledger(ledger, charge)[0])
             if numbers.size:
-                # Each later round follows from the noisy ones before.
+                # Only the first round: later rounds depend on earlier noisy numbers.
                 noise = (numbers.reshape(-1, *exact.shape)[0] - exact) / LATTICE
                 claimed = charge.standard_deviation
                 detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
                 ratio = float(np.square(noise).mean()) / claimed**2
-                # At a false alarm rate of about 1e-6 for laws with tails up to Laplace's, whose
-                # squares vary by at most sqrt(5) times the variance.
+                # The false alarm rate is about 1e-6 for distributions with tails up to those of the
+                # Laplace distribution. The standard deviation of their squares is at most sqrt(5)
+                # times the variance.
                 is_small = ratio < 1.0 - 4.9 * math.sqrt(5.0 / noise.size)
                 problems = [detail] if is_small or (ratio < 1e-3 and noise.size > 9) else []
                 name = f"noise of the sums of row {row.sequence}"
-                blind = "noise of the right size that can be predicted"
+                blind = "predictable noise of the correct size"
                 yield verdict(name, problems, detail, blind)
 
 
 CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
-    "sensitive files": _mode_checks,  # before others open folders
+    "sensitive files": _mode_checks,  # first, because other checks open folders
     "ledger": _ledger_checks,
     "released files": _file_checks,
     "released labels": _label_checks,
@@ -573,11 +576,11 @@ CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
 }
 
 
-# The page for the person who signs: statement, charges, accuracy and checks of one run.
+# The page for the person who signs, with statement, charges, accuracy and checks of one run.
 
 
 def report_page(train_dir: str | pathlib.Path, *, audit: RunAudit | None = None) -> str:
-    """Returns one self-contained, publishable HTML page about a run.
+    """Returns a self-contained, publishable HTML page about a run.
 
     >>> import pate_tf
     >>> page = pate_tf.audit.report_page(folder / "audited")
@@ -585,22 +588,22 @@ def report_page(train_dir: str | pathlib.Path, *, audit: RunAudit | None = None)
     True
 
     Args:
-        train_dir: the folder of a run with a published student, of silos or of shared training.
-        audit: what `audit_run` returned. Its outcome stands on top; of its checks names, outcomes
-            and blind spots, and why some were not checked.
+        train_dir: a run folder with a published student, of silos or of shared training.
+        audit: return value of `audit_run`. The page shows its outcome, and the names, outcomes and
+            blind spots of its checks, but none of their details. For checks that were not possible,
+            it shows the reason.
 
     Raises:
-        ValueError: if there is no statement in the folder, or it is broken.
-        LedgerError: if the ledger is broken.
+        ValueError: if the folder has no statement, or the statement is damaged.
+        LedgerError: if the ledger is damaged.
     """
     root = pathlib.Path(train_dir)
     places = [root / artifacts.RELEASED / name for name in STATEMENTS]
     stated = next((path for path in places if path.exists()), None)
     if stated is None:
         raise ValueError(
-            f"train_dir: expected the folder of a run with a privacy statement, got {root}, which "
-            f"has none; publish a student into it: `publish()` without a folder does, and "
-            f"`pate student`"
+            f"train_dir: {root} has no privacy statement; first publish a student into it, with "
+            f"pate student or `publish()`"
         )
     statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
     pages = jinja2.Environment(
@@ -610,7 +613,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: RunAudit | None = None)
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    # HTML of a statement is escaped, and nothing in it loads something.
+    # HTML in a statement is escaped, and nothing in it can load external content.
     markdown = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
     return pages.get_template("report.html").render(
         audit=audit,
@@ -634,13 +637,13 @@ def _accuracy(root: pathlib.Path) -> str | None:
 
 
 def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns where ledgers and accounts lie, below any folder of a run but `released/`."""
+    """Returns the folders of all ledgers and accounts in a run folder, except in `released/`."""
     paths = sorted(root.rglob(f"{Store.name}.sqlite3"))
     return [path.parent for path in paths if root / artifacts.RELEASED not in path.parents]
 
 
 def _charges(root: pathlib.Path) -> Iterator[tuple[str, ...]]:
-    """Yields for each charge its time, row, words and the epsilon spent by then."""
+    """Yields time, row, description and total epsilon up to then, for each charge."""
     for folder in ledger_folders(root)[:1]:
         with opened_stores([folder]) as (store,):
             charges: Counter[Charge] = Counter()

@@ -156,6 +156,11 @@ class Dataset:
         """Whether inputs are images of three channels: red, green and blue."""
         return self.kind == "image" and self.input_shape[-1] == 3
 
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of one label: `(num_classes,)` of several labels, else `()`."""
+        return (self.num_classes,) if self.target == SEVERAL_LABELS else ()
+
     def class_name(self, label: int) -> str:
         """Returns the name of a class; its number where the data set names none."""
         return self.class_names[label] if self.class_names else str(label)
@@ -176,7 +181,7 @@ class Dataset:
         if self.target != CLASS:
             raise ValueError(
                 f"{what}: expected labels that are classes, got target {self.target} of "
-                f"{self.name}; use pate run with method feature_sums, whose linear head predicts it"
+                f"{self.name}; pate run predicts it with a linear head"
             )
 
     def difference(self, other: "Dataset") -> str:
@@ -336,7 +341,6 @@ def checked_labels(
     """
     dataset = examples.dataset
     what = f"labels of {dataset.name}"
-    shape: tuple[int, ...] = (len(examples),)
     if dataset.target_range is not None:
         numbers = np.asarray(labels)
         if numbers.dtype.kind not in "uif":
@@ -347,10 +351,9 @@ def checked_labels(
         checked.flags.writeable = False
     elif dataset.target == SEVERAL_LABELS:
         checked = whole_numbers(labels, what, num_classes=2, lowest=lowest)
-        shape = (len(examples), dataset.num_classes)
     else:
         checked = whole_numbers(labels, what, num_classes=dataset.num_classes, lowest=lowest)
-    if checked.shape != shape:
+    if checked.shape != (len(examples), *dataset.label_shape):
         raise ValueError(f"{what}: expected one for each example, got another number")
     return checked
 
@@ -364,7 +367,29 @@ def is_labeled(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def unlabeled(number: int, dataset: Dataset) -> npt.NDArray[Any]:
     """Returns labels of examples of which none is known, in the form of `checked_labels`."""
-    if dataset.target == NUMBER:
-        return np.full(number, np.nan)
-    several = (dataset.num_classes,) if dataset.target == SEVERAL_LABELS else ()
-    return np.full((number, *several), UNKNOWN)
+    value = np.nan if dataset.target == NUMBER else UNKNOWN
+    return np.full((number, *dataset.label_shape), value)
+
+
+def target_rows(labels: npt.NDArray[np.generic], dataset: Dataset) -> npt.NDArray[np.float64]:
+    """Returns what a record's vector is multiplied by, `[num_records, num_classes]`.
+
+    Also what a teacher adds for each query, from its predictions in place of labels. It has an L2
+    norm of at most 1 and no negative entry (docs/proofs/theory.md, Propositions D12 and D13).
+    Of a class it is its one-hot vector. Of a number, s in [0, 1] along its range, it is (1 - s, s).
+    Of several labels it is 1 for each that holds, divided by the root of `max_labels`, and
+    shortened to norm 1 where more hold.
+
+    Args:
+        labels: as of `checked_labels`, all known; or predictions of one teacher, as `Votes.labels`
+            has them. SENSITIVE.
+        dataset: says what they are.
+    """
+    if dataset.target_range is not None:
+        lowest, highest = dataset.target_range
+        share = np.clip((labels.astype(np.float64) - lowest) / (highest - lowest), 0.0, 1.0)
+        return np.column_stack([1.0 - share, share])
+    if dataset.target == SEVERAL_LABELS:
+        rows = labels.astype(np.float64) / math.sqrt(dataset.max_labels)
+        return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0))
+    return np.asarray(np.eye(dataset.num_classes)[labels.astype(np.int64)])

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core.checks import IntArray, frozen_view, whole_numbers
-from pate_tf.core.dataset import Examples, checked_labels
+from pate_tf.core.dataset import CLASS, Dataset, Examples, checked_labels
 from pate_tf.core.settings import ProtectedUnit
 from pate_tf.core.source import PrivateSource, owner_name
 
@@ -186,11 +186,12 @@ class VoteCounts:
 
 @dataclasses.dataclass(frozen=True)
 class SumsByClass:
-    """Sensitive: sums of the records' vectors of each class (`pate_tf.teachers.on_features`).
+    """Sensitive: sums of the records' vectors of each class, or of teachers' rows for each query.
 
     Attributes:
         values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only; without
             a pool `[num_features + 1, num_classes + num_features + 1]`, second moments beside them.
+            Of teachers' predictions `[num_queries, num_classes]`, as of `sums_of_votes`.
 
     Raises:
         ValueError: if the values are not whole numbers in two dimensions. The message never carries
@@ -213,21 +214,31 @@ class SumsByClass:
 
 @dataclasses.dataclass(frozen=True)
 class Votes:
-    """Sensitive: the label that each teacher gave to each query.
+    """Sensitive: the label that each teacher gave to each query, or its prediction.
 
     Attributes:
-        labels: int64 `[num_teachers, num_queries]`, read-only.
-        num_classes: number of classes.
+        labels: int64 `[num_teachers, num_queries]`, read-only. Of a number float64 in its unit,
+            clipped to its range; of several labels the probability of each, float64 `[num_teachers,
+            num_queries, num_labels]`, clipped to [0, 1]. NaN counts as the lowest value: whether a
+            teacher fails can follow from its records.
+        num_classes: number of classes or labels.
+        dataset: what teachers predict, where it is no class; else None.
 
     Raises:
         ValueError: if a label is not a whole number from 0 to `num_classes - 1`. The message says
-            whether they are negative or seem to be counted from 1.
+            whether they are negative or seem to be counted from 1. Of predictions, if their shape
+            does not fit.
     """
 
-    labels: IntArray = dataclasses.field(repr=False)
+    labels: npt.NDArray[Any] = dataclasses.field(repr=False)
     num_classes: int
+    dataset: Dataset | None = None
 
     def __post_init__(self) -> None:
+        if self.dataset is not None and self.dataset.target != CLASS:
+            object.__setattr__(self, "labels", _checked_predictions(self.labels, self.dataset))
+            return
+        object.__setattr__(self, "dataset", None)
         labels = np.array(self.labels)
         num_classes = self.num_classes
         if labels.ndim != 2 or labels.shape[0] < 1:
@@ -250,7 +261,7 @@ class Votes:
         object.__setattr__(self, "labels", labels)
 
     def __repr__(self) -> str:
-        num_teachers, num_queries = self.labels.shape
+        num_teachers, num_queries = self.labels.shape[:2]
         return (
             f"Votes(<{num_teachers} teachers, {num_queries} queries, {self.num_classes} classes>)"
         )
@@ -263,6 +274,20 @@ class Votes:
         for teacher_labels in self.labels:
             counts[columns, teacher_labels] += 1
         return VoteCounts(counts)
+
+
+def _checked_predictions(values: npt.NDArray[Any], dataset: Dataset) -> npt.NDArray[np.float64]:
+    """Returns what teachers predict of numbers or several labels, as `Votes.labels` has it."""
+    if values.ndim < 2 or values.shape[2:] != dataset.label_shape or values.dtype.kind not in "iuf":
+        wanted = ", ".join(map(str, ("num_teachers", "num_queries", *dataset.label_shape)))
+        raise ValueError(
+            f"votes: expected numbers [{wanted}] for target {dataset.target}, got {values.dtype} "
+            f"of shape {list(values.shape)}"
+        )
+    low, high = dataset.target_range or (0.0, 1.0)
+    return frozen_view(
+        np.clip(np.where(np.isnan(values), low, values), low, high, dtype=np.float64)
+    )
 
 
 # Record to teacher, disjoint and complete.

@@ -1,4 +1,4 @@
-"""The ledger: no label is released before it is charged, whatever happens."""
+"""The ledger: every label is charged durably before it is released."""
 
 from pate_tf.core.sensitive import SensitiveWarning as SensitiveWarning
 from pate_tf.ledger.ledger_file import BudgetExceeded as BudgetExceeded

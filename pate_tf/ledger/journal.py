@@ -1,6 +1,6 @@
-"""A durable journal: what the rows of a ledger add up to, and whether some of them are missing.
+"""A durable journal: adds up the rows of a ledger and detects missing rows.
 
-`Ledger` is a `Store`, and so are the ledger of a silo and the journals of aggregators.
+`Ledger`, the ledger of a silo and the journals of aggregators are subclasses of `Store`.
 """
 
 import contextlib
@@ -37,28 +37,29 @@ from pate_tf.ledger.rollback_guard import (
 
 
 class Store(LedgerFile):
-    """Rows about one subject, kept on disk across runs, processes and crashes.
+    """Rows about one subject, stored on disk across runs, processes and crashes.
 
-    Guarantees. Those of `LedgerFile`. A store that was restored from an older copy, deleted, or
-    copied while the copy went on is refused where the registry (`RollbackGuard`) or a commitment
-    tells of it, until its user acknowledges that. What missing rows charged is charged here, too.
+    Guarantees. A store has the guarantees of `LedgerFile`. In addition, the registry
+    (`RollbackGuard`) or a commitment detects a store that was deleted, was restored from an older
+    copy, or whose copy was continued. Such a store is refused until its user acknowledges that rows
+    are missing. The charges of the missing rows are then charged again.
 
-    Assumptions. Who may write to the folder is trusted not to rewrite it. The file system honors
-    fsync and file locks. The registry knows this user on this machine, and a commitment what its
-    keeper was sent.
+    Assumptions. Everyone who can write to the folder is trusted not to rewrite it. The file system
+    honors fsync and file locks. The registry covers only this user on this machine. A commitment
+    covers only the rows that its keeper has received.
 
-    Attributes are for reading; `LedgerFile` has more.
+    All attributes are read-only; `LedgerFile` has more.
 
     Attributes:
-        guard: what notes the rows elsewhere; None for a store that is only read or in memory.
-        opened: the row that opened the store; None before there is one.
-        source: that it is charged to, fixed at first use.
-        was_reset: True forever once its user went on although rows or an earlier store were gone.
-        charges: what was charged, and how often.
-        num_debits: how many times something was charged.
-        epsilon_budget: the budget in force; None if there is none.
-        delta: the delta in force; NaN if there is none.
-        was_raised: True forever once the budget or its delta was raised.
+        guard: notes the rows outside the folder; None for a store that is read-only or in memory.
+        opened: the row that opened the store; None before it is written.
+        source: the source that the store charges, fixed at first use.
+        was_reset: whether the user ever continued although rows or an earlier store were missing.
+        charges: the charges with their numbers.
+        num_debits: number of debits.
+        epsilon_budget: the current budget; None without a budget.
+        delta: the current delta; NaN without a delta.
+        was_raised: whether the budget or its delta was ever raised.
     """
 
     def __init__(
@@ -74,16 +75,16 @@ class Store(LedgerFile):
         """Opens the files; call `open_or_verify` next, or `catch_up` to read.
 
         Args:
-            folder: gets mode 0700. None for a store in memory that nothing guards, for a
-                simulation.
-            source: that it is charged to; None for the run folder itself.
+            folder: the folder of the files; gets mode 0700. None for an unguarded store in memory,
+                for simulations.
+            source: the source that the store charges; None for the run folder itself.
             identity: see `RollbackGuard`.
-            unit: what its charges protect; see `RollbackGuard`.
-            read_only: whether nothing will be written.
-            acknowledge_reset: whether to go on although the file is gone that should be there.
+            unit: the unit that the charges protect; see `RollbackGuard`.
+            read_only: whether the store is opened for reading only.
+            acknowledge_reset: whether to continue although the file of an earlier store is missing.
 
         Raises:
-            LedgerError: if it is damaged, was changed, or can't be used.
+            LedgerError: if the store is damaged, was changed, or can't be used.
         """
         super().__init__(folder, read_only=read_only, acknowledge_reset=acknowledge_reset)
         self.guard: RollbackGuard | None = None
@@ -110,15 +111,15 @@ class Store(LedgerFile):
         if row.kind == "opened":
             self.opened = row
             self._salt = str(details["salt"]).encode()
-        if details.get("source") is not None:  # the first row has it, but in older ledgers
+        if details.get("source") is not None:  # in the first row, except in older ledgers
             fixed = PrivateSource(**details["source"])
             source = self.source
-            # A file that was moved since is no other source.
+            # A file that was moved in the meantime is still the same source.
             if source is not None and source.is_named and not source.shares(fixed.key):
-                was = "a file's" if source.name == fixed.name else fixed.name or "none"
+                was = "a file" if source.name == fixed.name else fixed.name or "its run folder"
                 raise LedgerError(
-                    f"{self.folder}: source_name: expected {was}, to which this ledger is charged, "
-                    f"got {source.name}"
+                    f"{self.folder}: this ledger charges the source {was}, so `source_name` can't "
+                    f"be {source.name}"
                 )
             self.source = fixed
             self._has_source = True
@@ -148,19 +149,19 @@ class Store(LedgerFile):
         *,
         runs: Sequence[pathlib.Path] = (),
     ) -> None:
-        """Opens a store that is new, else checks that it goes on where it was seen last.
+        """Creates a new store, or checks that an existing store has all rows that were seen.
 
         Warns if other ledgers of the same source are known.
 
         Args:
-            opening: what the first row says beside its source, a secret `salt` and whether an
-                earlier store is missing.
-            verify: checks what the store was opened with.
+            opening: content of the first row, in addition to the source, a secret `salt` and
+                whether an earlier store is missing.
+            verify: checks that the store agrees with the arguments that the caller opened it with.
             runs: see `RollbackGuard.missing_before`.
 
         Raises:
-            LedgerError: if it was changed, is charged to another source, or rows are missing and
-                that was not acknowledged.
+            LedgerError: if the store was changed, charges another source, or has missing rows that
+                were not acknowledged.
         """
         with self._locked():
             rows = self.catch_up()
@@ -175,7 +176,7 @@ class Store(LedgerFile):
                         raise LedgerError(missing.reason)
                     with self.transaction():
                         self._append_missing(missing)
-                self._note(rows)  # a process that died after its last row left it unnoted
+                self._note(rows)  # a process may have died before it noted its last row
                 if self.guard is not None and not self._has_source:
                     self.write("source", {"source": dataclasses.asdict(self.guard.source)})
         name = None if self.source is None else self.source.name
@@ -188,34 +189,34 @@ class Store(LedgerFile):
         total = f"epsilon {spending.epsilon(self.delta):.4g} at delta {self.delta:g}"
         if not is_known:
             total = (
-                "an epsilon that is not known: not all protect the same unit, or one charged "
-                "something that is unknown here or drew noise from a seed"
+                "an unknown epsilon, because they protect different units, have charges that are "
+                "not registered here, or drew noise from a seed"
             )
         warn(
-            f"{self.folder}: {spending.num_ledgers} ledgers are charged to the source {name}; "
-            f"together they have spent {total}"
+            f"{self.folder}: {spending.num_ledgers} ledgers use the records of the source {name}; "
+            f"together they cost {total}"
         )
 
     def _write_opening(self, opening: Mapping[str, Any], runs: Sequence[pathlib.Path]) -> None:
-        """Writes the first row, and what an earlier store in this place charged."""
+        """Writes the first row, and the charges of an earlier store that is missing."""
         missing = None if self.guard is None else self.guard.missing_before(runs)
         if missing is not None and not self._acknowledge_reset:
             if not missing.left_nothing:
                 raise LedgerError(missing.reason)
             warn(
-                f"{self.folder}: there was a ledger here, which was deleted with all that it "
-                f"charged for; what is known of it is charged again, and every statement says so"
+                f"{self.folder}: an earlier ledger in this folder was deleted with its results; "
+                f"its known costs are charged again, and every statement will report this"
             )
-        # A process may die between committing the first rows and noting the last of them.
+        # A process may die after it commits the first rows and before it notes them.
         self._note([])
         details = {
             **opening,
-            # The published head is a hash of everything from here on; the salt keeps it from
-            # confirming a guess at the private data.
+            # The published head is a hash of all rows. Without the secret salt, it could confirm a
+            # guess of the private data.
             "salt": secrets.token_hex(32),
             "source": None if self.guard is None else dataclasses.asdict(self.guard.source),
             "acknowledged": missing is not None,
-            "raised": missing is not None,  # the limit of a store that is gone is not known
+            "raised": missing is not None,  # the missing store's budget is unknown
         }
         with self.transaction():
             self.append("opened", details)
@@ -223,17 +224,17 @@ class Store(LedgerFile):
                 self._append_missing(missing)
 
     def _missing_rows(self) -> Missing | None:
-        """Returns what the registry has seen of this store that is not here."""
+        """Returns the rows that the registry knows and that are missing here; None if none are."""
         if self.guard is None or self.opened is None:
             return None
         return self.guard.missing_from(self.opened.digest, self._sequences, self._acknowledged)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keeps every other process, thread and object out, and brings this object up to date.
+        """Locks out all other processes, threads and objects, and reads the latest rows.
 
         Raises:
-            LedgerError: if it was changed, or a copy of it went on.
+            LedgerError: if the store was changed, or a copy of it was continued.
         """
         with self._locked():
             rows = self.catch_up()
@@ -244,7 +245,7 @@ class Store(LedgerFile):
             yield
 
     def replace_budget(self, epsilon_budget: float, delta: float) -> LedgerRow:
-        """Puts a budget and delta in force, on record forever; call it inside `exclusive`."""
+        """Sets a new budget and delta, in a permanent row; call it inside `exclusive`."""
         old = math.inf if self.epsilon_budget is None else self.epsilon_budget
         return self.write(
             "budget",
@@ -258,22 +259,23 @@ class Store(LedgerFile):
         )
 
     def witness(self, digest: str | None = None) -> bytes:
-        """Returns a commitment to a row, for another party to keep: 32 bytes.
+        """Returns a commitment to a row, 32 bytes, for another party to keep.
 
-        Keyed by the secret salt of the first row, it tells nothing of the row. Given back later, it
-        finds out a store that lost the row; see `holds_witness`.
+        The secret salt of the first row is its key, so the commitment reveals nothing about the
+        row. When the party returns it later, `holds_witness` detects whether the store lost the
+        row.
 
         Args:
-            digest: of the row. Default: the last one.
+            digest: digest of the row. Default: the last row.
         """
         content = f"witness {digest or self.head.digest}".encode()
         return hmac.digest(self._salt, content, "sha256")
 
     def holds_witness(self, witness: bytes) -> bool:
-        """Whether the store holds the row of a commitment, or may go on without it.
+        """Returns whether the store has the row of a commitment, or an acknowledgment without it.
 
-        The commitment to a row that is not here says that the store was restored from an older
-        copy, that a copy of it went on, or that it is another store; or it was made up.
+        If it has neither, then this store was restored from an older copy, a copy of it was
+        continued, it is a different store, or the commitment is forged.
         """
         return witness.hex() in self._acknowledged or any(
             hmac.compare_digest(self.witness(digest), witness)
@@ -283,11 +285,11 @@ class Store(LedgerFile):
     def acknowledge_witness(self, witness: bytes) -> bool:
         """Records that the row of a commitment is missing, if a reset was acknowledged.
 
-        Call it inside `exclusive`. It is of one commitment after each opening: the next one is of a
-        row that is here.
+        Call it inside `exclusive`. This works for one commitment each time the store is opened: any
+        later commitment is to a row that the store has.
 
         Returns:
-            Whether it was, so that the store may go on without the row.
+            Whether the reset was acknowledged, so that the store may continue without the row.
         """
         is_acknowledged = self._acknowledge_reset
         self._acknowledge_reset = False
@@ -296,9 +298,9 @@ class Store(LedgerFile):
         return is_acknowledged
 
     def source_spending(self) -> SourceSpending | None:
-        """Returns what all ledgers of the same source were charged, this one included.
+        """Returns the charges of all ledgers of the same source, including this one.
 
-        As far as this user's registry knows. None without one.
+        It covers the ledgers in this user's registry. None without a registry.
         """
         if self.opened is None or self.folder is None:
             return None
@@ -311,7 +313,7 @@ class Store(LedgerFile):
             return guard.source_spending(self.opened.digest, debits)
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
-        """Notes durable rows outside of the database, so that losing them is noticed."""
+        """Notes durable rows outside the database, so that lost rows are detected."""
         super()._note(rows)
         if self.guard is None or self.opened is None or not rows:
             return
@@ -332,7 +334,7 @@ class Store(LedgerFile):
         self.guard.note(self.opened.digest, noted)
 
     def _append_missing(self, missing: Missing) -> None:
-        """Appends what is missing, and charges what missing rows charged."""
+        """Appends a list of the missing rows, and charges their debits again."""
         self.append("acknowledged", {"missing": list(missing.digests)})
         if self.guard is None:
             return
@@ -343,6 +345,6 @@ class Store(LedgerFile):
                 first = debit["carried_from"]
                 if first not in charged:
                     charged.add(first)
-                    queries_digest = hashlib.sha256().hexdigest()  # of none
+                    queries_digest = hashlib.sha256().hexdigest()  # of no queries
                     details = {**debit, "queries_digest": queries_digest, "past": True}
                     charge_of(self.append("debit", details))

@@ -1,12 +1,12 @@
-"""The files of a ledger: rows and answers in a database, a note of the last row, and a lock.
+"""The files of a ledger: a database of rows and answers, a note of the last row, and a lock file.
 
-Rows are chained by their hashes, and say what they charged.
+The rows form a hash chain, and record what was charged.
 
-What opening detects: any change to a row or an answer, a missing or inserted row, a damaged page
-or index, a changed schema, and a tail that was cut off (`ledger.head.json` notes the last row
-whenever one is written). What it can't detect: somebody who may write to the folder and rewrites
-table and head together. Against that, a released statement quotes the `Head` of its ledger, and
-`LedgerFile.holds` tells whether a ledger still contains it.
+Opening a ledger detects any change to a row or an answer, a missing or inserted row, a damaged page
+or index, a changed schema, and a truncated tail (every write updates `ledger.head.json`, which
+notes the last row). It can't detect an attacker who can write to the folder and who rewrites the
+table and the head together. For that case, a released statement quotes the `Head` of its ledger,
+and `LedgerFile.holds` checks whether a ledger still contains it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from pate_tf.accounting.composition import Charge
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
 
-DEBITS: Final = ("debit",)  # kinds of rows that charge
+DEBITS: Final = ("debit",)  # the kinds of rows that charge the budget
 
 # JSON with sorted keys and no spaces, so that equal values have equal texts.
 canonical_json: Callable[[object], str] = json.JSONEncoder(
@@ -56,29 +56,30 @@ class LedgerRow:
 
     Attributes:
         sequence: 1 for the row that opens the store, then one more for each row.
-        time: UTC time by the machine's clock, ISO 8601. Stated, never relied on.
+        time: UTC time of the machine's clock, ISO 8601. For information only; nothing depends on
+            it.
         kind: "opened", "debit", "answers", "released", "budget", "source" or "acknowledged" in a
-            ledger; other stores have kinds of their own.
-        details: what the kind records, JSON values.
+            ledger. Other stores have other kinds.
+        details: JSON values, which depend on the kind.
 
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
-              `epsilon_budget` (None if there is none), `delta`, `acknowledged` (whether an earlier
-              ledger was gone; the next row says which), `planned_release` (how the data-dependent
-              cost will be released), `source` (name and key of the data source that it is charged
-              to; sensitive).
-            - source: the same `source`, where a ledger of an earlier version fixed it later.
-            - acknowledged: `missing`, digests of rows that were seen and are gone.
+              `epsilon_budget` (None without a budget), `delta`, `acknowledged` (whether an earlier
+              ledger was missing; the next row lists its rows), `planned_release` (how the
+              data-dependent cost will be released), `source` (name and key of the data source that
+              the ledger charges; sensitive).
+            - source: the same `source`, in ledgers of an earlier version, which fixed it later.
+            - acknowledged: `missing`, the digests of rows that were seen earlier and are missing.
             - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and
-              `queries_digest` of the queries that are to be answered, `secure_noise`, `past`
-              (whether it was released before it was recorded), `delta`. One that charges what a
-              missing row charged names that row as `carried_from`.
+              `queries_digest` of the queries to be answered, `secure_noise`, `past` (whether the
+              release happened before it was recorded), `delta`. If the row repeats the charge of a
+              missing row, `carried_from` is the digest of the missing row.
             - answers: `debit` (the sequence of the row that charged them), `num_queries`,
               `num_answered`, `answers_digest`.
             - released: `debit`, `kept` (sensitive: the draw, and what it was drawn for).
             - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`,
-              `raised` (False only where a ledger without a budget got its first one).
+              `raised` (False only if a ledger without a budget got its first one).
 
-        digest: SHA-256 of the row before, the sequence and the row, hexadecimal.
+        digest: SHA-256 of the previous digest, the sequence and the row, hexadecimal.
     """
 
     sequence: int
@@ -90,12 +91,12 @@ class LedgerRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Head:
-    """The last row of a ledger: what a statement quotes to fix the history before it.
+    """The last row of a ledger. A statement quotes it to commit to the whole history.
 
     Attributes:
-        sequence: sequence of the last row; 0 before there is one.
-        digest: its digest, which depends on every row before it. The secret salt of the first row
-            hides everything else that went into it, so it may be published.
+        sequence: sequence of the last row; 0 for an empty ledger.
+        digest: digest of the last row, which depends on all earlier rows. It may be published: the
+            secret salt in the first row hides the content of the rows.
     """
 
     sequence: int = 0
@@ -104,13 +105,13 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredAnswer:
-    """The one answer that a query ever gets from a mechanism.
+    """The only answer that a query ever gets from a mechanism.
 
     Attributes:
         label: the noisy label, or None if the mechanism withheld it.
-        debit: sequence of the row that charged it.
-        noisy_counts: what was released with the label, `[num_classes]` in units of 1 / LATTICE
-            votes; None if nothing was.
+        debit: sequence of the row that charged the answer.
+        noisy_counts: the noisy counts released with the label, `[num_classes]` in units of
+            1 / LATTICE votes; None if only the label was released.
     """
 
     label: int | None
@@ -119,26 +120,26 @@ class StoredAnswer:
 
 
 def charge_of(row: LedgerRow) -> tuple[Charge, int]:
-    """Returns what a row of `DEBITS` charged, and how often.
+    """Returns the charge of a row of `DEBITS`, and how many times it was charged.
 
     Raises:
-        LedgerError: if this program does not know that charge.
+        LedgerError: if the charge is not registered in this program.
     """
     try:
         return charge_from_dict(row.details["charge"]), int(row.details["number"])
     except (ValueError, TypeError) as error:
         raise LedgerError(
-            f"row {row.sequence} charged something unknown here; import what defines it: {error}"
+            f"row {row.sequence} has an unknown charge; import the module that defines it: {error}"
         ) from error
 
 
 def first_debit(row: LedgerRow) -> str:
-    """Returns the digest of the row that charged first, where a row repeats another's debit."""
+    """Returns the digest of the original debit that `row` repeats, or else of `row` itself."""
     return str(row.details.get("carried_from", row.digest))
 
 
 def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
-    """Returns what rows charged; those of other kinds charge nothing."""
+    """Returns the charges of all rows, with their numbers. Only debits charge anything."""
     charges: Counter[Charge] = Counter()
     for row in rows:
         if row.kind in DEBITS:
@@ -150,14 +151,15 @@ def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
 def batches_before(
     history: Iterable[LedgerRow], mechanism: Charge, *, last: int
 ) -> Counter[Charge]:
-    """Returns the batches that earlier versions charged whole and that led to these labels.
+    """Returns the batches that earlier versions charged as a whole and that led to these labels.
 
-    Those without an answer; all of them if the mechanism itself was charged once for a batch.
+    If the mechanism itself was charged once per batch, these are all such batches. Otherwise, these
+    are the batches without an answer.
 
     Args:
         history: rows of a ledger.
-        mechanism: what drew the labels.
-        last: sequence of the last row that charged them.
+        mechanism: the mechanism that drew the labels.
+        last: sequence of the last row that charged the labels.
     """
     debits: dict[int, tuple[Charge, int]] = {}
     unanswered: set[int] = set()
@@ -182,7 +184,7 @@ Answer = tuple[int, int, bytes, int | None, bytes | None]  # position, debit, qu
 
 
 def chained(before: str, sequence: int, moment: str, kind: str, text: str) -> LedgerRow:
-    """Returns a row after the one of digest `before`; `text` is its details."""
+    """Returns the row that follows the row with digest `before`; `text` is its details as JSON."""
     content = canonical_json([sequence, moment, kind, text]).encode()
     digest = hashlib.sha256(bytes.fromhex(before) + content).hexdigest()
     details = json.loads(text)
@@ -190,7 +192,7 @@ def chained(before: str, sequence: int, moment: str, kind: str, text: str) -> Le
 
 
 def digest_of_answers(answers: Sequence[Answer]) -> str:
-    """Returns what the row of answers holds of them."""
+    """Returns the digest of answers that their row in the ledger stores."""
     digest = hashlib.sha256()
     for position, debit, query, label, noisy_counts in answers:
         released = "" if noisy_counts is None else f",{noisy_counts.hex()}"
@@ -199,7 +201,7 @@ def digest_of_answers(answers: Sequence[Answer]) -> str:
 
 
 class LedgerError(Exception):
-    """The ledger can't be used: damaged, not writable, or of another version.
+    """The ledger can't be used: it is damaged, not writable, or from another version.
 
     >>> import pate_tf
     >>> issubclass(pate_tf.BudgetExceeded, pate_tf.LedgerError)
@@ -208,18 +210,18 @@ class LedgerError(Exception):
 
 
 class BudgetMismatch(LedgerError):  # noqa: N818
-    """The budget is not the one that was fixed at first use."""
+    """The budget differs from the budget that was fixed at first use."""
 
 
 class BudgetExceeded(LedgerError):  # noqa: N818
-    """What was to be charged doesn't fit into what remains of the budget; nothing was charged.
+    """The charge exceeds the remaining budget. Nothing was charged.
 
     >>> import pate_tf
-    >>> pate_tf.BudgetExceeded("epsilon: expected at most 1", num_affordable=3).num_affordable
+    >>> pate_tf.BudgetExceeded("epsilon must be at most 1", num_affordable=3).num_affordable
     3
 
     Attributes:
-        num_affordable: how many of the same charge would fit.
+        num_affordable: how many times the same charge would fit.
     """
 
     def __init__(self, message: str, *, num_affordable: int) -> None:
@@ -233,7 +235,7 @@ class BudgetExceeded(LedgerError):  # noqa: N818
 FAULT_VARIABLE: Final = "PATE_TF_FAULT_POINT"
 DATABASE: Final = "ledger.sqlite3"
 WAIT_SECONDS: Final = 120.0
-QUERIES_AT_ONCE: Final = 500  # every SQLite takes 999 values
+QUERIES_PER_SELECT: Final = 500  # every SQLite build takes up to 999 values
 VERSION: Final = 3
 TABLES: Final = """
     CREATE TABLE rows (
@@ -248,24 +250,23 @@ SCHEMA_QUERY: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER
 
 
 def fault_point(name: str) -> None:
-    """Kills this process if a test named this point in the environment."""
+    """Kills this process if an environment variable, set by a test, names this point."""
     if os.environ.get(FAULT_VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class LedgerFile(contextlib.ExitStack):
-    """Rows and answers on disk, verified when they are read; see `Store` for what they say.
+    """Rows and answers on disk, verified as they are read; `Store` interprets them.
 
-    What is appended in one `transaction` is durable, all of it or nothing, before it counts
-    (`_record`). Rows are never changed or deleted, by whichever processes and threads write at
-    once.
+    All rows of one `transaction` become durable together, before `_record` takes them into account.
+    Rows are never changed or deleted, even if several processes and threads write at the same time.
 
-    A subclass says by `_record` what its rows add up to, and by `name` what its files are called.
-    It can't be used after `close`.
+    A subclass defines how its rows add up (`_record`) and how its files are called (`name`). The
+    object can't be used after `close`.
 
     Attributes:
-        folder: of the files, mode 0700; None for a ledger in memory.
-        head: the last row that counts.
+        folder: the folder of the files, mode 0700; None for a ledger in memory.
+        head: the last row that was verified.
     """
 
     name: ClassVar[str] = "ledger"
@@ -279,22 +280,23 @@ class LedgerFile(contextlib.ExitStack):
     ) -> None:
         """Opens the files; call `catch_up` next.
 
-        SQLite runs in WAL mode with `synchronous=FULL`: what is committed survives a power cut.
+        SQLite runs in WAL mode with `synchronous=FULL`: committed rows survive a power cut.
 
         Args:
-            folder: gets mode 0700. None for a ledger in memory.
-            read_only: whether nothing will be written.
-            acknowledge_reset: whether to begin anew if the file is gone that should be there.
+            folder: the folder of the files; gets mode 0700. None for a ledger in memory.
+            read_only: whether the ledger is opened for reading only.
+            acknowledge_reset: whether to create a new ledger if the file of an earlier one is
+                missing.
 
         Raises:
-            LedgerError: if it is damaged, was changed, or can't be used.
+            LedgerError: if the ledger is damaged, was changed, or can't be used.
         """
         super().__init__()
         self.folder = folder
         self.head = Head()
         self._path = None if folder is None else folder.resolve() / f"{self.name}.sqlite3"
         self._note_path = None if folder is None else folder / f"{self.name}.head.json"
-        self._refused = f"{self._path}: the ledger is refused:"  # begins messages
+        self._refused = f"{self._path}: can't trust this ledger:"  # start of some messages
         self._read_only = read_only
         self._sequences: dict[str, int] = {}  # of rows, by their digests
         self._num_answers = 0
@@ -309,13 +311,13 @@ class LedgerFile(contextlib.ExitStack):
                     self._note_path.unlink(missing_ok=True)
                 is_new = not (read_only or self._note_path.exists())
                 if not is_new and not self._path.exists():
-                    raise LedgerError(f"{self._path}: expected a ledger, got no such file")
+                    raise LedgerError(f"{self._path}: this ledger does not exist")
                 target = f"{self._path.as_uri()}?mode={'ro' if read_only else 'rw'}"
                 if not read_only:
                     folder.mkdir(parents=True, exist_ok=True)
                     folder.chmod(0o700)
                     stack.enter_context(self._locked())
-                    # SQLite would give it the umask's mode; WAL files copy the mode of the file.
+                    # SQLite would use the mode of the umask; WAL files copy the mode of this file.
                     os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                     self._path.chmod(0o600)
             self._connection = sqlite3.connect(
@@ -333,7 +335,7 @@ class LedgerFile(contextlib.ExitStack):
                 raise
 
     def _check_tables(self, *, is_new: bool) -> None:
-        """Creates the tables of a new ledger; checks those of an earlier one and every page."""
+        """Creates the tables of a new ledger; checks the tables and pages of an existing one."""
         database = self._connection
         database.execute("PRAGMA trusted_schema = OFF")
         if not self._read_only:
@@ -346,35 +348,35 @@ class LedgerFile(contextlib.ExitStack):
             )
         elif version != VERSION:
             raise LedgerError(
-                f"{self._path}: expected a ledger of layout {VERSION}, got {version}; use the "
-                f"version of pate_tf that wrote it, or begin in another folder"
+                f"{self._path}: this ledger has format {version}, this version of pate_tf reads "
+                f"format {VERSION}; use the version that wrote it, or start in a new folder"
             )
         with contextlib.closing(sqlite3.connect(":memory:")) as pattern:
             pattern.executescript(TABLES)
             expected = pattern.execute(SCHEMA_QUERY).fetchall()
         if database.execute(SCHEMA_QUERY).fetchall() != expected:
-            raise LedgerError(f"{self._path}: expected the tables of a ledger, got others")
+            raise LedgerError(f"{self._path}: this database does not have the tables of a ledger")
         if database.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
             raise LedgerError(f"{self._path}: the file is damaged")
 
     def _record(self, row: LedgerRow) -> None:
-        """Takes up a row that is durable, in order."""
+        """Updates this object with one durable row; called for each row in order."""
         self._sequences[row.digest] = row.sequence
 
     def history(self) -> tuple[LedgerRow, ...]:
-        """Returns all rows that count in the order they were written."""
+        """Returns all rows up to `head`, in the order in which they were written."""
         with self._reporting():
             return tuple(self._rows_after(Head(), last=self.head.sequence))
 
     def holds(self, head: Head) -> bool:
-        """Whether this ledger contains the row that a statement quoted."""
+        """Returns whether this ledger contains the row that a statement quotes."""
         return self._sequences.get(head.digest) == head.sequence
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keeps every other process, thread and object out; a process that dies frees it."""
+        """Locks out all other processes, threads and objects; the death of a process unlocks."""
         if self._read_only:
-            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
+            raise LedgerError(f"{self._path}: this ledger was opened for reading only")
         with self._threads, contextlib.ExitStack() as stack:
             if self.folder is not None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -386,7 +388,7 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is appended inside, a row or more, becomes durable together, or not at all.
+        """Makes all rows that are appended inside durable together, or none of them.
 
         Call it inside `exclusive`.
         """
@@ -402,16 +404,18 @@ class LedgerFile(contextlib.ExitStack):
         fault_point(f"{kind}_noted")
 
     def write(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
-        """Makes one row durable, and returns it; call it inside `exclusive`."""
+        """Appends one durable row and returns it; call it inside `exclusive`."""
         with self.transaction():
             return self.append(kind, details)
 
     def append(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
-        """Appends a row; call it inside `transaction`, after which it counts.
+        """Appends a row, which takes effect when the transaction ends.
+
+        Call it inside `transaction`.
 
         Args:
-            kind: of the row.
-            details: what the kind records, JSON values.
+            kind: kind of the row.
+            details: JSON values; see `LedgerRow`.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         text = canonical_json(dict(details))
@@ -428,18 +432,19 @@ class LedgerFile(contextlib.ExitStack):
         labels: Sequence[int | None],
         noisy_counts: IntArray | None = None,
     ) -> None:
-        """Stores the answers that `debit` charged durably; call it inside `exclusive`.
+        """Durably stores the answers that `debit` charged; call it inside `exclusive`.
 
         Args:
-            debit: sequence of the row that charged them.
+            debit: sequence of the row that charged the answers.
             queries: digests of the queries, in the order of `labels`.
-            labels: the noisy labels; None where one was withheld.
-            noisy_counts: what is released with the labels, int64 `[num_queries, num_classes]` in
-                units of 1 / LATTICE votes, or None; rows of withheld labels are not stored.
+            labels: the noisy labels; None for a withheld label.
+            noisy_counts: the noisy counts released with the labels, int64
+                `[num_queries, num_classes]` in units of 1 / LATTICE votes, or None. Rows of
+                withheld labels are not stored.
 
         Raises:
-            LedgerError: if a query was answered before, or they can't be made durable; then no
-                label may be released.
+            LedgerError: if a query already has an answer, or the answers can't be made durable. In
+                both cases no label may be released.
         """
         released: list[bytes | None] = [None] * len(queries)
         if noisy_counts is not None:
@@ -462,11 +467,11 @@ class LedgerFile(contextlib.ExitStack):
             self.append("answers", details)
 
     def stored_answers(self, queries: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-        """Returns the answers that exist already, by query digest."""
+        """Returns the stored answers to those queries that have one, by query digest."""
         answers = {}
         with self._reporting():
-            for start in range(0, len(queries), QUERIES_AT_ONCE):
-                block = queries[start : start + QUERIES_AT_ONCE]
+            for start in range(0, len(queries), QUERIES_PER_SELECT):
+                block = queries[start : start + QUERIES_PER_SELECT]
                 for query, label, debit, counts in self._connection.execute(
                     f"SELECT query, label, debit, noisy_counts FROM answers "
                     f"WHERE query IN ({', '.join('?' * len(block))})",
@@ -478,16 +483,16 @@ class LedgerFile(contextlib.ExitStack):
         return answers
 
     def catch_up(self, *, is_own: bool = False) -> list[LedgerRow]:
-        """Verifies the rows that were written since the last call, records and returns them.
+        """Verifies, records and returns the rows that were written since the last call.
 
         Args:
-            is_own: whether this object wrote them just now, and has not noted them yet.
+            is_own: whether this object has just written them and has not noted them yet.
 
         Raises:
             LedgerError: if a row or answer was changed, or rows are missing.
         """
         with self._reporting():
-            self._connection.execute("BEGIN")  # what is read is of one moment
+            self._connection.execute("BEGIN")  # all reads see the same state
             with self._connection:
                 noted = self._noted if is_own else self._read_note()
                 rows = list(self._rows_after(self.head, noted=noted))
@@ -496,13 +501,13 @@ class LedgerFile(contextlib.ExitStack):
             is_unnoted = noted is None and self.folder is not None and not is_own
             if is_unnoted and head.sequence > 1:
                 raise LedgerError(
-                    f"{self._refused} expected {self.name}.head.json in its folder, there is none"
+                    f"{self._refused} {self.name}.head.json is missing from its folder"
                 )
-            # A process may die between committing a row and noting it, so there may be more rows.
+            # A process may die between committing a row and noting it, so more rows are fine.
             if noted is not None and noted.sequence > head.sequence:
                 raise LedgerError(
-                    f"{self._refused} expected at least {noted.sequence} rows as noted in "
-                    f"{self.name}.head.json, got {head.sequence}: rows were removed"
+                    f"{self._refused} rows were removed: {self.name}.head.json notes "
+                    f"{noted.sequence} rows, but only {head.sequence} are left"
                 )
         self.head = head
         self._num_answers = num_answers
@@ -514,7 +519,7 @@ class LedgerFile(contextlib.ExitStack):
     def _rows_after(
         self, head: Head, *, noted: Head | None = None, last: int | None = None
     ) -> Iterator[LedgerRow]:
-        """Yields rows after one, each verified; up to the sequence `last`, or all."""
+        """Verifies and yields the rows after `head`, up to the sequence `last` if it is given."""
         stored = self._connection.execute(
             "SELECT * FROM rows WHERE sequence > ? AND sequence <= coalesce(?, sequence) "
             "ORDER BY sequence",
@@ -524,17 +529,18 @@ class LedgerFile(contextlib.ExitStack):
             row = chained(head.digest, sequence, moment, kind, text)
             if sequence != head.sequence + 1 or row.digest != digest.hex():
                 raise LedgerError(
-                    f"{self._refused} row {sequence} was changed, or one before it is missing"
+                    f"{self._refused} row {sequence} was changed, or an earlier row is missing"
                 )
             head = Head(sequence=sequence, digest=row.digest)
             if noted is not None and noted.sequence == sequence and noted != head:
                 raise LedgerError(
-                    f"{self._refused} row {sequence} is not the one noted in {self.name}.head.json"
+                    f"{self._refused} row {sequence} differs from the row noted in "
+                    f"{self.name}.head.json"
                 )
             yield row
 
     def _check_answers(self, rows: Sequence[LedgerRow]) -> int:
-        """Checks the answers of new rows, and that there are no others; returns how many in all."""
+        """Checks that the table has exactly the recorded answers; returns how many it has."""
         number = self._num_answers
         for row in rows:
             if row.kind == "answers":
@@ -556,21 +562,19 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Turns what SQLite and the system raise into a LedgerError of one line."""
+        """Turns errors of SQLite and the operating system into a LedgerError of one line."""
         with self._threads:
             try:
                 yield
             except sqlite3.IntegrityError as error:
-                raise LedgerError(
-                    f"{self._path}: expected one answer for a query, got two"
-                ) from error
+                raise LedgerError(f"{self._path}: a query would get a second answer") from error
             except (sqlite3.Error, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-                # SQLite quotes damaged text in its messages, which then fail to decode.
+                # SQLite quotes damaged text in its messages, and the messages fail to decode.
                 reason = " ".join(str(error).split())
                 raise LedgerError(f"{self._path}: the ledger can't be used: {reason}") from error
 
     def _read_note(self) -> Head | None:
-        """Returns the last row as it was noted; None if none was."""
+        """Returns the last row according to the note; None if there is no note."""
         if self._note_path is None or not self._note_path.exists():
             return None
         try:
@@ -578,11 +582,11 @@ class LedgerFile(contextlib.ExitStack):
             return Head(sequence=int(fields["sequence"]), digest=str(fields["digest"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LedgerError(
-                f"{self._note_path}: expected the last row's sequence and digest"
+                f"{self._note_path} must contain the sequence and digest of the last row"
             ) from error
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
-        """Notes the last row outside of the database, so that losing it is noticed."""
+        """Notes the last row outside the database, so that a lost row is detected."""
         if self._note_path is not None and self._noted != self.head:
             with self._reporting(), artifacts.atomic_file(self._note_path, private=True) as file:
                 file.write(json.dumps(dataclasses.asdict(self.head)).encode())

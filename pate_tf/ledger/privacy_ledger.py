@@ -1,4 +1,4 @@
-"""The ledger of one ensemble: what it released, what that cost, and what may still be spent."""
+"""The ledger of one ensemble: its releases, their privacy cost, and the remaining budget."""
 
 import contextlib
 import dataclasses
@@ -34,15 +34,15 @@ from pate_tf.ledger.ledger_file import (
 )
 from pate_tf.ledger.rollback_guard import Identity
 
-LARGEST_DELTA = 0.5
-MOST_CHARGES = 2**40  # of which without a budget a ledger takes any number
+MAX_DELTA = 0.5
+MAX_CHARGES = 2**40  # a charge that fits more often than this has no limit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spending(QueryCounts, EpsilonDelta):
-    """What all debits of one or several ledgers cost together, releases included.
+    """The total privacy cost of all debits of one or several ledgers, including releases.
 
-    Epsilon is data-independent: in both directions, and in the worst case over all data.
+    Epsilon is data-independent: it is the worst case over all data sets, in both directions.
 
     >>> import pate_tf
     >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
@@ -50,41 +50,41 @@ class Spending(QueryCounts, EpsilonDelta):
     True
 
     Attributes:
-        num_queries: queries charged, whether or not they were answered; feature sums ask none.
+        num_queries: number of charged queries, answered or not; feature sums have no queries.
     """
 
 
 class Ledger(Store):
-    """The budget of one ensemble, kept on disk across runs, processes and crashes.
+    """The privacy budget of one ensemble, stored on disk across runs, processes and crashes.
 
-    Costs are data-independent: they hold for every data set, in both directions, for replacing one
-    training record, or adding or removing one owner's. They add up moment by moment, so charges can
-    be mixed; where all debits name one, its own composition theorem is used if that gives less.
+    Costs are data-independent: they hold for every data set, in both directions, for replace-one
+    records or add-or-remove-one owner. Moments of different charges add up, so charges can be
+    mixed. If all debits are of the same charge, its own composition theorem is used where it gives
+    a lower cost.
 
-    Guarantees. A debit is durable before the noise is drawn that it charges for, so what was
-    released never exceeds what was spent. Nothing is ever deleted or changed.
-    A query is answered once by each mechanism. The sum of all debits never exceeds the budget,
-    whichever processes write at once; only what was released before it was recorded can exceed it.
-    What other ledgers of the same source were charged is what `source_spending` returns; it counts
-    against no budget but their own.
+    Guarantees. A debit is durable before its noise is drawn, so releases never cost more than the
+    ledger has recorded. Rows are never deleted or changed. Each mechanism answers a query only
+    once. The sum of all debits never exceeds the budget, even if several processes write at the
+    same time. The only exception are releases that happened before they were recorded.
+    Other ledgers of the same source have their own budgets; `source_spending` returns the total.
 
-    Attributes are for reading; `Store` has more.
+    All attributes are read-only; `Store` has more.
 
-    Assumptions. Those of `Store`. Mechanisms and numbers of queries are chosen without looking at
-    earlier noisy answers. If answers choose them, the budget holds all the same where all debits
-    name one mechanism, else at a larger delta; what was spent at a time that answers chose does not
-    (docs/proofs/theory.md, Proposition S4).
+    Assumptions. The assumptions of `Store` hold. Mechanisms and numbers of queries are chosen
+    without looking at earlier noisy answers. If they depend on answers, the budget still holds: at
+    the same delta if all debits are of one mechanism, else at a larger delta. The cost spent up to
+    a time that depends on answers does not hold (docs/proofs/theory.md, Proposition S4).
 
     Attributes:
         ensemble_digest: digest of the ensemble that this ledger was opened for.
-        num_queries: how many queries were charged, answered or not.
-        num_answered: how many queries have a label as their answer.
-        is_secure: False forever once a single debit or release used predictable noise.
-        planned_release: how the data-dependent cost will be released, if ever.
-        plan_is_late: whether that was fixed when there may have been votes already.
+        num_queries: number of charged queries, answered or not.
+        num_answered: number of queries that were answered with a label.
+        is_secure: whether all debits and releases used unpredictable noise.
+        planned_release: how the data-dependent cost will be released, if it ever is.
+        plan_is_late: whether `planned_release` was fixed at a time when votes may have existed.
     """
 
-    folder: pathlib.Path  # never in memory
+    folder: pathlib.Path  # unlike other stores, this one is never in memory
     ensemble_digest = ""
     num_queries = 0
     num_answered = 0
@@ -109,40 +109,42 @@ class Ledger(Store):
     ) -> "Ledger":
         """Opens the ledger of `folder` for labeling; the first call creates it.
 
-        The registry of this user notes it (`pate_tf.ledger.rollback_guard`). Where that can't be
-        kept, a `LedgerWarning` says so; another tells what all ledgers of the source have spent.
+        The ledger is entered in this user's registry (`pate_tf.ledger.rollback_guard`). If the
+        registry can't be used, there is a `LedgerWarning`. Another warning reports the total cost
+        of all ledgers of the source.
 
         Args:
             folder: the sensitive folder of the ensemble; gets mode 0700.
             ensemble_digest: digest of the ensemble; fixed by the first call.
-            delta: the delta that the budget holds at; fixed by the first call.
-            epsilon_budget: the most that all labels may cost together; fixed by the first call that
-                gives one. Default: no budget; everything is still recorded.
-            source: the named data source that it is charged to; fixed by the first call. Default:
+            delta: the delta of the budget; fixed by the first call.
+            epsilon_budget: the maximum epsilon of all labels together; fixed by the first call that
+                passes one. Default: no budget; everything is still recorded.
+            source: the named data source that the ledger charges; fixed by the first call. Default:
                 the run folder itself.
-            identity: of what has one ledger alone, wherever it lies, such as a run that random
-                bytes name. Default: none.
-            unit: what its charges protect, "record" (default), "owner" or "participant"; None for
-                a ledger that was opened before. Costs of other units don't add up to one.
-            student_runs: run folders that the ensemble's students may have gone to, whose
-                statements quote its ledger. The ledger's own run is always looked at.
-            acknowledge_reset: whether to go on although an earlier ledger of this folder, or later
-                rows of this one, are gone. A row tells so forever, and so does every later
-                statement. What is known of what was spent is charged again.
-            planned_release: how the data-dependent cost will be released, if ever; fixed by the
-                first call, before there are votes. Default: what was fixed, at first
-                `PlannedRelease()`.
+            identity: identity of a subject that may have only one ledger, in any folder, such as a
+                run that is named by random bytes. Default: no such restriction.
+            unit: the unit that the charges protect, "record" (default), "owner" or "participant";
+                None for a ledger that already exists. Costs of different units don't add up.
+            student_runs: run folders that may contain students of the ensemble, whose statements
+                quote this ledger. The ledger's own run folder is always checked.
+            acknowledge_reset: whether to continue although an earlier ledger of this folder, or
+                later rows of this ledger, are missing. A permanent row and every later statement
+                report this. The known costs of the missing rows are charged again.
+            planned_release: how the data-dependent cost will be released, if it ever is; fixed by
+                the first call, before there are votes. Default: the earlier value, or
+                `PlannedRelease()` for a new ledger.
 
         Raises:
             ValueError: if delta is outside [0, 1), or the budget is not positive and finite.
             BudgetMismatch: if budget, delta or planned release were fixed to other values.
-            LedgerError: if the ledger is damaged, was changed, can't be used, is new where votes, a
-                statement or the registry tell of an earlier one, or lacks rows that were seen.
+            LedgerError: if the ledger is damaged, was changed or can't be used; if it is new,
+                although votes, a statement or the registry show that there was an earlier ledger;
+                or if rows are missing that were seen before.
         """
         if not 0.0 <= delta < 1.0:
-            raise ValueError(f"delta: expected in [0, 1), got {delta!r}")
+            raise ValueError(f"delta must be in [0, 1), got {delta!r}")
         if epsilon_budget is not None and not 0.0 < epsilon_budget < math.inf:
-            raise ValueError(f"epsilon_budget: expected above 0 and finite, got {epsilon_budget!r}")
+            raise ValueError(f"epsilon_budget must be positive and finite, got {epsilon_budget!r}")
         ledger = cls(
             folder, source=source, identity=identity, unit=unit, acknowledge_reset=acknowledge_reset
         )
@@ -158,16 +160,17 @@ class Ledger(Store):
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
                 raise LedgerError(
-                    f"{folder}: expected the ensemble that this ledger was opened for, got another "
-                    f"ensemble"
+                    f"{folder}: this ledger belongs to a different ensemble; use the folder of "
+                    f"these teachers, or a new folder"
                 )
             if delta != ledger.delta or (
                 ledger.epsilon_budget is not None
                 and epsilon_budget not in (None, ledger.epsilon_budget)
             ):
                 raise BudgetMismatch(
-                    f"{folder}: expected epsilon_budget {ledger.epsilon_budget} and delta "
-                    f"{ledger.delta}, fixed at first use, got {epsilon_budget} and {delta}"
+                    f"{folder}: the budget was fixed at first use as epsilon "
+                    f"{ledger.epsilon_budget} at delta {ledger.delta}; it can't become epsilon "
+                    f"{epsilon_budget} at delta {delta}"
                 )
             if planned_release is not None:
                 ledger.check_plan(planned_release)
@@ -184,16 +187,16 @@ class Ledger(Store):
 
     @classmethod
     def read(cls, folder: pathlib.Path) -> "Ledger":
-        """Opens an existing ledger to look at it; nothing can be written through it.
+        """Opens an existing ledger for reading only.
 
         Raises:
-            LedgerError: if there is none, it is damaged, was changed, or can't be read.
+            LedgerError: if the ledger does not exist, is damaged, was changed, or can't be read.
         """
         ledger = cls(folder, read_only=True)
         try:
             ledger.catch_up()
             if ledger.opened is None:
-                raise LedgerError(f"{folder}: expected an opened ledger, got an empty one")
+                raise LedgerError(f"{folder}: this ledger is empty")
         except BaseException:
             ledger.close()
             raise
@@ -210,16 +213,19 @@ class Ledger(Store):
         elif row.kind == "opened":
             if "ensemble_digest" not in details:
                 raise LedgerError(
-                    f"{self.folder}: expected the ledger of an ensemble, got another's; a silo's "
-                    "is read by pate silo status, and verified with `statement`"
+                    f"{self.folder}: this is not the ledger of an ensemble; if it belongs to a "
+                    "silo, read it with pate silo status, and verify it with `statement`"
                 )
             self.ensemble_digest = details["ensemble_digest"]
             self.planned_release = PlannedRelease(**details["planned_release"])
-            # Who lost a ledger may have seen its votes.
+            # Whoever lost an earlier ledger may have seen its votes.
             self.plan_is_late = details["acknowledged"]
 
     def spent(self, delta: float | None = None) -> Spending:
-        """Returns what all debits cost, at a delta or the ledger's own; see `compose`.
+        """Returns the total cost of all debits; see `compose`.
+
+        Args:
+            delta: the delta of the cost. Default: the ledger's delta.
 
         Raises:
             ValueError: if delta is outside (0, 1).
@@ -227,29 +233,30 @@ class Ledger(Store):
         return compose([self], delta=self.delta if delta is None else delta)
 
     def remaining(self) -> float | None:
-        """Returns the budget less what was spent, at least 0; None if there is no budget.
+        """Returns the budget minus the spent epsilon, at least 0; None if there is no budget.
 
-        Costs don't add up as epsilons: `affordable` says what still fits.
+        Epsilons of different charges don't simply add up. Use `affordable` to find out how many
+        more queries fit.
         """
         if self.epsilon_budget is None:
             return None
         return max(0.0, self.epsilon_budget - self.spent().epsilon)
 
     def affordable(self, charge: Charge) -> int | None:
-        """Returns how many more of `charge` fit, queries of a mechanism for one; None: no limit."""
+        """Returns how many more times `charge` fits into the budget; None if there is no limit."""
         exceeds = 1
         while self._fits(charge, exceeds):
             exceeds *= 2
-            if self.epsilon_budget is None and exceeds > MOST_CHARGES:
+            if self.epsilon_budget is None and exceeds > MAX_CHARGES:
                 return None
         return least(lambda number: not self._fits(charge, number), exceeds // 2, exceeds) - 1
 
     def check_affordable(self, charge: Charge, number: int) -> None:
-        """Checks that `number` more of `charge` fit in the worst case.
+        """Checks that `charge` fits into the budget `number` more times, in the worst case.
 
         Raises:
-            BudgetExceeded: if they don't; the message says how many would.
-            LedgerError: if the charge has no finite guarantee.
+            BudgetExceeded: if it doesn't; the message contains the number that fits.
+            LedgerError: if the charge has no finite cost.
         """
         if self._fits(charge, number):
             return
@@ -258,22 +265,22 @@ class Ledger(Store):
         charges = self.charges + Counter({charge: number})
         epsilon, _ = composition.moments_epsilon(charges, self.delta)
         spent, _ = composition.smallest_epsilon(self.charges, self.delta)
-        too_much = f"would make it epsilon {epsilon:.4g}"
-        if math.isinf(epsilon):  # charges with a delta of their own leave none to others
-            too_much = f"would use up delta {self.delta:g}; give the mechanism a smaller one"
+        too_much = f"would raise epsilon to {epsilon:.4g}"
+        if math.isinf(epsilon):  # the charges' own deltas exceed the delta of the ledger
+            too_much = f"would use up delta {self.delta:g}; give the mechanism a smaller delta"
         raise BudgetExceeded(
-            f"epsilon_budget: expected at most {affordable} new {charge.counted[1]} of "
-            f"{charge.summary()}, got {number}, which {too_much}: epsilon {spent:.4g} of "
-            f"{self.epsilon_budget} at delta {self.delta} is spent",
+            f"`epsilon_budget` allows at most {affordable} more {charge.counted[1]} of "
+            f"{charge.summary()}; {number} {too_much} (spent so far: epsilon {spent:.4g} of "
+            f"{self.epsilon_budget} at delta {self.delta})",
             num_affordable=affordable,
         )
 
     def _check_finite(self, charge: Charge) -> None:
-        """Raises LedgerError unless one of `charge` has a finite cost."""
+        """Raises LedgerError if `charge` has no finite cost."""
         if math.isinf(composition.moments_epsilon({charge: 1}, self.delta)[0]):
             raise LedgerError(
-                f"expected a finite guarantee at delta {self.delta}, got none for "
-                f"{charge.several(1)}: nothing private may be released through it"
+                f"{charge.several(1)} has no finite epsilon at delta {self.delta}, so it can't "
+                f"release anything private"
             )
 
     def _fits(self, charge: Charge, number: int) -> bool:
@@ -282,34 +289,34 @@ class Ledger(Store):
             return composition.fits(charges, self.delta, self.epsilon_budget)
         return not math.isinf(composition.moments_epsilon(charges, self.delta)[0])
 
-    def recognise(self, content: Mapping[str, Any]) -> str:
-        """Returns a digest of JSON values that can't be made without this ledger's secret salt."""
+    def mac(self, content: Mapping[str, Any]) -> str:
+        """Returns a message authentication code of JSON values, keyed by the ledger's salt."""
         return hmac.digest(self._salt, canonical_json(dict(content)).encode(), "sha256").hex()
 
     def stored_release(self) -> Mapping[str, Any] | None:
-        """Returns what `store_release` stored last; None if there was no draw."""
+        """Returns what `store_release` stored last; None if it has not stored anything."""
         kept = [row.details["kept"] for row in self.history() if row.kind == "released"]
         return kept[-1] if kept else None
 
     def raise_budget(self, *, epsilon_budget: float, delta: float) -> LedgerRow:
-        """Replaces budget and delta, which weakens privacy; a row reports it forever.
+        """Replaces budget and delta, which weakens privacy; a permanent row reports it.
 
         Args:
             epsilon_budget: the new budget for everything that this ensemble ever answers.
-            delta: the delta that it holds at.
+            delta: the delta of the new budget.
 
         Raises:
-            ValueError: if a number is out of range, or more was spent already.
+            ValueError: if a number is out of range, or more than the new budget was already spent.
             LedgerError: if the row can't be written.
         """
         if not (0.0 <= delta < 1.0 and 0.0 < epsilon_budget < math.inf):
-            raise ValueError(f"epsilon_budget: expected above 0 and finite, got {epsilon_budget}")
+            raise ValueError("epsilon_budget must be positive and finite, and `delta` in [0, 1)")
         with self.exclusive():
             spent, _ = composition.smallest_epsilon(self.charges, delta)
             if spent > epsilon_budget:
                 raise ValueError(
-                    f"epsilon_budget: expected at least what this ensemble has spent, epsilon "
-                    f"{rounded_up(spent)} at delta {delta:g}, got {epsilon_budget:g}"
+                    f"epsilon_budget must be at least {rounded_up(spent)}, the epsilon that this "
+                    f"ensemble has already spent at delta {delta:g}, got {epsilon_budget:g}"
                 )
             return self.replace_budget(epsilon_budget, delta)
 
@@ -321,29 +328,29 @@ class Ledger(Store):
         secure_noise: bool,
         was_released: bool = False,
     ) -> int:
-        """Charges in the worst case, durably; call it inside `exclusive`.
+        """Durably charges the worst-case cost; call it inside `exclusive`.
 
         Args:
-            charge: the mechanism that will answer, or the plan of what will be released.
-            queries: digests of the queries to be answered, distinct and not answered yet. What they
-                cost is `charge.number_charged` of their number.
-            secure_noise: whether the noise is unpredictable; if not, the ledger is marked for good.
-            was_released: whether it was released already. It costs what it costs, so it is charged
-                above the budget too: a refusal would only hide it.
+            charge: the mechanism that will answer, or the planned release.
+            queries: digests of the queries to be answered, distinct and not answered yet. The
+                number charged is `charge.number_charged(len(queries))`.
+            secure_noise: whether the noise is unpredictable; if not, the ledger is marked forever.
+            was_released: whether the release has already happened. It is then charged even above
+                the budget, because refusing the charge would only hide the cost.
 
         Returns:
             The sequence of the row. No noise may be drawn before this returns.
 
         Raises:
-            BudgetExceeded: if it doesn't fit; nothing is charged.
-            LedgerError: if the charge has no finite guarantee or could not be read back, or the row
-                can't be made durable; then it may have been charged.
+            BudgetExceeded: if the charge doesn't fit; nothing is charged.
+            LedgerError: if the charge has no finite cost or could not be read back, or if the row
+                can't be made durable. In the last case it may have been charged.
         """
         number = charge.number_charged(len(queries))
         try:
             check_recordable(charge)
         except ValueError as error:
-            raise LedgerError(f"expected a registered charge, got another: {error}") from error
+            raise LedgerError(f"this charge is not registered: {error}") from error
         if was_released:
             self._check_finite(charge)
         else:
@@ -364,20 +371,20 @@ class Ledger(Store):
     def debited(
         self, charge: Charge, queries: Sequence[bytes], *, secure_noise: bool
     ) -> Iterator[int]:
-        """Charges queries, or takes up their open debit; gives its row. Call it in `exclusive`.
+        """Charges queries, or reuses their open debit; yields its row. Call it in `exclusive`.
 
-        Draw and store the answers inside. Nothing that was drawn may leave before it is stored. If
-        the process is killed or interrupted inside, the debit stays open, and the next call takes
-        it up: whether a process is killed does not depend on what it drew
-        (docs/proofs/theory.md, Proposition S6). An error closes the debit, because it may depend
-        on what was drawn: longer answers may not fit on a full disk.
+        Draw and store the answers inside. Answers may not be used in any way before they are
+        stored. If the process is killed or interrupted inside, the debit stays open, and the next
+        call reuses it. This is safe because the noise does not influence whether a process is
+        killed (docs/proofs/theory.md, Proposition S6). An error closes the debit, because the noise
+        may have caused the error: for example, longer answers may not fit on a full disk.
 
         Args:
-            charge: as of `debit`.
-            queries: all that the debit charges, in its order.
-            secure_noise: as of `debit`.
+            charge: see `debit`.
+            queries: digests of all queries of the debit, in order.
+            secure_noise: see `debit`.
 
-        Raises as `debit`.
+        Raises the same errors as `debit`.
         """
         mark = self._mark_of(queries)
         debit = self.open_debit(queries, secure_noise=secure_noise)
@@ -395,22 +402,23 @@ class Ledger(Store):
         mark.unlink(missing_ok=True)
 
     def _mark_of(self, queries: Sequence[bytes]) -> pathlib.Path:
-        """Returns the file that marks the debit of queries as open.
+        """Returns the path of the file that marks the debit of these queries as open.
 
-        It contains the last row before the debit: an earlier debit of the queries is closed.
+        The file contains the sequence of the last row before the debit, because any earlier debit
+        of the same queries is closed.
         """
         return self.folder / f"open-{hashlib.sha256(b''.join(queries)).hexdigest()[:32]}"
 
     def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
-        """Returns the row of a debit that `debited` would take up; None if there is none.
+        """Returns the row of the debit that `debited` would reuse; None if it would charge anew.
 
-        A debit of unpredictable noise is not taken up with predictable noise. A debit from before a
-        reset was acknowledged is not taken up either: another copy of the ledger may have released
-        its answers.
+        A debit for unpredictable noise is not reused with predictable noise. A debit from before an
+        acknowledged reset is not reused either, because another copy of the ledger may have
+        released its answers.
 
         Args:
-            queries: all that the debit charged, in its order.
-            secure_noise: as of `debit`.
+            queries: digests of all queries of the debit, in order.
+            secure_noise: see `debit`.
         """
         try:
             before = int(self._mark_of(queries).read_text())
@@ -432,48 +440,48 @@ class Ledger(Store):
         return debit
 
     def check_plan(self, planned: PlannedRelease) -> None:
-        """Checks that the data-dependent cost is released as was fixed at first.
+        """Checks that `planned` equals the release that was fixed when the ledger was opened.
 
         Raises:
-            BudgetMismatch: if something else was fixed.
+            BudgetMismatch: if they differ.
         """
         wanted = vars(planned)
         fixed = vars(self.planned_release)
         differing = [name for name in fixed if wanted[name] != fixed[name]]
         if differing:
             raise BudgetMismatch(
-                f"{self.folder}: expected {' and '.join(differing)} of the release as fixed when "
-                f"the ledger was opened, before there were votes, "
-                f"{[fixed[name] for name in differing]}, got "
+                f"{self.folder}: {' and '.join(differing)} of the release were fixed before there "
+                f"were votes, as {[fixed[name] for name in differing]}, and can't be changed to "
                 f"{[wanted[name] for name in differing]}"
             )
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
-        """Stores what was drawn, so that it is never drawn again; call it inside `exclusive`.
+        """Stores a draw, so that it is never drawn again; call it inside `exclusive`.
 
         Args:
-            debit: sequence of the row that charged it.
+            debit: sequence of the row that charged the draw.
             kept: JSON values: the draw, and what it was drawn for.
 
         Raises:
-            LedgerError: if it can't be made durable; then nothing of it may be published.
+            LedgerError: if the draw can't be made durable. It may not be published then.
         """
         self.write("released", {"debit": debit, "kept": kept})
 
 
-# What several ledgers cost together; one is the simplest case.
+# The total cost of one or several ledgers.
 
 
 def compose(ledgers: Sequence[Store], *, delta: float) -> Spending:
-    """Returns what several ledgers cost together, for ensembles trained on the same records.
+    """Returns the total cost of several ledgers, whose ensembles were trained on the same records.
 
-    Everything charged counts, whether or not its labels were ever released. Of copies of one ledger
-    that went on apart, every branch counts, and what they have in common once: rows are the same
-    if their digests are, which depend on all rows before.
+    All charges count, whether or not their labels were ever released. If copies of one ledger were
+    continued separately, the rows of all branches count, and the rows that they have in common
+    count once. Rows are identical if their digests are, because a digest depends on all earlier
+    rows.
 
     Args:
         ledgers: the ledgers.
-        delta: the one delta that the sum holds at.
+        delta: the delta of the total.
 
     Raises:
         ValueError: if delta is outside (0, 1).
@@ -499,30 +507,31 @@ def compose(ledgers: Sequence[Store], *, delta: float) -> Spending:
 
 
 def distinct_rows(ledgers: Sequence[Store]) -> list[LedgerRow]:
-    """Returns the rows of several ledgers, those that they share once; see `compose`."""
+    """Returns the rows of several ledgers without duplicates; see `compose`."""
     rows = {first_debit(row): row for ledger in ledgers for row in ledger.history()}
     return list(rows.values())
 
 
 def source_facts(ledger: Store) -> dict[str, Any]:
-    """Returns what a statement says of resets, and of all ledgers of the same source.
+    """Returns the fields of a statement about resets and about all ledgers of the same source.
 
-    By name: `ledger_was_reset`; `source_name`, None where the run folder is its own source;
-    `epsilon_source` and `delta_source` of everything charged to the source, None where that is not
-    known; `num_ledgers` of it, None without a registry; `num_other_units`.
+    These are `ledger_was_reset`; `source_name`, None if the run folder is its own source;
+    `epsilon_source` and `delta_source`, the total cost of the source, None if it is unknown;
+    `num_ledgers` of the source, None without a registry; and `num_other_units`, the number of its
+    ledgers that protect a different unit.
     """
     spending = ledger.source_spending()
     epsilon = delta = None
     if spending is not None and not (spending.num_unknown or spending.num_other_units):
         delta = ledger.delta
         epsilon = spending.epsilon(delta)
-        if not math.isfinite(epsilon):  # others spent more delta than this one has
+        if not math.isfinite(epsilon):  # other ledgers have spent more delta than this one allows
             spent = sum(
                 number * Fraction(charge.approximate[1])
                 for charge, number in spending.charges.items()
                 if charge.approximate is not None
             )
-            delta = min((delta or DEFAULT_DELTA) + float(spent), LARGEST_DELTA)
+            delta = min((delta or DEFAULT_DELTA) + float(spent), MAX_DELTA)
             epsilon = spending.epsilon(delta)
     return {
         "ledger_was_reset": ledger.was_reset,

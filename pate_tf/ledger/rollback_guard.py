@@ -1,22 +1,22 @@
-"""What is known of a store beyond its own rows: whether it goes on where it was seen last.
+"""Detects whether a store was rolled back, copied or deleted, and adds up the cost of a source.
 
-A ledger alone can't tell that its folder was copied, put back from a copy, or deleted, nor what
-other ledgers are charged for the same private data. The registry can, for what it has seen: it
-notes every row of every store that is opened to be written, every folder that it was seen in, and
-the named source that its releases are charged to. Statements and votes in the folders around a
-store tell of it, too.
+A ledger cannot detect from its own rows that its folder was copied, restored from a copy, or
+deleted, and it does not know about other ledgers for the same private data. The registry can. It
+notes every row of every store that is opened for writing, every folder in which a store was seen,
+and the named source that its releases charge. Statements and votes in the folders around a store
+are further evidence of an earlier store.
 
-A store that lacks a row it should hold is refused, unless its user acknowledges that. Then a row
-"acknowledged" says forever what was missing, and what missing rows charged is charged here, too,
-as released before.
+A store with missing rows is refused, unless its user acknowledges that rows are missing. A
+permanent "acknowledged" row then lists the missing rows, and their charges are charged again as
+past releases.
 
-Nothing is charged or released by comparing private records: which ledgers add up follows from the
-names of their sources, which a data holder gives (`pate_tf.core.source`). Equal records under two
-names are noted for the data holder alone.
+Charges and releases never depend on a comparison of private records. Data holders name their
+sources (`pate_tf.core.source`), and ledgers with the same source name add up. If the same records
+were used under two names, only the data holder is told.
 
-The registry lies in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else
-`~/.local/state/pate_tf`, with mode 0700 and its file 0600. What it can't see: other machines, other
-users, and runs while it was missing.
+The registry is in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else `~/.local/state/pate_tf`.
+The folder has mode 0700, the file 0600. The registry does not cover other machines, other users,
+and runs at times when it was missing.
 """
 
 import dataclasses
@@ -45,16 +45,17 @@ STATE_VARIABLE: Final = "PATE_TF_STATE"
 REGISTRY: Final = "ledgers.sqlite3"
 VERSION: Final = 2
 WAIT_SECONDS: Final = 60.0
-ACKNOWLEDGE = "`acknowledge_reset` continues without it, on record forever"
+ACKNOWLEDGE = "or pass `acknowledge_reset` to continue without it, which is recorded permanently"
 SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
-SEEN: Final = (  # rows that the registry noted, with their places, ledgers and sources
+SEEN: Final = (  # rows that the registry has noted, in order, with their ledgers and sources
     "SELECT rows.rowid AS place, * FROM rows JOIN ledgers USING (ledger) WHERE "
 )
 
-Identity = tuple[str, str]  # of what has one store alone: "silo", "party" or "run", and its name
+# A subject that may have only one store: its kind ("silo", "party" or "run") and its name.
+Identity = tuple[str, str]
 
 TABLES: Final = """
 CREATE TABLE ledgers (
@@ -73,7 +74,7 @@ CREATE TABLE keys AS SELECT randomblob(32) AS key
 
 
 class LedgerWarning(UserWarning):
-    """Something about a ledger that its user should know, in one line."""
+    """A warning about a ledger for its user, in one line."""
 
 
 # Warns the user in one line.
@@ -82,13 +83,13 @@ warn: Callable[[str], None] = functools.partial(warnings.warn, category=LedgerWa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Missing:
-    """Rows that a store should hold and doesn't.
+    """Rows that are missing from a store.
 
     Attributes:
-        reason: one line: what is missing, and what to do.
-        digests: of the missing rows.
-        left_nothing: whether nothing lies here that they charged for, neither votes nor a
-            statement: a run was deleted as a whole, and the registry alone tells of it.
+        reason: what is missing and what to do, in one line.
+        digests: digests of the missing rows.
+        left_nothing: whether the folder contains neither votes nor a statement of the missing rows.
+            The whole run was then deleted, and only the registry knows about it.
     """
 
     reason: str
@@ -98,17 +99,17 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceSpending:
-    """What all ledgers of a named source were charged on this machine, for this user.
+    """The charges of all ledgers of a named source, for this user on this machine.
 
     Attributes:
-        charges: what was charged, and how often; a ledger that went on in several copies with every
-            branch, and what these have in common once.
-        num_ledgers: how many ledgers they are.
-        num_unknown: how many of them charged something that is unknown here, or drew noise from a
-            seed, which bounds nothing (this ledger's own such noise not counted).
-        num_other_units: how many protect something else than this one, or it is not known what. A
-            charge for a record says nothing of an owner's records, which can be many, and one for
-            an owner added or removed nothing of an owner whose record is replaced.
+        charges: the charges with their numbers. If copies of a ledger were continued separately,
+            the rows of all branches count, and the rows that they have in common count once.
+        num_ledgers: number of ledgers.
+        num_unknown: number of ledgers without a known cost: they have a charge that is not
+            registered here, or drew noise from a seed. Seeded noise of this ledger does not count.
+        num_other_units: number of ledgers whose unit is unknown or differs from the unit of this
+            ledger. Their costs can't be added: a charge per record does not bound the cost for an
+            owner with many records, and add-or-remove-one owner does not bound replace-one.
     """
 
     charges: Mapping[Charge, int]
@@ -117,28 +118,29 @@ class SourceSpending:
     num_other_units: int = 0
 
     def epsilon(self, delta: float) -> float:
-        """Returns what all of it cost at a delta; infinite where that is not known."""
+        """Returns the total epsilon at a delta; infinite if the cost is unknown."""
         if self.num_unknown or self.num_other_units:
             return math.inf
         return composition.smallest_epsilon(self.charges, delta)[0]
 
 
 class RollbackGuard:
-    """What the registry of this user and the folders around a store know of it.
+    """Checks a store against the user's registry and against the files around the store.
 
-    Without a registry it warns once and knows what lies around the store alone.
+    If the registry can't be used, it warns once and checks only the files.
 
     Args:
-        folder: the store's.
-        source: that it is charged to; None for one that is only read.
-        identity: of a party that has one store alone, wherever it lies: what another one of it
-            holds is missing here. None for a ledger, of which there may be several.
-        unit: what the store's charges protect, "record" or "owner"; None if that is not known. What
-            was noted first stays.
+        folder: the folder of the store.
+        source: the source that the store charges; None for a store that is only read.
+        identity: the subject of the store if a subject may have only one store, in any folder. Rows
+            that are in another store of the same subject count as missing here. None for a ledger,
+            of which there may be several.
+        unit: the unit that the store's charges protect, "record" or "owner"; None if it is unknown.
+            A unit that was noted earlier takes precedence.
 
     Attributes:
-        source: as above; that of the store once it is known.
-        registry: where the store's rows are noted; None if that can't be done.
+        source: as above; the source of the store once it is known.
+        registry: the database in which the store's rows are noted; None if it can't be used.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class RollbackGuard:
             state.mkdir(parents=True, exist_ok=True, mode=0o700)
             state.chmod(0o700)
             path = state.resolve() / REGISTRY
-            # SQLite would give it the umask's mode.
+            # SQLite would use the mode of the umask.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
             self.registry = registry = sqlite3.connect(
@@ -172,18 +174,18 @@ class RollbackGuard:
             registry.create_function("shares", 1, lambda key: self.source.shares(key))
             registry.execute("PRAGMA synchronous = FULL")
             with registry:
-                registry.execute("BEGIN IMMEDIATE")  # another process may be faster
+                registry.execute("BEGIN IMMEDIATE")  # another process may create the tables
                 (version,) = registry.execute("PRAGMA user_version").fetchone()
                 if version not in (0, VERSION):
                     raise OSError(
-                        f"{path}: expected version {VERSION}, got {version}; move it away"
+                        f"{path}: version {version} is not supported; move this file away"
                     )
                 if version == 0:
                     for statement in TABLES.split(";"):
                         registry.execute(statement)
                     registry.execute(f"PRAGMA user_version = {VERSION}")
-        except (sqlite3.Error, OSError, RuntimeError) as error:  # the last one: no home folder
-            self._go_on_without(error)
+        except (sqlite3.Error, OSError, RuntimeError) as error:  # RuntimeError: no home folder
+            self._disable_registry(error)
 
     def close(self) -> None:
         """Closes the registry."""
@@ -191,11 +193,11 @@ class RollbackGuard:
             self.registry.close()
 
     def note(self, ledger: str, rows: Sequence[tuple[int, str, str | None]]) -> None:
-        """Notes rows that are durable in the store; those noted already stay as they are.
+        """Notes rows that are durable in the store. Rows that are already noted do not change.
 
         Args:
             ledger: digest of the row that opened the store.
-            rows: of each the sequence, the digest, and what it charged as JSON, None if nothing.
+            rows: sequence, digest and charge of each row; the charge is JSON, or None.
         """
         if self.registry is None:
             return
@@ -215,39 +217,39 @@ class RollbackGuard:
                     [(ledger, *row) for row in rows],
                 )
         except sqlite3.Error as error:
-            self._go_on_without(error)
+            self._disable_registry(error)
 
     def missing_before(self, runs: Iterable[pathlib.Path]) -> Missing | None:
-        """Returns what a store that is about to be opened for the first time should have held.
+        """Returns the missing rows of a store that is about to be created; None if it is new.
 
         Args:
-            runs: folders of runs whose statements may quote an earlier ledger.
+            runs: run folders whose statements may quote an earlier ledger.
         """
         if self._identity is None:
             here = "ledger IN (SELECT ledger FROM folders WHERE folder = ?)"
             seen = self.query(f"{SEEN}shares(source) AND {here}", str(self._folder))
-            where = "here"
+            where = "in this folder"
         else:
             seen = self.query(f"{SEEN}identity = ?", self._identity)
             where = f"in {self._places(seen)}"
         lost = {row["digest"]: row["sequence"] for row in seen}
         reasons = []
         if lost:
-            reasons.append(f"one of {max(lost.values())} rows was seen {where}")
+            reasons.append(f"a ledger with {max(lost.values())} rows was seen {where}")
         if any((self._folder / VOTES).glob("*.npz")):
-            reasons.append(f"votes that one charged for lie in {self._folder / VOTES}")
+            reasons.append(f"{self._folder / VOTES} contains votes")
         for path, digest, sequence in self._quoted(runs):
-            # A student of other ledgers may lie here, too.
+            # The folder may also contain a student of other ledgers.
             if digest in lost or not self.query(f"{SEEN}digest = ?", digest):
-                reasons.append(f"{path} quotes row {sequence} of one")
+                reasons.append(f"{path} quotes row {sequence} of a ledger")
                 lost[digest] = sequence
         if not reasons:
             return None
         return Missing(
             reason=(
-                f"{self._folder}: expected the ledger that was stored before, got none, but "
-                f"{' and '.join(reasons)}; put it back with all of its files, or go on where it "
-                f"lies; {ACKNOWLEDGE}"
+                f"{self._folder}: the earlier ledger is missing, although {' and '.join(reasons)}; "
+                f"restore it with all of its files, or use the folder that contains it, "
+                f"{ACKNOWLEDGE}"
             ),
             digests=tuple(lost),
             left_nothing=len(reasons) == 1 and bool(seen) and self._identity is None,
@@ -256,11 +258,11 @@ class RollbackGuard:
     def missing_from(
         self, ledger: str, held: Mapping[str, int], acknowledged: Container[str]
     ) -> Missing | None:
-        """Returns what was seen of a store and is not in it.
+        """Returns the rows of a store that were seen earlier and are missing; None if it has all.
 
         Args:
-            ledger: digest of the row that opened it.
-            held: its rows: the sequence of each, by digest.
+            ledger: digest of the row that opened the store.
+            held: sequences of the rows in the store, by digest.
             acknowledged: digests of rows that are known to be missing.
         """
         column = "ledger" if self._identity is None else "identity"
@@ -268,7 +270,7 @@ class RollbackGuard:
         for row in self.query(later, self._identity or ledger, self._last_place):
             self._last_place = row["place"]
             self._unsettled[row["digest"]] = row
-        # Rows are only ever added, here and there: what is settled once stays so.
+        # Stores and registry only ever add rows, so each row needs to be settled only once.
         self._unsettled = {
             digest: row
             for digest, row in self._unsettled.items()
@@ -286,29 +288,29 @@ class RollbackGuard:
         here = max(held.values())
         if any(row["ledger"] != ledger for row in gone):
             reason = (
-                f"another ledger of the same subject went on in {self._places(gone)}; go on with "
-                f"that one alone"
+                f"another ledger of the same subject was continued in {self._places(gone)}; use "
+                f"only that ledger"
             )
         elif here < last:
             reason = (
-                f"this ledger was restored from an older copy: row {last} was seen, row {here} is "
-                f"here; put the newer one back"
+                f"this ledger was restored from an older copy: it ends at row {here}, but row "
+                f"{last} was seen before; restore the newer copy"
             )
         else:
             reason = (
-                f"this ledger and a copy of it went on apart: another row {last} was seen than is "
-                f"here; go on with that copy alone"
+                f"this ledger and a copy of it were continued separately: their rows {last} "
+                f"differ; use only the other copy"
             )
-        return Missing(reason=f"{self._folder}: {reason}; {ACKNOWLEDGE}", digests=tuple(lost))
+        return Missing(reason=f"{self._folder}: {reason}, {ACKNOWLEDGE}", digests=tuple(lost))
 
     def source_spending(
         self, ledger: str, debits: Mapping[str, tuple[Charge, int]]
     ) -> SourceSpending | None:
-        """Returns what all ledgers of the same source were charged; None without a registry.
+        """Returns the charges of all ledgers of the same source; None without a registry.
 
         Args:
             ledger: digest of the row that opened the ledger.
-            debits: what the ledger itself charged, by digest of the row that charged it first.
+            debits: the charges of the ledger itself, by the digest of their original debit.
         """
         ledgers = self.query("SELECT ledger, unit FROM ledgers WHERE shares(source)")
         units: dict[str, str | None] = {row["ledger"]: row["unit"] for row in ledgers}
@@ -319,7 +321,7 @@ class RollbackGuard:
             debit = json.loads(row["debit"])
             first = debit["carried_from"]
             if not debit["secure_noise"] and first not in debits:
-                unknown.add(row["ledger"])  # it costs more than it was charged for
+                unknown.add(row["ledger"])  # its true cost exceeds its charges
             try:
                 together[first] = (charge_from_dict(debit["charge"]), int(debit["number"]))
             except (ValueError, TypeError):
@@ -340,9 +342,9 @@ class RollbackGuard:
         )
 
     def _quoted(self, runs: Iterable[pathlib.Path]) -> Iterator[tuple[pathlib.Path, str, int]]:
-        """Yields the statements of runs, each with digest and sequence of the row that it quotes.
+        """Yields the statements of runs, with the digest and sequence of the row that each quotes.
 
-        The store's run is one of them. A file that is no statement quotes nothing.
+        The run of the store is included. Files that are not statements are skipped.
         """
         own = [self._folder.parent] if self._folder.name == artifacts.SENSITIVE else []
         for run in [*own, *runs]:
@@ -354,28 +356,28 @@ class RollbackGuard:
                 continue
 
     def _places(self, rows: Iterable[sqlite3.Row]) -> str:
-        """Names the folders that the ledgers of rows were seen in, oldest first."""
+        """Lists the folders in which the ledgers of these rows were seen, oldest first."""
         ledgers = {row["ledger"]: None for row in rows}
         condition = f"ledger IN ({', '.join('?' * len(ledgers))})"
         places = self.query(f"SELECT folder FROM folders WHERE {condition}", *ledgers)
         return " and ".join(dict.fromkeys(place for (place,) in places))
 
     def query(self, question: str, *values: str | int | bytes) -> list[sqlite3.Row]:
-        """Returns what the registry answers; without one, or once it can't be used, nothing."""
+        """Returns the rows of a query of the registry; no rows if the registry can't be used."""
         if self.registry is None:
             return []
         try:
             return self.registry.execute(question, values).fetchall()
         except sqlite3.Error as error:
-            self._go_on_without(error)
+            self._disable_registry(error)
             return []
 
-    def _go_on_without(self, error: Exception) -> None:
+    def _disable_registry(self, error: Exception) -> None:
         self.close()
         self.registry = None
         warn(
-            "no registry of ledgers can be kept, so that copied or restored ledgers and other "
-            "ledgers of the same source go unnoticed, which statements say: "
+            "the registry of ledgers can't be used, so copied or restored ledgers and other "
+            "ledgers of the same source are not detected, as statements will report: "
             f"{os.environ.get(STATE_VARIABLE, '')}: {' '.join(str(error).split())}"
         )
 
@@ -383,15 +385,15 @@ class RollbackGuard:
 def warn_of_same_records(
     source: PrivateSource | None, content: bytes, sensitive: pathlib.Path
 ) -> None:
-    """SENSITIVE: warns a data holder whose records were used under another source before.
+    """SENSITIVE: warns the data holder if the same records were used under another source before.
 
-    Nothing that is released or charged depends on it. It is stored in `same_records.json` of the
-    folder, too. Without a registry nothing is noticed.
+    No release and no charge depends on this. The warning is also stored in `same_records.json` in
+    the sensitive folder. It needs the registry.
 
     Args:
-        source: that releases from the records are charged to; None for the run folder.
-        content: a digest of all records, whatever their order.
-        sensitive: the run's folder for what is private.
+        source: the source that releases from the records charge; None for the run folder.
+        content: a digest of all records that does not depend on their order.
+        sensitive: the sensitive folder of the run.
     """
     guard = RollbackGuard(sensitive, source)
     for (key,) in guard.query("SELECT key FROM keys"):
@@ -408,9 +410,9 @@ def warn_of_same_records(
             names = [name for (name,) in others]
             artifacts.write_json(path, {"sources": names}, private=True)
             warnings.warn(
-                f"sensitive, for the data holder alone: the same private records were used under "
-                f"another source, {names[0]}; their releases don't add up: give both the same "
-                f"--source_name ({path})",
+                f"sensitive, only for the data holder: the same private records were used under "
+                f"another source, {names[0]}, so their costs are not added up; give both runs the "
+                f"same --source_name ({path})",
                 SensitiveWarning,
                 stacklevel=2,
             )

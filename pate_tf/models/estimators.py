@@ -1,4 +1,4 @@
-"""Any classifier of scikit-learn, stored without pickle.
+"""Any classifier or regressor of scikit-learn, stored without pickle.
 
 Forests become plain arrays (`forest.py`). Any other estimator becomes an archive of skops: names of
 types, and their values. An archive is opened only if skops trusts every type that it names, or the
@@ -22,11 +22,10 @@ import numpy.typing as npt
 import sklearn.base
 import threadpoolctl
 from sklearn.base import BaseEstimator as BaseEstimator
-from sklearn.dummy import DummyClassifier
+from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import NotFittedError
 
-from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, SEVERAL_LABELS, Dataset
 from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
@@ -68,31 +67,38 @@ class Estimator:
 
     fitted: Any = dataclasses.field(repr=False)
 
-    def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
+    def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> npt.NDArray[Any]:
         """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`.
+
+        Of a data set of numbers it returns these, float64; of several labels `[num_inputs,
+        num_labels]`, from 0 to 1. None as a data set stands for classes.
 
         Whether an estimator fails on an input can follow from the records that it was fitted to. So
         it does not raise then: the label of that input is 0.
 
         Raises:
-            ValueError: if the inputs are not finite, have another number of features, or labels are
-                no whole numbers, as when it was fitted to names.
+            ValueError: if the inputs are not finite, have another number of features, or answers
+                are something else, such as names that it was fitted to.
         """
+        are_classes = dataset is None or dataset.target == CLASS
+        several = () if dataset is None else dataset.label_shape
         rows = forest.flat_rows(inputs)
         if not len(rows):
-            return np.zeros(0, np.int64)
+            return np.zeros((0, *several), np.int64)
         expected = getattr(self.fitted, "n_features_in_", rows.shape[1])
         if rows.shape[1] != expected:
             raise ValueError(f"inputs: expected {expected} features, got {rows.shape[1]}")
         labels = self._answers(rows)
         if labels is None:
             each = (self._answers(row[np.newaxis]) for row in rows)
-            labels = np.array([0 if label is None else label.item() for label in each])
-        if labels.shape != (len(rows),) or labels.dtype.kind not in "iu":
+            none = np.zeros((1, *several), np.int64)
+            labels = np.concatenate([none if label is None else label for label in each])
+        kinds = "iu" if are_classes else "iuf"
+        if labels.shape != (len(rows), *several) or labels.dtype.kind not in kinds:
             raise ValueError(
                 f"{type(self.fitted).__name__}: expected a label of every input, got something else"
             )
-        return labels.astype(np.int64)
+        return labels.astype(np.int64 if are_classes else np.float64)
 
     def _answers(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any] | None:
         """Returns what it says of rows; None if it fails."""
@@ -106,29 +112,35 @@ class Estimator:
             return None
 
 
-def is_storable_classifier(built: Any) -> bool:
-    """Whether something is a classifier of scikit-learn; ValueError if it can't be stored."""
-    if not (isinstance(built, BaseEstimator) and sklearn.base.is_classifier(built)):
+def is_storable(built: Any) -> bool:
+    """Whether something is a classifier or regressor of scikit-learn.
+
+    Raises:
+        ValueError: if it can't be stored.
+    """
+    kinds = (sklearn.base.is_classifier, sklearn.base.is_regressor)
+    if not (isinstance(built, BaseEstimator) and any(is_kind(built) for is_kind in kinds)):
         return False
     _dump(built)
     return True
 
 
 def fit(
-    model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
+    model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: npt.NDArray[Any], seed: int
 ) -> list[npt.NDArray[Any]]:
-    """Fits a classifier of scikit-learn, in one thread, so that cores do not matter.
+    """Fits an estimator of scikit-learn, in one thread, so that cores do not matter.
 
     Records that all have one label make a classifier that always answers it, and no records one
     that always answers the first class. A classifier that fails on these records gives way to one
     that always answers their commonest label: who sees a run stop would learn something of them.
-    `check_learns` tells beforehand of one that can't learn at all.
+    What fails on numbers or several labels gives way to their mean, and no records count as one
+    record of zeros. `check_learns` tells beforehand of one that can't learn at all.
 
     Args:
         model: as of `forest.fit`, also of a classifier that is no forest.
         dataset: the data the classifier is for.
         inputs: `[num_records, *input_shape]`, raw.
-        labels: `[num_records]`; classes may be missing among them, or all records.
+        labels: as of `checked_labels`; classes may be missing among them, or all records.
         seed: fixes every `random_state` among its parameters.
 
     Returns:
@@ -139,37 +151,45 @@ def fit(
     """
     if not len(labels):
         inputs = np.zeros((1, *dataset.input_shape))
-        labels = np.zeros(1, np.int64)
+        labels = np.zeros((1, *labels.shape[1:]), labels.dtype)
     rows = forest.flat_rows(inputs)
     try:
         return _fitted(model, dataset, rows, labels, seed)
     except MemoryError:
         raise
     except Exception:  # of any kind
-        return [_dump(DummyClassifier(strategy="most_frequent").fit(rows, labels))]
+        constant = DummyRegressor()
+        if dataset.target == CLASS:
+            constant = DummyClassifier(strategy="most_frequent")
+        return [_dump(constant.fit(rows, labels))]
 
 
 def check_learns(model: Named, dataset: Dataset) -> None:
-    """Raises ValueError unless a classifier learns from made-up records and can be stored."""
+    """Raises ValueError unless an estimator learns from made-up records and can be stored."""
     random = np.random.default_rng(0)
-    labels = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
+    labels: npt.NDArray[Any] = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
+    if dataset.target == SEVERAL_LABELS:
+        labels = random.permuted(np.eye(dataset.num_classes, dtype=np.int64)[labels], axis=0)
+    elif dataset.target_range is not None:
+        labels = random.uniform(*dataset.target_range, len(labels))
     low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
     inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
     # Columns that may be codes get whole numbers, which encoders of categories need.
     is_whole = (low == np.floor(low)) & (high == np.floor(high)) & (high - low > 1)
     inputs = np.where(is_whole, np.round(inputs), inputs)
     try:
-        _fitted(model, dataset, forest.flat_rows(inputs), labels, 0)
+        rows = forest.flat_rows(inputs)
+        from_arrays(_fitted(model, dataset, rows, labels, 0)).predict(rows, dataset)
     except Exception as error:  # of any kind
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"model: expected a classifier that learns from {MADE_UP} made-up records of each "
+            f"model: expected an estimator that learns from {MADE_UP} made-up records of each "
             f"class of {dataset.name}, got {type(error).__name__}: {reason}"
         ) from None
 
 
 def _fitted(
-    model: Named, dataset: Dataset, rows: npt.NDArray[np.float32], labels: IntArray, seed: int
+    model: Named, dataset: Dataset, rows: npt.NDArray[np.float32], labels: Any, seed: int
 ) -> list[npt.NDArray[Any]]:
     with warnings.catch_warnings(), threadpoolctl.threadpool_limits(1):
         warnings.simplefilter("ignore")  # they may quote records
@@ -177,7 +197,8 @@ def _fitted(
             return forest.fit(model, dataset, rows, labels, seed).arrays()
         # A copy: what is fitted may not go on from what another teacher left.
         estimator = sklearn.base.clone(forest.unfitted(model, dataset))
-        if len(np.unique(labels)) == 1:  # many classifiers refuse to learn from that
+        # Many classifiers refuse to learn from one class.
+        if dataset.target == CLASS and len(np.unique(labels)) == 1:
             estimator = DummyClassifier(strategy="most_frequent")
         states = {
             name: seed

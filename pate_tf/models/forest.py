@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 
 RANDOM_FOREST = "random_forest"
@@ -101,15 +101,17 @@ class Forest:
         starts, children, features, thresholds, probabilities, num_features = arrays
         return cls(starts, children, features, thresholds, probabilities, int(num_features))
 
-    def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
+    def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> IntArray:
         """Returns labels int64 `[num_inputs]`: exactly those of the forest that was fitted.
 
         Args:
             inputs: `[num_inputs, ...]`, finite numbers, `num_features` each.
+            dataset: taken as `estimators.Estimator.predict` does; a forest here is of classes.
 
         Raises:
             ValueError: if the inputs have another number of features, or are not finite.
         """
+        del dataset
         rows = flat_rows(inputs)
         if rows.shape[1] != self.num_features:
             raise ValueError(f"inputs: expected {self.num_features} features, got {rows.shape[1]}")
@@ -141,9 +143,10 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def is_forest(model: Named, dataset: Dataset) -> bool:
-    """Whether `--model` names a forest: "random_forest", or a function that returns one."""
-    return model == RANDOM_FOREST or (
-        is_named_function(model) and _is_forest(unfitted(model, dataset))
+    """Whether `--model` names a forest of classes: by name, or a function that returns one."""
+    return dataset.target == CLASS and (
+        model == RANDOM_FOREST
+        or (is_named_function(model) and _is_forest(unfitted(model, dataset)))
     )
 
 
@@ -156,9 +159,10 @@ def _is_forest(estimator: Any) -> bool:
 def unfitted(model: Named, dataset: Dataset) -> Any:
     """Returns the unfitted estimator that `--model` names, also one that is no forest."""
     if model == RANDOM_FOREST:
-        from sklearn.ensemble import RandomForestClassifier
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-        return RandomForestClassifier(n_estimators=NUM_TREES)
+        kind = RandomForestClassifier if dataset.target == CLASS else RandomForestRegressor
+        return kind(n_estimators=NUM_TREES)
     return call_function(model, dataset, flag="model")
 
 

@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from pate_tf.core.checks import IntArray
-
 RIDGE = "ridge"
 # Of a feature vector's mean square norm.
 RIDGE_SHARE = 0.075
@@ -27,21 +25,22 @@ STORED = np.float16  # a rounding error of 1/2048 changes next to no vote, and h
 
 def fit(
     features: npt.NDArray[np.float32],
-    labels: IntArray,
+    labels: npt.NDArray[Any],
     *,
     num_classes: int,
     num_views: int,
     scale: npt.NDArray[np.float64] | None = None,
 ) -> list[npt.NDArray[Any]]:
-    """Fits a classifier. SENSITIVE if the records are.
+    """Fits a classifier, or linear functions with the least squared error to targets. SENSITIVE.
 
-    Without any record it answers the first class, and with records of one class that class. It
+    Without any record it answers the first class, and with records of one class that class. Linear
+    functions of targets have an intercept, and are 0 without any record. It
     neither raises nor warns for any finite features and labels. The order of records does not
     matter, not even by rounding.
 
     Args:
         features: `[num_records, num_features]`.
-        labels: `[num_records]`.
+        labels: `[num_records]`; or targets from 0 to 1, `[num_records, num_classes]`.
         num_classes: number of classes; some may have no record.
         num_views: of norm 1 each in the features, public.
         scale: as of `Encoder.scale`. A weight is penalized the more, the more its feature varies.
@@ -50,11 +49,23 @@ def fit(
         Weights `[num_features, num_classes]`, to multiply features with, and offsets
         `[num_classes]`, to add.
     """
-    order = sorted(range(len(labels)), key=lambda row: (features[row].tobytes(), labels[row]))
+    order = sorted(
+        range(len(labels)), key=lambda row: (features[row].tobytes(), labels[row].tolist())
+    )
     features, labels = features[order], labels[order]
-    is_absent = np.bincount(labels, minlength=num_classes) == 0
     rows = features.astype(np.float64)
-    targets = 2.0 * np.eye(num_classes)[labels] - 1.0
+    center = np.zeros(rows.shape[1])
+    offsets = np.zeros(num_classes)
+    if labels.ndim == 1:
+        is_absent = np.bincount(labels, minlength=num_classes) == 0
+        targets = 2.0 * np.eye(num_classes)[labels] - 1.0
+    else:
+        is_absent = np.zeros(num_classes, np.bool_)
+        if len(rows):
+            center = rows.mean(axis=0)
+            offsets = labels.mean(axis=0, dtype=np.float64)
+        targets = labels - offsets
+    rows = rows - center
     penalty = RIDGE_SHARE * num_views
     if scale is not None:
         # Few records show little but the directions in which all inputs differ most: teachers that
@@ -80,5 +91,6 @@ def fit(
         weights = scale[:, None] * weights
     weights[:, is_absent] = 0.0
     largest = float(np.finfo(STORED).max)
-    offsets = np.where(is_absent, ABSENT, 0.0)
-    return [np.clip(weights, -largest, largest).astype(STORED), offsets.astype(STORED)]
+    weights = np.clip(weights, -largest, largest)
+    offsets = np.where(is_absent, ABSENT, offsets - center @ weights)
+    return [weights.astype(STORED), np.clip(offsets, -largest, largest).astype(STORED)]

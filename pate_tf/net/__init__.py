@@ -1,1 +1,1 @@
-"""Calls between organizations: mutual TLS, limits, arrays as checked bytes."""
+"""Calls between organizations: mutual TLS, limits, and encoding of messages."""

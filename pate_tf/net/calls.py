@@ -1,4 +1,4 @@
-"""Calls over gRPC with mutual TLS: the end that dials, and the server that knows its callers."""
+"""Calls over gRPC with mutual TLS: the connection of a client, and the server."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def with_retries(
     give_up_after: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Repeats a step until it is stopped; waits longer after every failure.
+    """Repeats a step until it is told to stop, with exponential backoff after failures.
 
     Args:
-        step: returns True if something was done, False if it failed, None if there was nothing to
-            do; raises ConnectionError while the other end can't be reached.
-        until: asked before every step whether to stop; raises as `step`.
-        sleep: waits for so many seconds.
-        give_up_after: seconds without a connection after which to give up.
-        clock: seconds, from any start.
+        step: returns True if it did something, False if it failed, None if there was nothing to do;
+            raises ConnectionError while the other end can't be reached.
+        until: called before every step; returns whether to stop. May raise ConnectionError, too.
+        sleep: waits for a number of seconds.
+        give_up_after: give up after this number of seconds without a connection.
+        clock: returns a monotonic time in seconds.
 
-    Raises ConnectionError once it gives up.
+    Raises ConnectionError when it gives up.
     """
     reached = clock()
     num_failures = 0
@@ -65,8 +65,8 @@ def with_retries(
             away = clock() - reached
             if away >= give_up_after:
                 raise ConnectionError(
-                    f"gave up after {away:.0f} seconds without a connection, of at most "
-                    f"{give_up_after:g}: {str(error) or UNREACHED}. If the run is not over, start "
+                    f"gave up after {away:.0f} seconds without a connection (limit: "
+                    f"{give_up_after:g}): {str(error) or UNREACHED}. If the run is not over, start "
                     f"the same command again."
                 ) from None
             _log.warning("%s; trying again", str(error) or UNREACHED)
@@ -74,7 +74,7 @@ def with_retries(
             is_cut_off = True
         num_failures = num_failures + 1 if done is False else 0
         if done is False:
-            # Between a half and the whole of a wait that doubles: many clients don't come at once.
+            # Random waits spread out the calls of many clients after a failure of the server.
             whole = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(num_failures - 1, 30))
             sleep(whole * (0.5 + secrets.randbelow(2**20) / 2**21))
         elif done is None:
@@ -86,21 +86,22 @@ _WRONG = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Connection(contextlib.AbstractContextManager[Any]):
-    """A line to a server, which this end dials: no other process can dial it.
+    """A connection to a server. This end opens it, and does not accept connections itself.
 
-    gRPC dials again with growing waits; a call that failed is for the caller to repeat.
+    gRPC reconnects with growing waits. The caller repeats failed calls.
 
     Args:
         address: `host:port`.
-        service: full name of the service, as of `Service`.
+        service: full name of the service, see `Service`.
         files: certificate and key of this end, and the authority.
-        limits: of a message.
+        limits: limits of a message.
 
     Attributes:
-        contact: a file that gets the time of each call that succeeds; None for none.
-        num_refused: how many requests of the other end were refused; a subclass counts them.
+        contact: file that stores the time of each successful call; None to store nothing.
+        num_refused: number of refused requests of the other end, counted by a subclass.
 
-    Raises ValueError or OSError as `TlsFiles.read`. Files that are replaced later are taken up.
+    Raises ValueError or OSError, as `TlsFiles.read` does. Files may be replaced later: each call
+    uses the current files.
     """
 
     contact: pathlib.Path | None = None
@@ -125,46 +126,49 @@ class Connection(contextlib.AbstractContextManager[Any]):
             options=[
                 ("grpc.ssl_target_name_override", COORDINATOR),
                 ("grpc.max_receive_message_length", self._limits.message_bytes),
-                ("grpc.max_send_message_length", -1),  # the receiver's limit counts
+                ("grpc.max_send_message_length", -1),  # only the receiver limits the size
                 ("grpc.initial_reconnect_backoff_ms", 200),
                 ("grpc.min_reconnect_backoff_ms", 200),
                 ("grpc.max_reconnect_backoff_ms", 10_000),
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.enable_retries", 0),
-                # Else a channel that is dialed anew could use the connection of the one before.
+                # Otherwise, a new channel could reuse the connection of the previous channel.
                 ("grpc.use_local_subchannel_pool", 1),
             ],
         )
 
     def _why(self, details: str) -> str:
-        """Returns why there is no connection, from the words of gRPC: it has nothing else."""
+        """Returns why there is no connection. Only the text of gRPC's message tells the cases."""
         if "handshake failed" in details:
             reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
-            return f"this end refuses its certificate ({reason}); see {self._files.authority}"
+            return f"its certificate is not valid ({reason}) for {self._files.authority}"
         if "Socket closed" in details or "reset by peer" in details:
-            return f"it refuses {self._files.certificate}: another authority, or clocks differ"
-        return f"nobody answers at {self._address}"
+            return (
+                f"it refuses {self._files.certificate}; check that both ends have the same "
+                f"authority and the correct time"
+            )
+        return f"no server answers at {self._address}"
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:
-        """Returns the reply of a server.
+        """Calls a method of the server, and returns the reply.
 
         Args:
-            method: name of the service's method.
-            request: its message.
+            method: name of the method.
+            request: the message to send.
             kind: type of the reply, see `wire_values.decode`.
-            wait_seconds: how long the server may wait until it has one; it is told by the deadline.
+            wait_seconds: how long the server may wait for a reply, which sets the deadline.
 
         Raises:
-            PermissionError: if the server doesn't know this end.
-            ValueError: if it says that the request makes no sense.
-            ConnectionError: if it can't be reached, is too busy, took too long, failed or replied
-                with something else; worth another try.
+            PermissionError: if this end is not on the server's roster.
+            ValueError: if the server refuses the request as invalid.
+            ConnectionError: if the server can't be reached, is too busy, took too long, failed, or
+                sent an invalid reply. The caller may try again.
         """
         why = ""
         try:
             contents = self._files.read()
-        except (ValueError, OSError) as error:  # of files that are being replaced, perhaps
+        except (ValueError, OSError) as error:  # the files may just be being replaced
             why = str(error)
         else:
             if contents != self._contents:
@@ -184,7 +188,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
             if not why:
                 why = self._why(details) if "failed to connect" in details else details
             self._trouble = (
-                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): {why}"
+                f"the {COORDINATOR} could not be reached or stopped ({code.name.lower()}): {why}"
             )
             raise ConnectionError(self._trouble) from None
         self._trouble = ""
@@ -193,10 +197,12 @@ class Connection(contextlib.AbstractContextManager[Any]):
         try:
             return decode(kind, reply)
         except ValueError as error:
-            raise ConnectionError(f"the {COORDINATOR} replied by no {method}: {error}") from None
+            raise ConnectionError(
+                f"the {COORDINATOR} sent an invalid reply to {method}: {error}"
+            ) from None
 
     def health(self, numbers: Mapping[str, float]) -> Health:
-        """Returns why the last call failed, "" if it succeeded; and numbers, with its own added."""
+        """Returns why the last call failed, or "", and `numbers` with own metrics."""
         age = time.monotonic() - self._last_call
         own = {"pate_refusals_total": self.num_refused, CONTACT_AGE.format(COORDINATOR): age}
         return self._trouble, {**numbers, **own}
@@ -206,7 +212,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
 
 
 _LOOK_SECONDS = 0.5
-# A poll holds a thread while it waits; so many calls of a name may run, and some besides.
+# Threads of the server in addition to two per caller. A poll occupies a thread while it waits.
 _SPARE_THREADS = 16
 
 Reply = TypeVar("Reply")
@@ -214,12 +220,12 @@ Reply = TypeVar("Reply")
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """Who calls, by its certificate.
+    """A caller, identified by its certificate.
 
     Attributes:
         name: common name of the certificate.
-        wait_seconds: how long it waits for a reply that takes time.
-        is_active: whether it still waits.
+        wait_seconds: how long the caller waits for a reply that takes time.
+        is_active: returns whether the caller still waits.
     """
 
     name: str
@@ -229,10 +235,10 @@ class Caller:
     def wait_for(
         self, look: Callable[[], Reply | None], changed: threading.Condition
     ) -> Reply | None:
-        """Returns what `look` returns, as soon as that is not None; None after `wait_seconds`.
+        """Polls `look` until it returns a value; returns None after `wait_seconds`.
 
-        Gives up when the caller has gone. `look` is called under the lock of `changed`, whenever
-        that is notified and now and then besides.
+        It also stops when the caller has disconnected. It calls `look` under the lock of `changed`,
+        at every notification and at regular intervals.
         """
         end = time.monotonic() + self.wait_seconds
         with changed:
@@ -246,13 +252,14 @@ class Caller:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
-    """What a server offers.
+    """A service that a server offers.
 
     Attributes:
-        name: full name, with the protocol's version.
-        callers: names of those who may call.
-        methods: by name the type of the request, see `wire_values.decode`, and what returns the
-            reply to a request of a caller. A ValueError is about what the caller sent; it is told.
+        name: full name, including the version of the protocol.
+        callers: names of the callers on the roster.
+        methods: the type of the request (see `wire_values.decode`) and a function of request and
+            caller that returns the reply, by method name. The message of a ValueError that the
+            function raises is sent to the caller.
     """
 
     name: str
@@ -261,23 +268,24 @@ class Service:
 
 
 class TlsServer(contextlib.ExitStack):
-    """Serves until it is stopped.
+    """A server that runs until it is stopped.
 
-    Nothing of a message is read before its sender is on the roster.
+    It checks that a sender is on the roster before it decodes the message.
 
     Args:
-        address: `host:port`; port 0 for any free one.
+        address: `host:port`; with port 0, the system chooses a free port.
         files: certificate and key of this end, and the authority of all callers.
-        services: that it offers.
-        limits: of every caller.
+        services: the services to offer.
+        limits: limits of each caller.
 
     Attributes:
-        contact: a file that gets the time of each call; None for none.
-        port: that it listens on.
+        contact: file that stores the time of each call; None to store nothing.
+        port: the port of the server.
 
     Raises:
-        ValueError: if the address can't be listened on, or as `TlsFiles.read`.
-        OSError: as `TlsFiles.read`. Files that are replaced later are taken up.
+        ValueError: if the server can't listen on the address, or as `TlsFiles.read` does.
+        OSError: as `TlsFiles.read` does. Files may be replaced later: each new connection uses the
+            current files.
     """
 
     contact: pathlib.Path | None = None
@@ -310,7 +318,7 @@ class TlsServer(contextlib.ExitStack):
         )
         self._ended = threading.Condition()
         self._is_over = False
-        self._untold: set[str] = set()  # callers that heard that the run is not over
+        self._untold: set[str] = set()  # callers that were told that the run is not over
         self._last_calls = dict.fromkeys(sorted(callers), -math.inf)
         for offered in services:
             methods: Mapping[str, Any] = {**offered.methods, OVER: (None, self._over)}
@@ -320,7 +328,7 @@ class TlsServer(contextlib.ExitStack):
             self._server.add_generic_rpc_handlers((handler,))
         self._files = files
         self._contents = files.read()
-        self._dialed: list[float] = []  # when connections began, since the last call
+        self._dialed: list[float] = []  # start times of connections since the last call
         credentials = grpc.dynamic_ssl_server_credentials(
             grpc.ssl_server_certificate_configuration([self._contents[1:]], self._contents[0]),
             self._renewed_credentials,
@@ -332,14 +340,15 @@ class TlsServer(contextlib.ExitStack):
             self.port = 0
         if not self.port:
             self._pool.shutdown()
-            raise ValueError(f"address: expected one to listen on, got {address}")
+            raise ValueError(f"can't listen on the address {address}; choose another port")
         self._server.start()
         self.callback(self.stop)
 
     def _renewed_credentials(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns the files' contents if they were replaced; called when a connection begins.
+        """Returns the contents of the files if they were replaced.
 
-        gRPC doesn't report a handshake that failed. So a connection without a call counts as one.
+        gRPC calls this at the start of each connection. It does not report failed handshakes, so a
+        connection without a call is treated as a failed handshake.
         """
         now = time.monotonic()
         with self._ended:
@@ -348,7 +357,7 @@ class TlsServer(contextlib.ExitStack):
             del self._dialed[:has_failed]
         if has_failed:
             _log.warning(
-                "a caller refused %s, or was refused; see its log", self._files.certificate
+                "a TLS handshake with %s failed; see the caller's log", self._files.certificate
             )
         try:
             contents = self._files.read()
@@ -361,10 +370,10 @@ class TlsServer(contextlib.ExitStack):
         return grpc.ssl_server_certificate_configuration([contents[1:]], contents[0])
 
     def _handler(self, service: Service, method: str) -> grpc.RpcMethodHandler:
-        """Returns what answers calls of a method in bytes.
+        """Returns the gRPC handler of a method, which decodes requests and encodes replies.
 
-        An error is reported in one line of ours, never by an exception's own words, unless they are
-        a `ValueError` about what the caller sent.
+        Callers get a fixed line for each kind of error. They only see the message of an exception
+        if it is a `ValueError`, which is about their own request.
         """
         kind, answer = service.methods[method]
 
@@ -373,15 +382,15 @@ class TlsServer(contextlib.ExitStack):
                 self._dialed.clear()
                 names = context.auth_context().get("x509_common_name", [])
                 if len(names) != 1:
-                    raise PermissionError("expected a certificate with one common name, got others")
+                    raise PermissionError("the certificate must have exactly one common name")
                 name = bytes(names[0]).decode("utf-8", "replace")
                 if name not in service.callers:
-                    raise PermissionError(f"expected a caller on the roster of {service.name}")
+                    raise PermissionError(f"the caller is not on the roster of {service.name}")
                 left = context.time_remaining() or 0.0
                 seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
                 caller = Caller(name, seconds, lambda: context.is_active() and not self._is_over)
                 if not self._calls[name].acquire(blocking=False):
-                    raise ConnectionAbortedError("expected fewer calls at once; try again later")
+                    raise ConnectionAbortedError("too many concurrent calls; try again later")
                 try:
                     self._last_calls[name] = time.monotonic()
                     note_contact(self.contact)
@@ -390,8 +399,8 @@ class TlsServer(contextlib.ExitStack):
                     self._calls[name].release()
                 if len(encoded) > self._limits.message_bytes:
                     raise ValueError(
-                        f"reply: expected at most {self._limits.message_bytes} bytes, got "
-                        f"{len(encoded)}; less must be asked at once"
+                        f"the reply has {len(encoded)} bytes, the limit is "
+                        f"{self._limits.message_bytes}; request less in one call"
                     )
                 return encoded
             except PermissionError as error:
@@ -405,7 +414,7 @@ class TlsServer(contextlib.ExitStack):
                 return context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             except Exception:
                 _log.error("a call to %s failed: %s", method, traceback.format_exc())
-                reason = "the server failed; its log says why"
+                reason = "the server failed; see its log"
                 return context.abort(grpc.StatusCode.INTERNAL, reason)
 
         return grpc.unary_unary_rpc_method_handler(guarded)
@@ -422,7 +431,7 @@ class TlsServer(contextlib.ExitStack):
             return self._is_over
 
     def health(self, numbers: Mapping[str, float]) -> Health:
-        """Returns why no caller can connect, "" if they can; and numbers, with its own added."""
+        """Returns why callers can't connect, or "", and `numbers` with metrics of this server."""
         trouble = ""
         try:
             self._files.read()
@@ -433,12 +442,15 @@ class TlsServer(contextlib.ExitStack):
         return trouble, {**numbers, "pate_calls_refused_total": self._num_refused, **ages}
 
     def end(self, seconds: float = 10.0) -> tuple[str, ...]:
-        """Says that the run is over; waits until all heard it who asked before, or so long.
+        """Announces the end of the run, and waits until all callers who asked before know it.
 
-        Late callers hear it until the server stops. May be called again to wait longer.
+        Late callers are told until the server stops. To wait longer, call this again.
+
+        Args:
+            seconds: maximum time to wait.
 
         Returns:
-            The names of those that have not heard it.
+            The names of the callers that have not been told yet.
         """
         with self._ended:
             self._is_over = True
@@ -446,6 +458,6 @@ class TlsServer(contextlib.ExitStack):
             return tuple(sorted(self._untold))
 
     def stop(self, grace: float = 1.0) -> None:
-        """Stops: no new calls, running ones have so many seconds."""
+        """Stops the server. Running calls have `grace` seconds to finish."""
         self._server.stop(grace).wait()
         self._pool.shutdown(wait=False, cancel_futures=True)

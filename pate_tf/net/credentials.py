@@ -1,4 +1,4 @@
-"""Certificates of mutual TLS, who a caller is by its own, and limits of calls."""
+"""Rosters, certificates for mutual TLS, and limits of calls."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ RUN_BYTES = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roster(abc.ABC):
-    """The public terms of a run. A subclass adds its own, and takes them from the file's fields.
+    """The public terms of a run. A subclass adds its own terms, and reads them from the file.
 
     Attributes:
         run: name of the run.
-        names: of those who take part, as in their certificates.
-        role: what they are called in the file: `[[role]]` with a name each.
+        names: names of the participants, as in their certificates.
+        role: role of the participants. The file has a table `[[role]]` with a name for each.
 
-    Raises ValueError if a name can't stand in a certificate, or there is one twice or none.
+    Raises ValueError if a name is not valid in a certificate, if a name appears twice, or if there
+    are no names.
     """
 
     role: ClassVar[str]
@@ -42,19 +43,21 @@ class Roster(abc.ABC):
         for name in self.names:
             check_name(name, self.role)
         if not self.names or len(set(self.names)) < len(self.names):
-            got = f"{max(self.names, key=self.names.count)} twice" if self.names else "none"
-            raise ValueError(f"{self.role}: expected one or more of different names, got {got}")
+            fault = "is missing"
+            if self.names:
+                fault = f"{max(self.names, key=self.names.count)} appears twice"
+            raise ValueError(f"[[{self.role}]] {fault}; list each name once")
 
     @property
     def run_id(self) -> bytes:
-        """16 bytes that name the run: two ends that read other terms refuse each other."""
+        """Identifier of the run, 16 bytes. Two ends with different terms refuse each other."""
         terms = json.dumps(dataclasses.asdict(self), sort_keys=True)
         return hashlib.sha256(terms.encode()).digest()[:RUN_BYTES]
 
     def number(self, name: str) -> int:
-        """Returns the place of a name on the roster, from 0; raises ValueError without one."""
+        """Returns the index of a name on the roster; raises ValueError if it is not there."""
         if name not in self.names:
-            raise ValueError(f"{self.role}: expected one on the roster, got another")
+            raise ValueError(f"this {self.role} is not on the roster")
         return self.names.index(name)
 
     @classmethod
@@ -62,8 +65,8 @@ class Roster(abc.ABC):
         """Reads a roster.
 
         Raises:
-            ValueError: if the file holds none; one line that says what was expected.
-            OSError: if it can't be read.
+            ValueError: if the file is not a valid roster.
+            OSError: if the file can't be read.
         """
         fields = Fields.read(path)
         try:
@@ -77,24 +80,24 @@ class Roster(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def of_fields(cls, fields: Fields) -> Self:
-        """Takes the roster from the fields of its file."""
+        """Returns the roster that the fields of a file describe."""
 
 
-COORDINATOR = "coordinator"  # name in its certificate
-OVER = "Over"  # the method of every server that says whether its run is over
-GIVE_UP_SECONDS = 3600.0  # without a connection, after which a process gives up
-CALL_SECONDS = 60.0  # that a call may take, beside what it waits at the server
+COORDINATOR = "coordinator"  # its name in its certificate
+OVER = "Over"  # method of every server: whether the run is over
+GIVE_UP_SECONDS = 3600.0  # a process gives up after this time without a connection
+CALL_SECONDS = 60.0  # timeout of a call, in addition to the time that it waits at the server
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """The files of one end of a connection, in PEM.
+    """The files of one end of a connection, in PEM format.
 
     Attributes:
-        name: of this end, the common name of its certificate.
-        authority: certificates of the authorities that sign all others; alone trusted.
-        certificate: of this end; those of authorities between it and `authority` may follow.
-        key: private key of the certificate, which other users can't read.
+        name: name of this end, the common name of its certificate.
+        authority: certificates of the trusted authorities. No other authority is trusted.
+        certificate: certificate of this end, optionally followed by intermediate certificates.
+        key: private key of the certificate. Other users must not be able to read it.
     """
 
     name: str
@@ -104,9 +107,9 @@ class TlsFiles:
 
     @classmethod
     def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
-        """Returns the files of a name as `certificates.write_demo_certificates` lays them out.
+        """Returns the files of a name in a folder written by `write_demo_certificates`.
 
-        Raises ValueError or OSError as `read`.
+        Raises ValueError or OSError, as `read` does.
         """
         check_name(name, "name")
         files = cls(
@@ -119,27 +122,28 @@ class TlsFiles:
         return files
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Returns the contents of authority, key and certificate, once they were checked.
+        """Checks the files, and returns the contents of authority, key and certificate.
 
         Raises:
-            ValueError: in one line, which file can't be used now, why, and what to do.
+            ValueError: if a file can't be used. The message has one line and names the file, the
+                reason and the remedy.
             OSError: if a file can't be read.
         """
         contents = {}
         for path in (self.authority, self.certificate, self.key):
             if not path.exists():
-                raise ValueError(f"certificates: expected {path}, got no such file")
+                raise ValueError(f"certificates: {path} does not exist")
             contents[path] = path.read_bytes()
         if self.key.stat().st_mode & 0o007:
             raise ValueError(
-                f"{self.key} is open to every user of this machine. Replace key and certificate if "
-                f"somebody else may have read it; then: chmod 600 {self.key}"
+                f"{self.key} can be read by every user of this machine. Replace key and "
+                f"certificate if somebody may have read the key, then run chmod 600 {self.key}"
             )
         self._check()
         return contents[self.authority], contents[self.key], contents[self.certificate]
 
     def context(self, *, serves: bool = False, verifies: bool = True) -> ssl.SSLContext:
-        """Returns the files as OpenSSL takes them; ValueError where it does not."""
+        """Loads the files into an OpenSSL context; raises ValueError if OpenSSL refuses them."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if serves else ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = verifies and not serves
         context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
@@ -151,16 +155,16 @@ class TlsFiles:
             path = self.key
             context.load_cert_chain(self.certificate, path, password="")
         except ssl.SSLError as error:
-            why = "is damaged, not in PEM, or has a password"
+            why = "is damaged, not in PEM format, or has a password"
             if "MISMATCH" in str(error.reason):
-                why = f"is the key of another certificate than {self.certificate}"
-            raise ValueError(f"{path} {why}. Put the files there that belong together.") from None
+                why = f"does not belong to the certificate {self.certificate}"
+            raise ValueError(f"{path} {why}. Replace it by the matching file.") from None
         return context
 
     def _check(self) -> None:
-        """Has OpenSSL verify the certificate in a handshake of this end with itself.
+        """Lets OpenSSL verify the certificate, in a handshake of this end with itself.
 
-        Raises ValueError if it refuses.
+        Raises ValueError if OpenSSL refuses the certificate.
         """
         serves = self.name == COORDINATOR
         to_server = ssl.MemoryBIO()
@@ -178,7 +182,7 @@ class TlsFiles:
             what_to_do = {
                 9: "Check the clock of this machine.",  # not valid yet
                 10: "Have the authority renew it.",
-            }.get(error.verify_code, f"Have the authority in {self.authority} sign another one.")
+            }.get(error.verify_code, f"Have the authority in {self.authority} sign a new one.")
             path = self.certificate
             for each in verifying.context.get_ca_certs():
                 ends = [ssl.cert_time_to_seconds(str(each[n])) for n in ("notBefore", "notAfter")]
@@ -193,12 +197,13 @@ class TlsFiles:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a server allows and how it waits.
+    """Limits of a server.
 
     Attributes:
-        message_bytes: of one message to the server or from it.
-        calls_at_once: of one caller, side by side: none can keep all threads of the server.
-        longest_wait: how long a poll may wait for something to do, in seconds.
+        message_bytes: maximum size of a message to or from the server, in bytes.
+        calls_at_once: maximum number of concurrent calls of one caller, so that no caller can
+            occupy all threads of the server.
+        longest_wait: maximum time that a poll waits for something to do, in seconds.
     """
 
     message_bytes: int = 64 * 2**20
@@ -215,20 +220,23 @@ def issue(
     serves: bool = False,
     days: tuple[float, float] = (-0.05, 30.0),  # clocks differ
 ) -> tuple[Any, Any]:
-    """Writes `FILE.pem`, and `FILE.key` unless it is an authority's, for demonstrations and tests.
+    """Issues a certificate for demonstrations and tests.
+
+    Writes `FILE.pem`, and `FILE.key` unless the certificate is for an authority.
 
     Args:
-        folder: where they go.
-        file: their names.
-        issuer: what `issue` returned for the authority. Default: the certificate is an authority's.
-        name: its common name. Default: `file`.
-        serves: whether it may be used to serve, and for nothing else, or to dial.
-        days: from now, when it begins to hold and ends.
+        folder: folder of the files.
+        file: name of the files, without the suffix.
+        issuer: return value of `issue` for the authority. Default: issue an authority's own
+            certificate.
+        name: common name of the certificate. Default: `file`.
+        serves: whether the certificate is valid only for servers, rather than only for clients.
+        days: start and end of validity, in days from now.
 
     Returns:
-        Certificate and private key, for what they sign.
+        Certificate and private key, which can sign other certificates.
     """
-    # In an extra, which rosters do without.
+    # This package is in an extra, which rosters do not need.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -261,22 +269,22 @@ def issue(
 
 
 def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[str, TlsFiles]:
-    """Makes an authority and a certificate for each name and the coordinator, for 30 days.
+    """Writes certificates of an authority, the coordinator and each name, valid for 30 days.
 
-    Only the coordinator's certificate may be used to serve, so no silo can pose as one.
+    Only the coordinator's certificate is valid for servers, so no silo can pose as the coordinator.
 
     Args:
-        folder: where they go: `authority.pem`, and `NAME.pem` and `NAME.key` for each.
-        names: of silos and parties, all different.
+        folder: folder for `authority.pem`, and `NAME.pem` and `NAME.key` of each name.
+        names: names of silos and aggregators, all different.
 
     Returns:
-        The files of each name, the coordinator's too.
+        The files of each name and of the coordinator.
 
-    Raises ValueError if a name is none or stands there twice.
+    Raises ValueError if a name is not valid, is reserved, or appears twice.
     """
     holders = [COORDINATOR, *(check_name(name, "name") for name in names)]
     if len(set(holders)) < len(holders) or "authority" in holders:
-        raise ValueError("names: expected different ones, none of them authority, got others")
+        raise ValueError(f"names must be different, and none of them authority or {COORDINATOR}")
     authority = issue(folder, "authority", name="pate_tf demo authority")
     for name in holders:
         issue(folder, name, authority, serves=name == COORDINATOR)

@@ -1,7 +1,7 @@
-"""Dataclasses as bytes, and bytes from anybody as checked dataclasses.
+"""Encodes dataclasses as bytes, and decodes untrusted bytes into checked dataclasses.
 
-A message is a JSON header, which the types of the fields determine, followed by the content of all
-bytes and arrays in their order. A dataclass checks its own values as it is built.
+A message is a JSON header, whose form follows from the types of the fields, followed by the content
+of all bytes and arrays in order. Each dataclass checks its own values when it is created.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import numpy.typing as npt
 from pate_tf.core.artifacts import object_of_pairs
 
 DTYPES: Final = ("|u1", "<u4", "<f4", "<f8", "<i8")
-MOST_AXES: Final = 8
+MAX_AXES: Final = 8
 _LENGTH_BYTES: Final = 8
-_TYPE: Final = "type"  # key of a dataclass' name
+_TYPE: Final = "type"  # the key of the name of a dataclass
 
 
 def encode(message: object) -> bytes:
     """Returns a message as bytes; `decode` is its inverse.
 
     Args:
-        message: None, a number, a text, an enum member, bytes, an array of `DTYPES`, or a tuple, a
-            mapping by text or a dataclass of these.
+        message: None, a number, a string, an enum member, bytes, an array with one of `DTYPES`, or
+            a tuple, a mapping with string keys or a dataclass of these.
     """
     contents: list[bytes] = []
 
@@ -55,11 +55,11 @@ def encode(message: object) -> bytes:
             fields: dict[str, Any] = {_TYPE: type(value).__name__}
             for name, kind in _field_types(type(value)).items():
                 entry = getattr(value, name)
-                # 1 and 1.0 are the same: what is equal is the same bytes.
+                # 1 and 1.0 are equal, so they must have the same bytes.
                 fields[name] = plain(float(entry) if kind is float else entry)
             return fields
         if isinstance(value, Mapping):
-            # Equal mappings are the same bytes, whatever the order of their entries.
+            # Equal mappings have the same bytes, in any order of their entries.
             return {name: plain(value[name]) for name in sorted(value)}
         if isinstance(value, tuple | list):
             return [plain(entry) for entry in value]
@@ -70,23 +70,23 @@ def encode(message: object) -> bytes:
 
 
 def digest(message: object) -> bytes:
-    """Returns what a message is known by: SHA-256 of its bytes, 32 bytes.
+    """Returns the identifier of a message: the SHA-256 digest of its bytes, 32 bytes.
 
-    Messages of the same types that differ have different bytes. Where several types are signed or
-    hashed for different ends, a text that names the end is the first of a tuple.
+    Different messages of the same types have different bytes. To sign or hash several types for
+    different purposes, pass a tuple whose first entry names the purpose.
     """
     return hashlib.sha256(encode(message)).digest()
 
 
 def decode(kind: Any, content: bytes) -> Any:
-    """Returns the message of a type.
+    """Decodes a message of a given type.
 
     Args:
-        kind: of the message; of a union's members, dataclasses are told apart by name.
-        content: from anybody.
+        kind: type of the message. Dataclasses in a union are distinguished by their names.
+        content: untrusted bytes.
 
     Raises:
-        ValueError: if the content is no such message, or a value is out of its range.
+        ValueError: if the content is not such a message, or a value is out of range.
     """
     body = io.BytesIO(content)
     length = int.from_bytes(body.read(_LENGTH_BYTES), "big")
@@ -109,18 +109,18 @@ def decode(kind: Any, content: bytes) -> Any:
 
 @functools.cache
 def _field_types(kind: type) -> dict[str, Any]:
-    """Returns the types of the fields that a dataclass is made from, by name."""
+    """Returns the types of the fields that the constructor of a dataclass takes, by name."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
 def _refuse(what: object = None) -> NoReturn:
-    del what  # never shown: it is the sender's
-    raise ValueError("message: expected one of the protocol, got something else")
+    del what  # never shown, because the sender controls it
+    raise ValueError("this is not a message of the protocol")
 
 
 def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Returns the value of a type that a part of a header stands for; raises ValueError."""
+    """Returns the value of type `kind` that a part of a header encodes, or raises ValueError."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         kind = _member(typing.get_args(kind), value)
@@ -148,7 +148,7 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type of a union that a value is of: the dataclass that it names, or the first."""
+    """Returns the member of a union that a value names, by default the first member."""
     if value is None and types.NoneType in kinds:
         return None
     name = value.get(_TYPE) if isinstance(value, dict) else None
@@ -157,7 +157,7 @@ def _member(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Returns a dataclass with exactly its fields, under its own name."""
+    """Returns a dataclass if the value has its name and exactly its fields."""
     fields = _field_types(kind)
     is_whole = isinstance(value, dict) and value.keys() == {_TYPE, *fields}
     if not is_whole or value[_TYPE] != kind.__name__:
@@ -166,7 +166,7 @@ def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any, body: io.BytesIO) -> tuple[Any, ...]:
-    """Returns a value of each type; any number of the first where an ellipsis is the last."""
+    """Returns a tuple of the given types; with `(kind, ...)`, any number of values of `kind`."""
     if not isinstance(value, list):
         _refuse()
     if kinds[-1] is Ellipsis:
@@ -177,7 +177,7 @@ def _tuple(kinds: tuple[Any, ...], value: Any, body: io.BytesIO) -> tuple[Any, .
 
 
 def _bytes(length: Any, body: io.BytesIO) -> bytes:
-    """Returns so many bytes of the content."""
+    """Returns the next `length` bytes of the content."""
     if type(length) is not int or length < 0:
         _refuse()
     content = body.read(length)
@@ -185,7 +185,7 @@ def _bytes(length: Any, body: io.BytesIO) -> bytes:
 
 
 def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
-    """Returns an array that can't be written, of finite numbers; raises ValueError."""
+    """Returns a read-only array of finite numbers, or raises ValueError."""
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data"}:
         _refuse()
     content = _bytes(value["data"], body)
@@ -193,13 +193,13 @@ def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
     scalar = (*typing.get_args(dtype_hint), Any)[0]
     expected = DTYPES if scalar is Any else (np.dtype(scalar).str,)
     if value["dtype"] not in expected:
-        raise ValueError(f"array: expected the type {' or '.join(expected)}, got another")
+        raise ValueError(f"the array must have the type {' or '.join(expected)}")
     dtype = np.dtype(value["dtype"])
-    if not 1 <= len(shape) <= MOST_AXES or min(shape) < 1:
-        raise ValueError(f"array: expected 1 to {MOST_AXES} axes with numbers, got others")
-    if math.prod(shape) * dtype.itemsize != len(content):  # of any size: nothing wraps around
-        raise ValueError("array: expected as many bytes as its shape has, got another number")
+    if not 1 <= len(shape) <= MAX_AXES or min(shape) < 1:
+        raise ValueError(f"the array must have 1 to {MAX_AXES} axes, none of them empty")
+    if math.prod(shape) * dtype.itemsize != len(content):  # Python integers don't overflow
+        raise ValueError("the array has a number of bytes that does not match its shape")
     array = np.frombuffer(content, dtype).reshape(shape)
     if dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError("array: expected finite numbers, got NaN or infinite ones")
+        raise ValueError("the array has NaN or infinite entries")
     return array

@@ -34,6 +34,7 @@ from pate_tf.planning.release_settings import (
 from pate_tf.postprocessing.regression import MOST_QUERIES
 from pate_tf.queries.strategies import STRATEGIES, QueryConfig, check_queries, recommended
 from pate_tf.release.noise import check_drawable
+from pate_tf.release.votes import check_sums
 from pate_tf.representations.catalogue import (
     IMAGES,
     KINDS,
@@ -64,7 +65,9 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         queries = dataclasses.replace(settings.queries, strategy=None)
         settings = dataclasses.replace(settings, queries=queries)
     method = _named_method(known, settings)
-    if settings.budget.epsilon is None:
+    if method == PATE and known.pool.dataset.target != CLASS:
+        plan = _plan_of_predictions(settings, _voters(known, settings), known)
+    elif settings.budget.epsilon is None:
         plan = _plan_of_given_noise(settings, _voters(known, settings), known)
     elif method == FEATURE_SUMS:
         plan = SumsOption(known, settings, reporting).plan()
@@ -111,13 +114,6 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
     """Returns the method that settings name, or the only one there is; else `AUTO`."""
     method = settings.method
     has_owners = known.unit == "owner"
-    if known.pool.dataset.target != CLASS:
-        if method == PATE or known.voters is not None or settings.budget.epsilon is None:
-            raise ValueError(
-                f"method: teachers vote for classes, and target {known.pool.dataset.target} is "
-                f"none; use method feature_sums with an epsilon"
-            )
-        return FEATURE_SUMS
     if method == AUTO:
         if known.voters is not None or settings.budget.epsilon is None:
             method = PATE
@@ -125,6 +121,8 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
             method = FEATURE_SUMS
         elif settings.mechanism is not None or settings.queries.num_queries is not None:
             method = PATE
+        elif known.pool.dataset.target != CLASS:
+            method = FEATURE_SUMS
     if method == PATE and not known.pool:
         raise ValueError(
             "public: expected public records with method pate, whose teachers label them, got none"
@@ -207,6 +205,37 @@ def _plan_of_given_noise(
         known.pool.dataset, number, is_whole_pool=voters.covers_pool
     )
     return _checked(settings, mechanism, number, strategy, voters, known.pool)
+
+
+def _plan_of_predictions(
+    settings: ReleaseSettings, voters: Electorate, known: Known
+) -> ReleasePlan:
+    """Returns the plan of noisy sums of what teachers predict: numbers or several labels.
+
+    A linear function is learned from all sums together. Twice as many queries double the variance
+    of the noise on each, so all of the pool is asked about, as far as one regression takes it.
+
+    Raises:
+        ValueError: if another mechanism or a strategy that propagates classes is named.
+    """
+    given = settings.queries
+    mechanism = settings.mechanism or GaussianHistogram
+    check_sums(mechanism)
+    number = given.num_queries or min(len(known.pool), MOST_QUERIES)
+    reason = None
+    if isinstance(mechanism, type):
+        stated = PlanSettings(known=dataclasses.replace(known, num_records=None), release=settings)
+        target = dataclasses.replace(stated.target, num_queries=number)
+        mechanism = GaussianHistogram.for_target(target, profile_counts(1, 2, DEFAULT_MARGIN))
+        reason = f"The noise is the least that {number:,} queries within epsilon need."
+    strategy = given.strategy or ("random" if voters.covers_pool else "first")
+    checks.one_of(("random", "first"), query_strategy=strategy)  # others propagate classes
+    description = (
+        f"{mechanism.summary()}, {number:,} queries by {strategy}. No forecast: it is not known "
+        f"beforehand how well teachers predict."
+    )
+    facts = {"reason": reason, "description": description}
+    return _checked(settings, mechanism, number, strategy, voters, known.pool, **facts)
 
 
 def _checked(

@@ -16,7 +16,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, NUMBER, Dataset, is_labeled
+from pate_tf.core.dataset import CLASS, NUMBER, Dataset, is_labeled, target_rows
 from pate_tf.core.public import Pool, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
@@ -42,7 +42,6 @@ from pate_tf.release.exact_sums import (
     residual_sums,
     sums_by_class,
     sums_of_products,
-    target_rows,
     vector_steps,
 )
 from pate_tf.release.feature_sums import pool_centres

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.special
 
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import CLASS, LIKELY, Dataset
@@ -22,6 +23,7 @@ from pate_tf.postprocessing.regression import (
     regress,
     standardisation,
 )
+from pate_tf.students.student_kinds.linear_head import functions_of_labels
 
 REDRAWN: Final = 80  # tables with new noise, for the interval of a number
 EPS = float(np.finfo(np.float32).eps)
@@ -70,8 +72,42 @@ def target_functions(
             return function[:, None]
         changes = (np.array(others) - np.mean(others, axis=0)) / math.sqrt(num_redrawn - 1)
         return np.vstack([function, changes]).T
-    functions, shares = found[0]
-    # The first terms of the Taylor series of the log odds, at the label's share.
+    return _log_odds(*found[0])
+
+
+def functions_of_votes(
+    dataset: Dataset, vectors: npt.NDArray[np.float64], released: ReleasedLabels, num_teachers: int
+) -> npt.NDArray[np.float64]:
+    """Returns weights as `target_functions` from noisy sums of what teachers predict. Public.
+
+    Of a number the difference of both sums is used, of which the number of teachers is known.
+
+    Args:
+        dataset: of a number or several labels.
+        vectors: of the queried inputs, `[num_queries, width]`.
+        released: noisy sums over teachers of their `target_rows`, as `noisy_counts`.
+        num_teachers: that voted.
+    """
+    means = cast(IntArray, released.noisy_counts) / (LATTICE * num_teachers)
+    if dataset.target_range is None:
+        targets = means * math.sqrt(dataset.max_labels)
+        functions, _ = functions_of_labels(vectors, targets)
+        return _log_odds(functions, targets.mean(axis=0))
+    targets = (1.0 + means[:, 1:] - means[:, :1]) / 2.0
+    noise = released.cost.charge.noise_scales["sigma"]
+    deviation = noise / (math.sqrt(2.0) * num_teachers)
+    drawn = np.random.default_rng(0).normal(0.0, deviation, (len(targets), REDRAWN))
+    functions, _ = functions_of_labels(vectors, targets, drawn / math.sqrt(REDRAWN))
+    return functions
+
+
+def _log_odds(
+    functions: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Returns log odds of labels from functions that are near their probabilities.
+
+    The first terms of the Taylor series of the log odds, at the label's share.
+    """
     shares = np.clip(shares, EPS, 1.0 - EPS)
     slopes = 1.0 / (shares * (1.0 - shares))
     functions = functions * slopes

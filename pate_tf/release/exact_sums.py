@@ -12,7 +12,8 @@ import scipy.special
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import BELOW, MOMENT_WEIGHT, RESIDUAL_NORM
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import SEVERAL_LABELS, Dataset
+from pate_tf.core.dataset import target_rows
+from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 
 OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
 VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
@@ -20,26 +21,28 @@ PART_STEPS = 2**10  # of both factors of a record's part, whose product has step
 ROWS = 4_096  # records at a time
 
 
-def target_rows(labels: npt.NDArray[np.generic], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns what a record's vector is multiplied by, `[num_records, num_classes]`.
+def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
+    """Returns counts of votes, or sums over teachers of `target_rows` of predictions. SENSITIVE.
 
-    It has an L2 norm of at most 1 and no negative entry (docs/proofs/theory.md, Proposition D12).
-    Of a class it is its one-hot vector. Of a number, s in [0, 1] along its range, it is (1 - s, s).
-    Of several labels it is 1 for each that holds, divided by the root of `max_labels`, and
-    shortened to norm 1 where more hold.
+    Rows are truncated toward zero to whole steps of 1 / LATTICE, and those longer than one vote
+    count as zero. So one teacher moves the sums of a query by a length of at most sqrt(2)
+    (docs/proofs/theory.md, Proposition D13).
 
     Args:
-        labels: as of `checked_labels`, all known. SENSITIVE.
-        dataset: says what they are.
+        votes: labels, or predictions of numbers or several labels.
+
+    Returns:
+        `[num_queries, num_classes]`.
     """
-    if dataset.target_range is not None:
-        lowest, highest = dataset.target_range
-        share = np.clip((labels.astype(np.float64) - lowest) / (highest - lowest), 0.0, 1.0)
-        return np.column_stack([1.0 - share, share])
-    if dataset.target == SEVERAL_LABELS:
-        rows = labels.astype(np.float64) / math.sqrt(dataset.max_labels)
-        return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0))
-    return np.asarray(np.eye(dataset.num_classes)[labels.astype(np.int64)])
+    dataset = votes.dataset
+    if dataset is None:
+        return votes.counts()
+    total = np.zeros((votes.labels.shape[1], dataset.num_classes), np.int64)
+    for predictions in votes.labels:
+        steps = np.trunc(target_rows(predictions, dataset) * (LATTICE * BELOW)).astype(np.int64)
+        is_short = np.square(steps).sum(axis=1) <= LATTICE**2
+        total += np.where(is_short[:, None], steps, 0)
+    return SumsByClass(total)
 
 
 @np.errstate(all="ignore")  # a warning would tell of a record

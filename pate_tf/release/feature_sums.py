@@ -27,7 +27,7 @@ import numpy.typing as npt
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, Dataset, check_inputs
+from pate_tf.core.dataset import CLASS, Dataset, check_inputs, target_rows
 from pate_tf.core.public import Pool, cluster_numbers
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, owner_partition
@@ -59,7 +59,6 @@ from pate_tf.release.exact_sums import (
     sums_by_class,
     sums_of_owners,
     sums_of_products,
-    target_rows,
     vector_steps,
 )
 from pate_tf.representations.catalogue import (

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels, shares
 from pate_tf.accounting.composition import Charge, smallest_epsilon
-from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism
+from pate_tf.accounting.mechanisms.base import Answers
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.ledger_file import (
     StoredAnswer,
@@ -26,12 +27,14 @@ from pate_tf.ledger.ledger_file import (
     charge_of,
     fault_point,
 )
+from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
 # Sensitive, beside the ledger: `votes/<sequence of the debit, nine digits>.npz` holds `counts`
 # int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and, of earlier versions,
-# `adaptive`, one bool.
+# `adaptive`, one bool. Of numbers and several labels it holds `sums`, as of `SumsByClass`, in place
+# of `counts`.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
@@ -43,11 +46,11 @@ class CountedVotes:
 
     Attributes:
         mechanism: what answered.
-        counts: int64 `[num_queries, num_classes]`.
+        counts: int64 `[num_queries, num_classes]`; sums of numbers or several labels.
     """
 
     mechanism: Mechanism
-    counts: VoteCounts
+    counts: VoteCounts | SumsByClass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +89,13 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
                 arrays = artifacts.read_arrays(path)
-                counts = VoteCounts(arrays["counts"])
+                sums = arrays.get("sums")
+                counts = VoteCounts(arrays["counts"]) if sums is None else SumsByClass(sums)
                 answered = arrays["answered"]
             except (OSError, ValueError, KeyError) as error:
                 raise LedgerError(f"{path}: expected the counts of a charged batch") from error
             expected = (row.details["num_queries"], row.details["num_answered"])
-            if (counts.num_queries, int(answered.sum())) != expected:
+            if (len(counts.values), int(answered.sum())) != expected:
                 raise LedgerError(
                     f"{path}: expected counts of {expected[0]} queries, {expected[1]} of them "
                     f"answered, got others"
@@ -127,12 +131,15 @@ def cost_of_labels(
     )
 
 
-def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]:
+def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = "") -> list[bytes]:
     """Returns a digest of mechanism, dtype, shape and bytes of each of `[num_queries, ...]`.
 
-    Inputs that differ in a single bit, or in their type, are different queries, each charged.
+    Inputs that differ in a single bit, or in their type, are different queries, each charged. So
+    are queries for numbers of another range, or for other labels, as `Dataset.target_in_words` has
+    them.
     """
-    start = canonical_json([mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]).encode()
+    known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
+    start = canonical_json(known + [target] * bool(target)).encode()
     prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
     digests = []
     for row in inputs:
@@ -140,6 +147,15 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]
         digest.update(row.tobytes())
         digests.append(digest.digest())
     return digests
+
+
+def check_sums(mechanism: Charge | type[Charge]) -> None:
+    """Raises ValueError unless a mechanism can release sums of what teachers predict."""
+    if mechanism.name != GaussianHistogram.name:
+        raise ValueError(
+            f"mechanism: {mechanism.name} counts votes for classes; numbers and several labels "
+            f"need {GaussianHistogram.name}"
+        )
 
 
 def release_votes(
@@ -152,6 +168,7 @@ def release_votes(
     num_classes: int,
     unit: str = "record",
     query_indices: npt.ArrayLike | None = None,
+    target: str = "",
 ) -> ReleasedLabels:
     """Charges the queries that were never answered, answers them, and returns all answers.
 
@@ -173,6 +190,8 @@ def release_votes(
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
+        target: what teachers predict, as `Dataset.target_in_words`. Of numbers and several labels
+            noisy sums are released in place of counts (`sums_of_votes`), by a `GaussianHistogram`.
 
     Returns:
         The labels, with the cost of these queries alone (each distinct query once).
@@ -185,7 +204,7 @@ def release_votes(
     """
     check_drawable(mechanism)
     queries = np.asarray(inputs)
-    digests = query_digests(queries, mechanism)
+    digests = query_digests(queries, mechanism, target)
     distinct = list(dict.fromkeys(digests))
     first_place = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
     with ledger.exclusive():
@@ -198,7 +217,10 @@ def release_votes(
             ledger.check_affordable(mechanism, number)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
-        counts = (votes.counts() if isinstance(votes, Votes) else votes).values  # SENSITIVE
+        exact = sums_of_votes(votes) if isinstance(votes, Votes) else votes  # SENSITIVE
+        if isinstance(exact, SumsByClass):
+            check_sums(mechanism)
+        counts = exact.values
         if counts.shape != (len(places), num_classes):
             raise ValueError(
                 f"voter: expected counts [{len(places)}, {num_classes}], got {list(counts.shape)}"
@@ -208,7 +230,8 @@ def release_votes(
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             missing = [new[row] for row in rows]
             if rows:
-                _charge_and_draw(mechanism, missing, counts[rows], ledger=ledger, noise=noise)
+                asked = type(exact)(counts[rows])
+                _charge_and_draw(mechanism, missing, asked, ledger=ledger, noise=noise)
             answers |= ledger.stored_answers(new)
     stored = [answers[digest] for digest in digests]
     rows_charged = tuple(sorted({answer.debit for answer in stored}))
@@ -247,18 +270,22 @@ def _labels_of(stored: Sequence[StoredAnswer], indices: IntArray, **facts: Any) 
 def _charge_and_draw(
     mechanism: Mechanism,
     queries: Sequence[bytes],
-    counts: IntArray,
+    exact: VoteCounts | SumsByClass,
     *,
     ledger: Ledger,
     noise: NoiseSource,
 ) -> None:
     """Charges distinct queries or resumes their debit; stores counts and drawn labels durably."""
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
-        drawn = mechanism.draw(counts, noise)
+        if isinstance(exact, SumsByClass):
+            sums = cast(GaussianHistogram, mechanism).draw_sums(exact.values, noise)
+            drawn = Answers(sums.argmax(axis=1).tolist(), sums)
+        else:
+            drawn = mechanism.draw(exact.values, noise)
         fault_point("noise_drawn")
         path = ledger.folder / VOTES / f"{debit:09d}.npz"
         arrays = {
-            "counts": counts,
+            "sums" if isinstance(exact, SumsByClass) else "counts": exact.values,
             "answered": np.array([label is not None for label in drawn.labels], np.bool_),
         }
         try:

@@ -310,7 +310,8 @@ class _PateEstimator(BaseEstimator):
                 directory = pathlib.Path(temporary) / "run"
             teacher = self.teacher
             source: Teachers | FeatureSums = FeatureSums(directory=directory, seed=seed)
-            method = self.method or ("feature_sums" if X_public is None else "pate")
+            by_sums = X_public is None or "target_range" in target
+            method = self.method or ("feature_sums" if by_sums else "pate")
             if method != "feature_sums":
                 if isinstance(teacher, BaseEstimator):
                     teacher = functools.partial(_unfitted, teacher)
@@ -414,7 +415,7 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
             delta: what epsilon holds at, as of `pate_tf.Labeller`.
             method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained; sums are of
                 bins, as no public labels choose a representation). Default: "pate", but
-                "feature_sums" without public inputs.
+                "feature_sums" without public inputs, and for numbers.
             num_teachers: of method pate.
             teacher: of method pate: an unfitted estimator of scikit-learn, or what
                 `pate_tf.Teachers` takes. Default: a small network.

@@ -18,13 +18,15 @@ from pate_tf.accounting.mechanisms import LaplaceClusterCounts, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
-from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts
+from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger, LedgerError, Spending
 from pate_tf.ledger.ledger_file import DATABASE
+from pate_tf.models.encoder import record_vectors
 from pate_tf.planning.choose import check_answers, choose
 from pate_tf.planning.forecast import HELPS
 from pate_tf.planning.release_settings import (
@@ -40,7 +42,7 @@ from pate_tf.planning.release_settings import (
 )
 from pate_tf.postprocessing import label_inference
 from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
-from pate_tf.postprocessing.targets import REDRAWN
+from pate_tf.postprocessing.targets import REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
@@ -48,6 +50,7 @@ from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import (
     EstimatedAccuracy,
     estimate_accuracy,
+    linear_head_of,
     release_sums,
     released_with,
 )
@@ -413,7 +416,7 @@ class Labeller:
         labels = dataclasses.replace(
             labels, representation=source.representation, forecast=plan.forecast
         )
-        return dataclasses.replace(labels, seal=ledger.recognise(labels.record()), labeller=self)
+        return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
     def _label_by_votes(
         self, plan: ReleasePlan, pool: Pool, teachers: Voter, num_neighbours: int, ledger: Ledger
@@ -427,6 +430,10 @@ class Labeller:
         reporting = self._reporting
         num_classes = pool.dataset.num_classes
         aggregation = aggregation_of(num_classes)
+        encoder = None
+        if pool.dataset.target != CLASS:  # before anything is charged
+            name = teachers.representation or catalogue.default_of_sums(pool.dataset)
+            encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         def neighbours_of(indices: IntArray) -> IntArray | None:
             if not num_neighbours:
@@ -439,7 +446,7 @@ class Labeller:
             desc="asking teachers", total=queries.num_queries, unit="query"
         ) as bar:
 
-            def voter(inputs: npt.NDArray[Any]) -> VoteCounts:
+            def voter(inputs: npt.NDArray[Any]) -> VoteCounts | Votes:
                 return teachers.counts(inputs, bar.update)
 
             def answers(indices: IntArray) -> ReleasedLabels:
@@ -456,13 +463,23 @@ class Labeller:
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
+                    target="" if encoder is None else pool.dataset.target_in_words,
                 )
 
             labels = ask_once(
                 queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
             )
+        linear_head = None
+        if encoder is not None:
+            features = encoder.features(pool.inputs[labels.query_indices])
+            vectors = record_vectors(features, encoder.scale)
+            released = labels.released
+            weights = functions_of_votes(pool.dataset, vectors, released, teachers.num_teachers)
+            linear_head = linear_head_of(encoder, weights)
         neighbours = neighbours_of(labels.queries)
-        return dataclasses.replace(labels, neighbours=neighbours, choice=plan.reason)
+        return dataclasses.replace(
+            labels, neighbours=neighbours, choice=plan.reason, linear_head=linear_head
+        )
 
     def _label_by_sums(
         self, plan: ReleasePlan, pool: Pool, sums: FeatureSums, ledger: Ledger

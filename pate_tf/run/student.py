@@ -630,17 +630,18 @@ def measure(
         public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
     )
     predictions, probabilities = ServedStudent(student_folder).answer(inputs)
+    measured = {}
+    if samples is not None and samples.labels is not None:
+        measured = measures.measure(predictions, samples.labels, probabilities, dataset)
+        values |= {f"student_{name}": value for name, value in measured.items()}
     if dataset.target != CLASS:
-        if samples is not None and samples.labels is not None:
-            found = measures.measure(predictions, samples.labels, probabilities, dataset)
-            values |= {f"student_{name}": value for name, value in found.items()}
-            score = found["r_squared" if dataset.target == NUMBER else "auc"]
-            measure_name, constant = MEASURES[dataset.target]
-            if score is not None and score <= constant:
-                reporting.warn(
-                    f"The student's {measure_name} on the held-out samples is {score:.2f}. A "
-                    f"constant answer is as good: it reaches {constant:g}. {HELPS}"
-                )
+        score = measured.get("r_squared" if dataset.target == NUMBER else "auc")
+        measure_name, constant = MEASURES[dataset.target]
+        if score is not None and score <= constant:
+            reporting.warn(
+                f"The student's {measure_name} on the held-out samples is {score:.2f}. A "
+                f"constant answer is as good: it reaches {constant:g}. {HELPS}"
+            )
         return values
     lacking = np.setdiff1d(np.arange(dataset.num_classes), predictions)
     never = [dataset.class_name(label) for label in lacking if len(inputs)]
@@ -650,9 +651,7 @@ def measure(
             f"{few_of(never)}; docs/how-to/choose_student.md says what helps"
         )
     values["student_never_predicts"] = never
-    if samples is not None and samples.labels is not None:
-        measured = measures.measure(predictions, samples.labels, probabilities, dataset)
-        values |= {f"student_{name}": value for name, value in measured.items()}
+    if measured:
         majority, accuracy, auc = (measured[name] for name in COMPARED)
         student = Forecast(accuracy, accuracy, len(inputs), is_measured=True, auc=auc)
         if not student.is_worth(majority):

@@ -1,7 +1,7 @@
-"""Models, participants, and rounds in which they download, train on their records, and upload.
+"""Models, participants, and rounds in which participants download, train and upload.
 
-All participants of a process share one traced graph. On CPUs one participant after another beats
-several at once for convolutions.
+All participants of a process share one traced graph. For convolutions on CPUs, training one
+participant after another is faster than training several at the same time.
 """
 
 import dataclasses
@@ -32,50 +32,50 @@ class FlatView:
     """The parameters of a model as a vector float32 `[num_parameters]`.
 
     Args:
-        model: from raw inputs to logits.
+        model: a Keras model from raw inputs to logits.
 
     Raises:
-        ValueError: if the model has nothing to train, or variables that are not trained, such as
-            statistics of batch normalization.
+        ValueError: if the model has no trainable parameters, or has non-trainable variables, such
+            as statistics of batch normalization.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         if model.non_trainable_variables:
             raise ValueError(
-                "model: expected one that treats records apart and holds trained parameters alone, "
-                "without batch normalization and dropout, got another"
+                "the model must process each record separately and have only trainable parameters; "
+                "remove layers such as batch normalization and dropout"
             )
         if not model.trainable_variables:
-            raise ValueError("model: expected parameters to train, got none")
+            raise ValueError("the model has no trainable parameters")
         self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
         self._sizes = [int(np.prod(shape)) for shape in self._shapes]
         self.num_parameters = sum(self._sizes)
 
     def parameters(self) -> FloatArray:
-        """Returns the parameters that the model holds now."""
+        """Returns the current parameters of the model."""
         values = [variable.numpy().ravel() for variable in self.model.trainable_variables]
         return np.concatenate(values)
 
     def assign(self, parameters: FloatArray) -> keras.Model:
-        """Puts parameters into the model; returns it."""
+        """Assigns parameters to the model, and returns the model."""
         pieces = self.pieces(tf.constant(parameters))
         for variable, piece in zip(self.model.trainable_variables, pieces, strict=True):
             variable.assign(piece)
         return self.model
 
     def pieces(self, flat: tf.Tensor) -> list[tf.Tensor]:
-        """Returns a vector as the model's tensors, in its order."""
+        """Splits a vector into tensors of the shapes of the model's parameters, in order."""
         parts = tf.split(flat, self._sizes)
         return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def loss_and_gradient(
         self, pieces: Sequence[tf.Tensor], inputs: tf.Tensor, labels: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the mean loss in training, and its gradient float32 `[num_parameters]`.
+        """Returns the mean training loss, and its gradient, float32 `[num_parameters]`.
 
         Args:
-            pieces: parameters, in the model's order.
+            pieces: tensors of the parameters, in the order of the model.
             inputs: float32 `[batch, *input_shape]`.
             labels: int64 `[batch]`.
         """
@@ -92,7 +92,7 @@ class FlatView:
                 loss += tf.cast(penalty, loss.dtype)
         unconnected = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(loss, pieces, unconnected_gradients=unconnected)
-        # Gradients of embeddings are made dense.
+        # This also makes sparse gradients of embeddings dense.
         flat = [tf.reshape(tf.convert_to_tensor(gradient), [-1]) for gradient in gradients]
         return loss, tf.concat(flat, 0)
 
@@ -101,17 +101,20 @@ def build(name: Named | None, dataset: Dataset, *, seed: int) -> keras.Model:
     """Returns a model from raw inputs to logits.
 
     Args:
-        name: "linear", or another that `models.catalogue.build` takes. Default: "cnn" for images,
+        name: "linear", or another name for `models.catalogue.build`. Default: "cnn" for images,
             else "mlp".
-        dataset: the data it is for.
-        seed: of the initial parameters.
+        dataset: data set that defines input shape and classes.
+        seed: seed of the initial parameters.
     """
     builder = name or architectures.default_model(dataset)
     return architectures.build(linear if builder == "linear" else builder, dataset, seed=seed)
 
 
 def linear(dataset: Dataset) -> keras.Model:
-    """One layer: few parameters, which noise harms least. It begins at zero."""
+    """Returns a model with a single layer, initialized to zero.
+
+    Noise harms it least, because it has few parameters.
+    """
     low, high = (np.asarray(values, np.float64) for values in dataset.value_range)
     scale = 2.0 / (high - low)
     return keras.Sequential(
@@ -127,9 +130,9 @@ def linear(dataset: Dataset) -> keras.Model:
 def private_shards(
     private: PrivateExamples, num_participants: int, *, seed: int
 ) -> list[PrivateExamples]:
-    """SENSITIVE: returns disjoint shards of a data set's records, one for each participant.
+    """SENSITIVE: partitions the records of a data set into shards, one for each participant.
 
-    A record's shard depends on its position and public numbers alone.
+    The shard of a record depends only on its position and on public numbers.
     """
     order = np.random.default_rng(seed).permutation(len(private))
     return [
@@ -138,13 +141,13 @@ def private_shards(
     ]
 
 
-SHUFFLE = 3  # the third number of the seed that orders records
+SHUFFLE = 3  # third number of the seed for the order of records
 
 
 def largest(changes: FloatArray, number: int) -> IntArray:
-    """Returns the indices of the largest changes in absolute value, ascending, `[number]`.
+    """Returns the ascending indices of the changes with the largest absolute values, `[number]`.
 
-    They depend on private records: without noise on them they protect no one.
+    These indices depend on private records, and give no privacy.
     """
     if number >= len(changes):
         return np.arange(len(changes))
@@ -152,25 +155,25 @@ def largest(changes: FloatArray, number: int) -> IntArray:
 
 
 class Participants:
-    """SENSITIVE: records of participants, and what they upload of them.
+    """SENSITIVE: the records of participants, and local training for their uploads.
 
-    Without noise nothing here is private: uploads tell about the records they come from, also where
-    few are selected.
+    This class adds no noise, so uploads reveal information about the records, even if they contain
+    only a few changes.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         model: a Keras model from raw inputs to logits.
-        records: by the participant's number, from 0.
+        records: records by the number of the participant, from 0.
 
     Raises:
-        ValueError: if model and records do not fit.
+        ValueError: if model and records don't match.
     """
 
     def __init__(
         self, settings: TrainingSettings, model: keras.Model, records: Mapping[int, PrivateExamples]
     ) -> None:
         if not all(map(len, records.values())):
-            raise ValueError("records: expected some of every participant, got one without any")
+            raise ValueError("a participant has no records; use fewer participants")
         self.settings = settings
         self.records = records
         self.view = FlatView(model)
@@ -179,7 +182,7 @@ class Participants:
     def upload(
         self, participant: int, round_number: int, parameters: Parameters
     ) -> tuple[Upload, float]:
-        """Trains on what was downloaded; returns the upload, and the mean local loss.
+        """Trains on the downloaded parameters, and returns the upload and the mean local loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -209,10 +212,10 @@ class Participants:
     def change(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Returns how a local epoch of SGD changes the parameters, and the mean loss.
+        """Returns the change of the parameters in a local epoch of SGD, and the mean loss.
 
         Raises:
-            ValueError: if they are not finite.
+            ValueError: if the loss or the parameters are not finite.
         """
         shard = self.records[participant]
         generator = np.random.default_rng([self.settings.seed, round_number, SHUFFLE, participant])
@@ -223,8 +226,7 @@ class Participants:
         with np.errstate(over="ignore"):
             if not np.isfinite([loss.numpy(), np.abs(parameters + changes).max()]).all():
                 raise ValueError(
-                    "participants: expected a finite loss, got NaN or infinity; try a lower "
-                    "learning_rate"
+                    "training diverged: the loss is NaN or infinite; try a lower `learning_rate`"
                 )
         return changes, float(loss)
 
@@ -236,10 +238,10 @@ class Participants:
         order: tf.Tensor,
         learning_rate: tf.Tensor,
     ) -> Any:
-        """Moves the change since the download, not the parameters.
+        """Runs local SGD on the change since the download, rather than on the parameters.
 
-        So one step uploads -learning_rate * gradient to the last bit, not a difference of two
-        roundings.
+        This avoids the rounding errors of a difference: a single step uploads exactly
+        -learning_rate * gradient.
         """
         size = self.settings.batch_size
         num_steps = (tf.size(order) + size - 1) // size
@@ -260,40 +262,42 @@ class Participants:
         return change, total / tf.cast(num_steps, tf.float32)
 
 
-# Noise: what leaves a participant was charged, and costs what was charged.
+# Uploads with noise. They are charged before they are sent, and cost no more than the charge.
 
-NUMBERS_AT_ONCE = 2**25  # of gradients of single records
-MOST_RECORDS = 1024
-# Below one by more than the rounding of lengths in float64.
+MAX_GRADIENT_ENTRIES = 2**25  # entries of all gradients in a batch
+MAX_RECORDS = 1024
+# The distance from 1 exceeds the rounding errors of norms in float64.
 JUST_BELOW = 1.0 - 1e-9
-# Which branch a record takes would decide which records are computed together.
-PARTS_BATCHES = "DynamicPartition"
-CHOICE = 5  # the third number of the seed that chooses parameters
+# With this operation, the batch of a record would depend on the branches of other records.
+BRANCHING_OPERATION = "DynamicPartition"
+CHOICE = 5  # third number of the seed for the choice of parameters
 TWO_TO_64 = 2.0**64
 
 
 class RecordGradients:
-    """Sums over records of gradients clipped to a length.
+    """Sums of clipped gradients over records.
 
-    Guarantee. The sum is that of a vector of each record that was drawn, to the last bit. The
-    vector holds whole numbers, has length at most `LATTICE`, and depends on that record, its place
-    among its participant's records and public values alone, not on which others are drawn:
+    Guarantee. The result is the exact sum of one vector for each drawn record. The vector has
+    integer entries and norm at most `LATTICE`. It depends only on the record, on its position among
+    the participant's records and on public values, and not on which other records are drawn:
 
-    - A record is always computed at the same place of a batch of the same size; both follow from
-      its place among the records and from how many there are, which is public. Other places hold
-      other records, or a fixed input. The last bits of a row of a matrix product depend on the
-      size of the batch and the row's place in it, and at a threshold of the model they decide on
-      the whole gradient; they do not depend on what other rows hold.
-    - Gradients are scaled in float64 and cut off toward zero, which makes no vector longer, and
-      whole numbers are added exactly.
+    - A record is always computed at the same position of a batch of the same size. Both are
+      determined by its position among the records and by their number, which is public. Other
+      positions contain other records, or a fixed input. The last bits of a row of a matrix product
+      depend on the size of the batch and on the position of the row. At a threshold of the model,
+      these bits can change the whole gradient. They do not depend on the values of other rows.
+    - Gradients are scaled in float64 and rounded toward zero, which never increases a norm.
+      Integers are added exactly.
     - The vector is zero if the gradient is not finite, or if an operation of the model fails.
 
     Args:
-        view: of the model, which must treat records apart: no branches that depend on a record.
-        shards: records of participants; all have the same batch size.
+        view: view of the model. The model must process each record separately, without branches
+            that depend on a record.
+        shards: records of participants. All use the same batch size.
 
     Raises:
-        ValueError: if the model does not treat records apart, or takes no records of the data set.
+        ValueError: if the model does not process each record separately, or does not accept records
+            of the data set.
     """
 
     def __init__(self, view: FlatView, shards: Mapping[int, PrivateExamples]) -> None:
@@ -301,10 +305,10 @@ class RecordGradients:
             shard.dataset.require_classes("shared training")
         self._view = view
         self._shards = shards
-        most = int(np.clip(NUMBERS_AT_ONCE // view.num_parameters, 2, MOST_RECORDS))
+        most = int(np.clip(MAX_GRADIENT_ENTRIES // view.num_parameters, 2, MAX_RECORDS))
         self._num_places = min(most - 1, max(map(len, shards.values())))
-        # Place 0 never holds a record: an operation that fails for the fixed input does so in
-        # every batch.
+        # Position 0 never has a record. An operation that fails for the fixed input therefore
+        # fails in every batch, independently of the records.
         size = self._num_places + 1
         dataset = next(iter(shards.values())).dataset
         fixed = np.broadcast_to(np.asarray(dataset.value_range[0]), dataset.input_shape)
@@ -321,21 +325,23 @@ class RecordGradients:
                 tf.TensorSpec([], tf.float64),
             ],
         )
-        # Traced, and run without any record.
+        # Trace the graph, and run it without any record.
         graph = self._graph.get_concrete_function().graph.as_graph_def()
         functions = [function.node_def for function in graph.library.function]
-        if any(node.op == PARTS_BATCHES for nodes in (graph.node, *functions) for node in nodes):
+        if any(
+            node.op == BRANCHING_OPERATION for nodes in (graph.node, *functions) for node in nodes
+        ):
             raise ValueError(
-                "model: expected one that treats records apart, without branches that depend on "
-                "them, as noise is added for single records; got one with such branches"
+                "the model has branches that depend on a record, so it does not process each "
+                "record separately, as noise for single records requires; remove the branches"
             )
         none = np.zeros(len(self._fixed), np.int64)
         try:
             self._graph(view.parameters(), self._fixed, none, none > 0, none[:1], np.float64(1))
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
-                "model: expected one that takes inputs of the data set, got one that fails for "
-                f"the lowest value of its range: {str(error).splitlines()[0]}"
+                "the model does not accept inputs of the data set: it fails for the lowest value "
+                f"of their range: {str(error).splitlines()[0]}"
             ) from error
 
     def clipped_sum(
@@ -350,16 +356,16 @@ class RecordGradients:
         """SENSITIVE: returns the sum, int64 `[num_indices]`, in steps of clip / LATTICE.
 
         Args:
-            participant: whose records.
-            drawn: which of them, each once, int64 `[num_drawn]`.
+            participant: number of the participant.
+            drawn: positions of the drawn records, without duplicates, int64 `[num_drawn]`.
             parameters: float32 `[num_parameters]`.
-            indices: of the parameters that are uploaded.
-            clip: the length that a record's gradient on these parameters is clipped to.
+            indices: indices of the uploaded parameters.
+            clip: clipping norm for the gradient of a record with respect to these parameters.
         """
         shard = self._shards[participant]
 
         def sum_of(rows: IntArray) -> IntArray:
-            """Returns the sum over records of different places."""
+            """Returns the sum over records with different positions in the batch."""
             places = 1 + rows % self._num_places
             inputs = self._fixed.copy()
             inputs[places] = shard.inputs[rows]
@@ -371,13 +377,13 @@ class RecordGradients:
                 total = self._graph(parameters, inputs, labels, is_drawn, indices, np.float64(clip))
                 return np.asarray(total.numpy())
             except tf.errors.InvalidArgumentError:
-                # An operation fails for one of the records, which must not stop the others.
+                # An operation fails for one of the records. The other records must still count.
                 total = np.zeros(len(indices), np.int64)
                 for row in rows[:, np.newaxis] if len(rows) > 1 else ():
                     total += sum_of(row)
                 return total
 
-        # Records of the same place are computed one after another, each in a batch of its own.
+        # Records with the same position in the batch are in different batches.
         total = np.zeros(len(indices), np.int64)
         for start in range(0, len(shard), self._num_places):
             is_here = (drawn >= start) & (drawn < start + self._num_places)
@@ -403,32 +409,33 @@ class RecordGradients:
         gradients = tf.cast(tf.vectorized_map(gradient, (inputs, labels)), tf.float64)
         lengths = tf.sqrt(tf.reduce_sum(gradients**2, axis=1, keepdims=True))
         steps = LATTICE * JUST_BELOW / tf.maximum(lengths, clip)
-        # Cut off toward zero. A gradient that is not finite would poison the sum.
+        # The cast rounds toward zero. Gradients that are not finite are excluded from the sum.
         is_counted = is_drawn[:, tf.newaxis] & tf.math.is_finite(lengths)
         whole = tf.cast(tf.where(is_counted, gradients * steps, 0.0), tf.int64)
         return tf.reduce_sum(whole, axis=0)
 
 
 class NoisyParticipants(Participants):
-    """SENSITIVE: participants, each of which adds Gaussian noise of its own to what it uploads.
+    """SENSITIVE: participants that add independent Gaussian noise to their uploads.
 
-    Guarantee. What participant i uploads in all rounds is differentially private as its ledger
-    says, against replacement of one of its records, toward all others, the server included
-    (docs/proofs/selective_sgd.md, Theorems F1 to F3). Which parameters are uploaded is chosen by
-    the public seed. Which records are drawn stays secret. Nothing that private records decide stops
-    a run or shows in whether there is an upload: a record whose gradient is not finite, or for
-    which an operation of the model fails, adds nothing.
+    Guarantee. The uploads of a participant in all rounds together are differentially private with
+    the cost in its ledger, for replace-one records, toward everyone else, including the server
+    (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed determines which parameters
+    are uploaded. The drawn records stay secret. Private records can't stop a run, and can't prevent
+    an upload: a record contributes nothing if its gradient is not finite, or if an operation of the
+    model fails for it.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         model: a Keras model from raw inputs to logits.
-        records: by the participant's number, from 0.
-        run: charges all rounds, once everything else fits; nothing is drawn before.
-        noise: draws records and noise. Default: the operating system's entropy.
-        declare: called with what the ledger says then.
+        records: records by the number of the participant, from 0.
+        run: charges all rounds after all other checks have passed. Nothing is drawn before.
+        noise: noise source, also for the choice of records. Default: the operating system's
+            entropy.
+        declare: called with the facts of the ledger after the charge.
 
     Raises:
-        ValueError: if something does not fit; nothing was charged then.
+        ValueError: if the arguments don't match. Nothing was charged.
     """
 
     def __init__(
@@ -444,7 +451,7 @@ class NoisyParticipants(Participants):
         super().__init__(settings, model, records)
         charge = settings.charge()
         if charge is None or run is None:
-            raise ValueError("directory: expected one with privacy, for the ledger, got none")
+            raise ValueError("directory is required with privacy, for the ledger")
         check_delta(settings.delta, sum(map(len, records.values())), settings.privacy)
         self._noise = noise or SystemNoise()
         self._scale = noise_scale(charge)
@@ -454,13 +461,13 @@ class NoisyParticipants(Participants):
     def _selected(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[IntArray, FloatArray, float]:
-        """Returns what is uploaded, noisy; the loss is NaN, as records are protected."""
+        """Returns indices and noisy values of an upload, and NaN, because the loss is private."""
         settings = self.settings
         num_parameters = self.view.num_parameters
         generator = np.random.default_rng([settings.seed, round_number, CHOICE])
         chosen = generator.permutation(num_parameters)[: settings.num_uploaded(num_parameters)]
         indices = np.sort(chosen)
-        # The number of a participant's records is public; the size of a draw is not used.
+        # The number of records is public. The number of drawn records is secret, and not used.
         number = len(self.records[participant])
         drawn = np.arange(number)
         if settings.sampling_rate < 1.0:
@@ -481,7 +488,7 @@ def participants_of(
     records: Mapping[int, PrivateExamples],
     **options: Any,
 ) -> Participants:
-    """Returns participants, noisy ones with privacy; arguments and errors as theirs."""
+    """Returns `NoisyParticipants` if settings ask for noise, else `Participants`."""
     if settings.is_noisy:
         return NoisyParticipants(settings, model, records, **options)
     return Participants(settings, model, records)
@@ -489,12 +496,12 @@ def participants_of(
 
 @dataclasses.dataclass(repr=False, eq=False)
 class SharedTraining:
-    """SENSITIVE: rounds of participants, which train on what a server has.
+    """SENSITIVE: rounds of participants with a server.
 
     Attributes:
-        participants: those of this process.
-        server: of all participants.
-        round: the round that comes next, from 0.
+        participants: the participants of this process.
+        server: the server of all participants.
+        round: number of the next round, from 0.
     """
 
     participants: Participants
@@ -510,7 +517,7 @@ class SharedTraining:
         """
         participants = self.participants
         settings = participants.settings
-        # A participant trains while the others of this process upload.
+        # Simulate stale parameters: a participant trains while others in this process upload.
         is_stale = settings.protocol == "asynchronous" and len(participants.records) > 1
         if is_stale and not self._downloaded:
             self._downloaded = {each: self._pull(each, self.round) for each in participants.records}
@@ -528,5 +535,5 @@ class SharedTraining:
     def _pull(self, participant: int, round_number: int) -> Parameters:
         parameters = self.server.pull(participant, round_number)
         if parameters is None:
-            raise ValueError(f"participant {participant}: expected its turn, it has not come")
+            raise ValueError(f"it is not the turn of participant {participant} yet")
         return parameters

@@ -1,4 +1,4 @@
-"""Shared training over a network: messages, the server's service, a participant's connection."""
+"""Shared training over a network: messages, the service, and a participant's connection."""
 
 import dataclasses
 import functools
@@ -21,32 +21,33 @@ from pate_tf.selective_sgd.training_settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
 _log = logging.getLogger(__name__)
-WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
+WAIT_SECONDS: Final = 20.0  # time that a call waits at the server for its turn
 
-# Each names the run. What a participant's ledger says, before which no upload is applied with
-# privacy; and the round whose parameters are fetched, the number of rounds at the end.
+# The first entry of each request is the identifier of the run.
+# The facts of a participant's ledger. With privacy, the server applies no upload before it.
 JoinRequest = tuple[bytes, LedgerFacts | None]
+# The round whose parameters are requested, or the number of rounds for the final parameters.
 PullRequest = tuple[bytes, int]
-# An upload on its way: its round, version, indices of the parameters that change, ascending, None
-# for all, and values.
+# An upload: round, version, ascending indices of the changed parameters (None for all), and values.
 PushRequest = tuple[bytes, int, int, npt.NDArray[np.uint32] | None, FloatArray]
 
 
 class ParameterService:
-    """Hands parameters out in turn and takes uploads. The caller is who its certificate names.
+    """Serves parameters and accepts uploads in turn. Callers are identified by their certificates.
 
-    Safe to use from several threads.
+    Thread-safe.
 
     Args:
-        server: applies uploads.
-        terms: of the run.
-        ledgers: file of what participants say of their ledgers, below `sensitive/`; with privacy no
-            upload is applied before.
+        server: the parameter server, which applies uploads.
+        terms: terms of the run.
+        ledgers: file for the facts that participants report about their ledgers, in `sensitive/`.
+            With privacy, uploads are only applied after this report.
 
     Attributes:
-        facts: what participants say of their ledgers, by name; they may charge more later.
-        called: names of those that called this process.
-        fetched: names of those that have the final parameters.
+        facts: facts that participants reported about their ledgers, by name. Later charges are not
+            included.
+        called: names of participants that called this process.
+        fetched: names of participants that have the final parameters.
     """
 
     def __init__(self, server: ParameterServer, terms: Terms, *, ledgers: pathlib.Path) -> None:
@@ -60,14 +61,14 @@ class ParameterService:
         self.facts = {name: LedgerFacts(**fields) for name, fields in stored.items()}
 
     def listen(self, address: str, files: TlsFiles) -> TlsServer:
-        """Returns a running server, which only participants on the roster may call.
+        """Starts a server that accepts calls of participants on the roster, and returns it.
 
         Args:
-            address: `host:port`; port 0 for any free one.
+            address: `host:port`; with port 0, the system chooses a free port.
             files: certificate and key of the server, and the authority.
 
         Raises:
-            ValueError: if the address can't be listened on.
+            ValueError: if the server can't listen on the address.
             OSError: if a file can't be read.
         """
         service = Service(
@@ -99,21 +100,21 @@ class ParameterService:
         return {self._terms.names[int(state.version) % settings.num_participants]}
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
-        """Waits, at most so many seconds, for something that calls change."""
+        """Waits at most `seconds` for a condition that depends on calls."""
         with self._changed:
             self._changed.wait_for(until, seconds)
 
     def join(self, request: JoinRequest, caller: Caller) -> int:
-        """Takes what the caller's ledger says, durably; returns the number of parameters.
+        """Durably stores the facts of the caller's ledger, and returns the number of parameters.
 
-        Only the participant's auditors can check its ledger.
+        The server can't verify these facts. Only auditors of the participant can check its ledger.
         """
         run, facts = request
         self._number(caller, run)
         delta = self._terms.settings.delta
         if facts is not None:
             if facts.delta != delta:
-                raise ValueError(f"delta: expected {delta} of the ledger, got another")
+                raise ValueError(f"the ledger must have delta {delta}, as in the roster")
             with self._changed:
                 all_facts = {**self.facts, caller.name: facts}
                 fields = {name: dataclasses.asdict(each) for name, each in all_facts.items()}
@@ -122,7 +123,7 @@ class ParameterService:
         return self._server.num_parameters
 
     def pull(self, request: PullRequest, caller: Caller) -> Parameters | None:
-        """Returns the parameters of the caller's turn, or None after a while."""
+        """Returns the parameters when it is the caller's turn, or None after a timeout."""
         run, round_number = request
         number = self._number(caller, run)
         look = functools.partial(self._server.pull, number, round_number)
@@ -134,14 +135,14 @@ class ParameterService:
         return parameters
 
     def push(self, request: PushRequest, caller: Caller) -> bool | None:
-        """Applies the caller's upload, once; durable before it answers.
+        """Applies the caller's upload once, durably.
 
-        Returns True once it is applied; None if others come first, after a while.
+        Returns True when it is applied, or None after a timeout, if other participants come first.
         """
         run, round_number, version, part, values = request
         number = self._number(caller, run)
         if self._terms.settings.is_noisy and caller.name not in self.facts:
-            raise ValueError("upload: expected one that was charged, got another")
+            raise ValueError("the ledger of this participant was not charged for its uploads")
         indices = np.arange(self._server.num_parameters) if part is None else part
         upload = Upload(
             participant=number,
@@ -163,11 +164,11 @@ class ParameterService:
         return is_applied
 
     def _number(self, caller: Caller, run: bytes) -> int:
-        """Returns the number of the caller, which has the same roster."""
+        """Returns the number of the caller, after a check that it has the same roster."""
         if run != self._terms.run_id:
             raise ValueError(
-                "run: expected that of this server's roster, got another; the roster must be the "
-                "same file everywhere"
+                "the caller has a different roster than the server; copy the same roster file to "
+                "all participants"
             )
         number = self._terms.number(caller.name)
         with self._changed:
@@ -177,25 +178,27 @@ class ParameterService:
 
 
 def message_limits(num_parameters: int) -> Limits:
-    """Returns limits that an upload or all parameters of a model fit into, and little more."""
+    """Returns limits that are just large enough for an upload or all parameters of a model."""
     return Limits(message_bytes=2**16 + 12 * num_parameters)
 
 
 class RemoteServer(Connection):
-    """A participant's connection to its parameter server. It dials, and can't be dialled.
+    """A participant's connection to its parameter server. It does not accept connections itself.
 
-    A call is repeated while the server can't be reached or others come first. An upload is stored
-    before it leaves: killed at any point the participant sends the very same numbers again, and
-    the server applies them once; noise is never drawn anew for what may have left.
+    A call is repeated while the server can't be reached or other participants come first. An upload
+    is stored before it is sent. If the participant is killed at any point, it sends exactly the
+    same numbers again, and the server applies them once. Noise is never redrawn for an upload that
+    may have been sent.
 
     Args:
         address: `host:port` of the server.
-        terms: of the run.
+        terms: terms of the run.
         files: certificate and key of the participant, and the authority.
-        num_parameters: of the model.
-        run: where the last upload is stored.
-        wait_seconds: how long a call waits at the server for its turn.
-        give_up_after: seconds without a connection after which a call raises ConnectionError.
+        num_parameters: number of parameters of the model.
+        run: stores the last upload.
+        wait_seconds: time that a call waits at the server for its turn.
+        give_up_after: a call raises ConnectionError after this number of seconds without a
+            connection.
 
     Raises:
         OSError: if a file can't be read.
@@ -221,42 +224,43 @@ class RemoteServer(Connection):
         self._give_up_after = give_up_after
 
     def join(self, facts: LedgerFacts | None = None) -> None:
-        """Makes sure that the server has the same terms, and tells it what the ledger says.
+        """Checks that the server has the same terms, and reports the facts of the ledger.
 
         Args:
-            facts: of this participant; with privacy the server takes no upload before.
+            facts: facts of this participant's ledger. With privacy, the server accepts no upload
+                before it has them.
 
         Raises:
-            PermissionError: if it does not know this participant.
-            ValueError: if it has other terms.
+            PermissionError: if this participant is not on the server's roster.
+            ValueError: if the server has different terms.
         """
         request = (self._terms.run_id, facts)
         if self._until_answered("Join", request, int) != self._num_parameters:
             raise ValueError(
-                f"model: expected {self._num_parameters} parameters, the server's has others"
+                f"the model has {self._num_parameters} parameters here, but not on the server"
             )
 
     def pull(self, participant: int, round_number: int) -> Parameters:
-        """Returns the parameters of this participant's turn, once it has come.
+        """Waits for this participant's turn, and returns the parameters.
 
         Raises:
-            PermissionError: if the server does not know this participant.
-            ValueError: if it refuses.
+            PermissionError: if this participant is not on the server's roster.
+            ValueError: if the server refuses the request.
         """
-        del participant  # its certificate says who it is
+        del participant  # identified by its certificate
         request = (self._terms.run_id, round_number)
         parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
         if parameters.values.shape != (self._num_parameters,):
-            raise ValueError(f"values: expected {self._num_parameters} parameters, got others")
+            raise ValueError(f"the server did not send {self._num_parameters} parameters")
         return parameters
 
     def push(self, upload: Upload) -> bool:
-        """Stores an upload, and hands it over until it is applied.
+        """Stores an upload, and sends it until it is applied.
 
         Raises:
-            LedgerError: if a copy of this run resumed; then nothing leaves.
-            PermissionError: if the server does not know this participant.
-            ValueError: if it refuses the upload.
+            LedgerError: if a copy of this run was resumed. Nothing is sent then.
+            PermissionError: if this participant is not on the server's roster.
+            ValueError: if the server refuses the upload.
         """
         stored = {name: np.asarray(value) for name, value in vars(upload).items()}
         self._run.save({**stored, ROUND: np.array(upload.round + 1)})
@@ -264,7 +268,7 @@ class RemoteServer(Connection):
         return True
 
     def push_again(self) -> None:
-        """Hands over the upload that was stored last, if there is one; errors as `push`."""
+        """Sends the last stored upload again, if there is one. Raises the same errors as `push`."""
         saved = dict(self._run.saved)
         if ROUND in saved:
             numbers = {name: int(saved[name]) for name in ("participant", "round", "version")}
@@ -279,7 +283,7 @@ class RemoteServer(Connection):
         _log.info("round %d of %d uploaded", upload.round + 1, self._terms.settings.rounds)
 
     def _until_answered(self, method: str, request: object, kind: Any) -> Any:
-        """Calls until the reply is not None; after waits if no connection is made."""
+        """Repeats a call until the reply is not None, with waits if there is no connection."""
         reply: Any = None
 
         def step() -> bool:

@@ -1,4 +1,4 @@
-"""A run on disk: its state, and the ledger that is charged once and notes each released state."""
+"""A run on disk: its state, and its ledger, which is charged once and notes each released state."""
 
 import contextlib
 import dataclasses
@@ -24,33 +24,34 @@ from pate_tf.ledger.privacy_ledger import source_facts
 from pate_tf.selective_sgd.training_settings import TrainingSettings
 
 STATE = "state.npz"
-LEDGER = "ledger"  # the folder below `sensitive/`
-# In the state of a run: what names the run, stored before it is charged, and what names the state.
-NONCE = "nonce"
-TOKEN = "token"
+LEDGER = "ledger"  # folder in `sensitive/`
+# Keys of the state of a run.
+NONCE = "nonce"  # random identifier of the run, stored before the run is charged
+TOKEN = "token"  # random identifier of the state
 ROUND = "num_rounds"
 NONCE_BYTES = 32
-# What a ledger has of its run: the row that charged it; round and token of the state noted last.
+# The entries of a run in its ledger: the row that charged it, and round and token of the last
+# state.
 Noted = tuple[int | None, int, bytes]
 NOTHING: Noted = (None, 0, b"")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerFacts(EpsilonDelta):
-    """What a ledger says of a run and of everything else that it charged. Public.
+    """Facts of a ledger about a run and everything else that it charged. Public.
 
     Attributes:
-        ledger_sequence: of the last row.
-        ledger_digest: of the last row.
+        ledger_sequence: sequence of the last row.
+        ledger_digest: digest of the last row.
         secure_noise: whether all noise was unpredictable.
-        was_reset: whether an earlier ledger, or rows of it, were gone.
-        epsilon_source: of all that was charged to the same source; None if it is not known.
-        delta_source: that `epsilon_source` holds at; None as that.
-        num_ledgers: how many were counted for it.
-        fewest_records: of a participant, where records are protected.
+        was_reset: whether an earlier ledger, or rows of this one, were missing.
+        epsilon_source: total epsilon of the source; None if it is unknown.
+        delta_source: delta of `epsilon_source`; None if it is unknown.
+        num_ledgers: number of ledgers of the source.
+        fewest_records: smallest number of records of a participant, if records are protected.
 
     Raises:
-        ValueError: if a value is out of its range.
+        ValueError: if a value is out of range.
     """
 
     ledger_sequence: int
@@ -64,9 +65,9 @@ class LedgerFacts(EpsilonDelta):
 
     def __post_init__(self) -> None:
         if (self.epsilon_source is None) != (self.delta_source is None):
-            raise ValueError("delta_source: expected epsilon and delta, got one of them")
+            raise ValueError("epsilon_source and delta_source belong together")
         if not re.fullmatch("[0-9a-f]{64}", self.ledger_digest):
-            raise ValueError("ledger_digest: expected the head of a ledger, got something else")
+            raise ValueError("ledger_digest must be 64 hexadecimal digits")
 
         def given(*names: str) -> dict[str, Any]:
             return {name: vars(self)[name] for name in names if vars(self)[name] is not None}
@@ -77,35 +78,36 @@ class LedgerFacts(EpsilonDelta):
 
 
 class DurableRun(contextlib.ExitStack):
-    """A run in a folder, which no other process has open: its state and, with privacy, its ledger.
+    """A run in a folder, locked for this process: its state and, with privacy, its ledger.
 
-    Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. Where
-    `save` returns before anything of a round leaves, each round leaves once: of copies and
-    processes that resume from the same state, one at most gets past `save`, and `charge` refuses a
-    state that is older than the one noted last, or another of the same round. Where rows of the
-    ledger are gone and its user acknowledged that, the run is charged again
+    Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. If the
+    caller sends nothing of a round before `save` returns, each round is sent only once: if copies
+    or processes resume from the same state, at most one of them gets past `save`. `charge` refuses
+    a state that is older than the last noted state, or a different state of the same round. If rows
+    of the ledger are missing and its user acknowledged that, the run is charged again
     (docs/proofs/selective_sgd.md, Proposition F4).
 
-    Assumptions. Those of `Ledger`: copies are told apart by the registry of this user; nothing
-    notices one on another machine. Use it in one thread.
+    Assumptions. The assumptions of `Ledger` hold. Copies are detected by the registry of this user,
+    so a copy on another machine is not detected. Use the object in one thread only.
 
     Args:
-        directory: of the run; all lies below `sensitive/`.
-        name: of the folder with the state, beside that of the ledger.
-        identity: public JSON values by name, which fix the result.
-        shards: the records. Each round learns from those that are given now; where records are
-            protected, their numbers are public, and have to stay.
-        settings: of the run, which give budget and delta. Without privacy there is no ledger.
-        source: that the run is charged to; None for its own folder.
-        acknowledge_reset: resumes although the ledger, or rows of it, are gone. What is known of
-            them is charged, the run too, and the budget raised to that, on record forever.
+        directory: the run folder; all files are in its subfolder `sensitive/`.
+        name: name of the folder for the state, next to the folder of the ledger.
+        identity: public JSON values by name, which determine the result.
+        shards: the records. Each round trains on the records given now. If records are protected,
+            the number of records per shard is public and can't change.
+        settings: settings of the run, with budget and delta. Without privacy there is no ledger.
+        source: the source that the run charges; None for the run folder itself.
+        acknowledge_reset: whether to resume although the ledger, or rows of it, are missing. Their
+            known costs and the run are charged again. The budget is raised to cover them, which is
+            recorded permanently.
 
     Attributes:
-        folder: with the state.
-        saved: the state that was found; without `ROUND` if there was none.
+        folder: folder of the state.
+        saved: the state in the folder; without `ROUND` for a new run.
 
     Raises:
-        ValueError: if the folder holds another run, or a damaged state.
+        ValueError: if the folder contains another run, or a damaged state.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class DurableRun(contextlib.ExitStack):
         self._source = source
         self._acknowledge_reset = acknowledge_reset
         self._ledger: Ledger | None = None
-        self._noted = NOTHING  # as of the row that is the head
+        self._noted = NOTHING  # as of the last row
         self._fewest_records: int | None = None
         if settings is not None and settings.privacy == "record":
             sizes = [len(shard) for shard in shards]
@@ -148,15 +150,15 @@ class DurableRun(contextlib.ExitStack):
             artifacts.write_arrays(state, self.saved, private=True)
 
     def charge(self, charge: NoisyTraining, *, secure_noise: bool) -> LedgerFacts:
-        """Charges all rounds, unless they were charged before; returns what the ledger says now.
+        """Charges all rounds, unless they were charged before; returns the facts of the ledger.
 
         Raises:
-            LedgerError: if the ledger can't be used, does not suffice, or has noted a later round;
-                nothing may be uploaded then.
+            LedgerError: if the ledger can't be used, if the budget is too small, or if the ledger
+                has noted a later round. Nothing may be uploaded then.
         """
         settings = self._settings
         if settings is None or settings.target_epsilon is None:
-            raise ValueError("run: expected one with privacy, got one without")
+            raise ValueError("a run without privacy has no ledger to charge")
         digest = hashlib.sha256(self.saved[NONCE].tobytes()).hexdigest()
         self._ledger = ledger = Ledger.open(
             self._ledger_folder,
@@ -175,37 +177,37 @@ class DurableRun(contextlib.ExitStack):
             is_other = round_number == last and token != token_of_last
             if debit is not None and (round_number < last or is_other):
                 raise LedgerError(
-                    f"{self._ledger_folder}: this run was restored from an older copy: another "
-                    f"state was released after {last} rounds than the one of {round_number} "
-                    f"that is here; put that one back, or begin in another folder, which is "
-                    f"charged anew"
+                    f"{self._ledger_folder}: this run was restored from an older copy: its state "
+                    f"is from round {round_number}, but a different state was released in round "
+                    f"{last}; restore that state, or start in a new folder, which is charged again"
                 )
             if ledger.epsilon_budget is None:
                 ledger.replace_budget(settings.target_epsilon, settings.delta)
             if debit is None:
                 charges = ledger.charges + Counter({charge: 1})
                 if self._acknowledge_reset and ledger.was_reset:
-                    # What rows that are gone cost is charged, too.
+                    # The budget must also cover the costs of missing rows.
                     epsilon, _ = smallest_epsilon(charges, settings.delta)
                     budget = max(settings.target_epsilon, float(rounded_up(epsilon)))
                     ledger.replace_budget(budget, settings.delta)
                 ledger.debit(charge, secure_noise=secure_noise)
             self._noted = _noted(ledger)
         if round_number > last:
-            # The process that stored this state ended before anything of it left.
+            # The process that stored this state stopped before it could send anything.
             self._note(ledger, round_number, token)
         return self.facts()
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Stores a state and notes it in the ledger: what was drawn counts as released from then.
+        """Stores a state and notes it in the ledger. From then on, the state counts as released.
 
         Args:
-            state: arrays by name, all that the run resumes from; once it was charged with `ROUND`.
+            state: arrays by name, from which the run can resume. Must include `ROUND` if the run
+                was charged.
 
         Raises:
-            LedgerError: if a copy of this run or another process resumed it, or it can't be noted;
-                then nothing of the state may leave.
-            OSError: if it can't be written.
+            LedgerError: if a copy of this run or another process has resumed it, or if the state
+                can't be noted. Nothing of the state may be sent then.
+            OSError: if the state can't be written.
         """
         token = secrets.token_bytes(NONCE_BYTES)
         if self._ledger is not None:
@@ -216,9 +218,9 @@ class DurableRun(contextlib.ExitStack):
             self._note(self._ledger, int(state[ROUND]), token)
 
     def facts(self) -> LedgerFacts:
-        """Returns what the ledger says now, once the run was charged."""
+        """Returns the current facts of the ledger. Call it after `charge`."""
         if self._ledger is None:
-            raise ValueError("run: expected one that was charged, got another")
+            raise ValueError("this run was not charged yet")
         ledger = self._ledger
         others = source_facts(ledger)
         return LedgerFacts(
@@ -235,7 +237,7 @@ class DurableRun(contextlib.ExitStack):
         )
 
     def _note(self, ledger: Ledger, round_number: int, token: bytes) -> None:
-        """Notes durably that a state is about to be released, before anything of it leaves."""
+        """Durably notes that a state is about to be released, before anything of it is sent."""
         debit, *_ = self._noted
         with ledger.exclusive():
             if debit is None or _noted(ledger) != self._noted:
@@ -243,14 +245,14 @@ class DurableRun(contextlib.ExitStack):
             ledger.store_release(debit, {"round": round_number, "token": token.hex()})
             self._noted = (debit, round_number, token)
         with ledger.exclusive():
-            pass  # of two copies that noted at the same time, one at least sees the other's row
+            pass  # if two copies noted at the same time, at least one of them sees the other's row
 
 
 def _noted(ledger: Ledger) -> Noted:
-    """Returns what a ledger has of its run.
+    """Returns the entries of a run in its ledger.
 
-    `NOTHING`, once it was acknowledged that rows are gone: they may have been of rounds that no
-    state here knows.
+    Returns `NOTHING` after missing rows were acknowledged: they may belong to rounds that are
+    unknown to the state here.
     """
     noted = NOTHING
     for row in ledger.history():

@@ -1,6 +1,7 @@
-"""The parameter server: adds what participants upload, each upload once, each in its turn.
+"""The parameter server, which adds the uploads of participants: each upload once, and in turn.
 
-It holds no private records and is trusted with none: it can read all that reaches it without noise.
+The server has no private records, and is not trusted with any: it can read all uploads, including
+uploads without noise.
 """
 
 import dataclasses
@@ -21,10 +22,10 @@ DIGEST_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What a participant downloads.
+    """The parameters that a participant downloads.
 
     Attributes:
-        version: how many uploads the server had applied.
+        version: number of uploads that the server had applied.
         values: float32 `[num_parameters]`.
     """
 
@@ -34,14 +35,14 @@ class Parameters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Upload:
-    """SENSITIVE unless it was noised: changes of some parameters by one participant.
+    """SENSITIVE unless it has noise: changes of some parameters by a participant.
 
     Attributes:
-        participant: who sends it, from 0.
-        round: of the participant, from 0. Participant and round are the key: applied once.
-        version: of the parameters that the participant trained on.
-        indices: int64 `[num_changes]`, ascending, of the parameters that change.
-        values: float32 `[num_changes]`, what is added to them.
+        participant: number of the participant, from 0.
+        round: round of the participant, from 0. Participant and round identify an upload.
+        version: version of the parameters on which the participant trained.
+        indices: int64 `[num_changes]`, indices of the changed parameters, ascending.
+        values: float32 `[num_changes]`, the changes.
     """
 
     participant: int
@@ -51,26 +52,27 @@ class Upload:
     values: FloatArray = dataclasses.field(repr=False)
 
     def digest(self) -> str:
-        """SHA-256 of all that it says, as hexadecimal digits."""
+        """Returns the SHA-256 digest of the whole upload, as hexadecimal digits."""
         return artifacts.digest_arrays(vars(self).values())
 
 
 def upload_bytes(num_changes: int, num_parameters: int) -> int:
-    """Returns how long an upload is: values, and indices unless all change."""
+    """Returns the size of an upload: values, and indices unless all parameters change."""
     return (4 if num_changes == num_parameters else 8) * num_changes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ServerState:
-    """All that a server resumes from.
+    """The complete state of a server.
 
     Attributes:
         values: float32 `[num_parameters]`.
-        round_values: the same when the round began.
+        round_values: the parameters at the start of the round, float32 `[num_parameters]`.
         average: sum of the parameters after each round of the second half, `[num_parameters]`.
-        version: how many uploads were applied.
-        rounds: of each participant's last upload, int64 `[num_participants]`; -1 for none.
-        digests: of these uploads, uint8 `[num_participants, 32]`.
+        version: number of applied uploads.
+        rounds: round of each participant's last upload, int64 `[num_participants]`; -1 before the
+            first upload.
+        digests: digests of these uploads, uint8 `[num_participants, 32]`.
     """
 
     values: FloatArray
@@ -84,29 +86,29 @@ class ServerState:
 class ParameterServer:
     """The parameters of one run: `values[indices] += factor * upload`.
 
-    Guarantees. An upload is applied once, even if it is sent again: participant and round are its
-    key. With a folder it is durable before `push` answers, and a server that was killed at any
-    point resumes. What is refused changes nothing.
+    Guarantees. An upload is applied once, even if it is sent again; participant and round identify
+    it. With `run`, the upload is durable before `push` returns, and the server can resume after it
+    was killed at any point. An upload that is refused changes nothing.
 
-    Every participant uploads once a round, so the number of uploads applied says whose turn it is.
-    "round_robin": only the participant whose turn it is gets parameters and uploads. "synchronous":
-    all get the parameters of the round's beginning, and their uploads are averaged in their order.
-    "asynchronous": each gets parameters and uploads when it likes; an upload that is s uploads
-    stale is multiplied by 1 / (1 + s).
+    Each participant uploads once per round, so the number of applied uploads determines whose turn
+    it is. "round_robin": only this participant can download and upload. "synchronous": all
+    participants download the parameters from the start of the round, and their uploads are
+    averaged, applied in order. "asynchronous": participants download and upload at any time. An
+    upload that is s uploads stale is multiplied by 1 / (1 + s).
 
-    Not safe to use from several threads at once.
+    Not thread-safe.
 
     Args:
-        settings: of the run.
-        initial: float32 `[num_parameters]`.
-        run: where the state is stored. Default: it is not.
+        settings: settings of the run.
+        initial: initial parameters, float32 `[num_parameters]`.
+        run: stores the state. Default: the state is not stored.
 
     Attributes:
-        state: replaced as a whole, never written to.
-        num_parameters: of the model.
+        state: the current state; replaced as a whole, and never modified.
+        num_parameters: number of parameters of the model.
 
     Raises:
-        ValueError: if the stored state is of another model.
+        ValueError: if the stored state is for another model.
     """
 
     def __init__(
@@ -131,45 +133,45 @@ class ParameterServer:
         """Resumes from the arrays of a `ServerState`.
 
         Raises:
-            ValueError: if they are of another model.
+            ValueError: if they are for another model.
         """
         expected = vars(self.state)
         if any(arrays[name].shape != array.shape for name, array in expected.items()):
-            raise ValueError("server: expected the state of this model, got that of another")
+            raise ValueError("the stored state is for another model")
         self.state = ServerState(**{name: arrays[name] for name in expected})
 
     @property
     def version(self) -> int:
-        """How many uploads were applied."""
+        """Number of applied uploads."""
         return int(self.state.version)
 
     @property
     def round(self) -> int:
-        """Rounds that are over, for all but asynchronous training."""
+        """Number of finished rounds, except for asynchronous training."""
         return self.version // self.settings.num_participants
 
     def pull(self, participant: int, round_number: int) -> Parameters | None:
-        """Returns what a participant trains on in a round; None if its turn has not come.
+        """Returns the parameters for a participant in a round; None if its turn has not come.
 
         Args:
-            participant: from 0.
-            round_number: from 0; the number of rounds for the final parameters.
+            participant: number of the participant, from 0.
+            round_number: number of the round, from 0; `settings.rounds` for the final parameters.
 
         Raises:
-            ValueError: if there is no such round, or its upload was applied.
+            ValueError: if there is no such round, or its upload was already applied.
         """
         settings = self.settings
         last = int(self.state.rounds[participant])
         if not 0 <= round_number <= settings.rounds:
-            raise ValueError(f"round: expected one from 0 to {settings.rounds}, got {round_number}")
+            raise ValueError(f"the round must be from 0 to {settings.rounds}, got {round_number}")
         if round_number == settings.rounds:
             final = Parameters(version=self.version, values=self.released())
             is_over = self.version == settings.num_participants * settings.rounds
             return final if is_over else None
         if round_number <= last:
             raise ValueError(
-                f"round: round {round_number} of participant {participant} was applied already; "
-                f"resume in the folder that it was trained in"
+                f"round {round_number} of participant {participant} was already applied; resume in "
+                f"the folder in which it was trained"
             )
         current = Parameters(version=self.version, values=self.state.values)
         if settings.protocol == "asynchronous":
@@ -185,12 +187,13 @@ class ParameterServer:
         """Applies an upload, unless it was applied before.
 
         Returns:
-            Whether it is applied; otherwise others come first in a synchronous round.
+            Whether the upload is applied. If not, other participants come first in a synchronous
+            round.
 
         Raises:
-            ValueError: if it is too large, out of turn, not finite, out of range, or
-                another upload for a round that was applied. Nothing has changed.
-            OSError: if it can't be made durable; then sending it again decides.
+            ValueError: if the upload is too large, out of turn, not finite or out of range, or if a
+                different upload was applied for this round. Nothing has changed.
+            OSError: if the upload can't be made durable. The caller should send it again.
         """
         state = self.state
         participant = upload.participant
@@ -199,8 +202,8 @@ class ParameterServer:
             if state.digests[participant].tobytes() == digest:
                 return True
             raise ValueError(
-                f"upload: round {upload.round} of participant {participant} was applied with other "
-                f"content"
+                f"a different upload was applied for round {upload.round} of participant "
+                f"{participant}"
             )
         self._check_turn(upload)
         changed = self._changed(upload)
@@ -231,8 +234,8 @@ class ParameterServer:
     def released(self) -> FloatArray:
         """Returns the parameters of the global model.
 
-        With noise the mean over the second half of the rounds, which costs nothing: it is of what
-        was released already.
+        With noise, this is the mean over the second half of the rounds. The mean costs nothing,
+        because the parameters of each round are already released.
         """
         num_averaged = self.round - self.settings.rounds // 2
         if not self.settings.is_noisy or num_averaged < 1:
@@ -244,45 +247,45 @@ class ParameterServer:
         due = int(self.state.rounds[upload.participant]) + 1
         if upload.round != due or due == settings.rounds:
             raise ValueError(
-                f"upload: expected round {due} of participant {upload.participant}, below "
-                f"{settings.rounds}, got round {upload.round}"
+                f"the next round of participant {upload.participant} is {due} of "
+                f"{settings.rounds}, got an upload for round {upload.round}"
             )
         if settings.protocol == "asynchronous":
             if upload.version > self.version:
                 raise ValueError(
-                    f"upload: expected a version up to {self.version}, got {upload.version}"
+                    f"the current version is {self.version}, got an upload for {upload.version}"
                 )
             return
         expected = self.pull(upload.participant, upload.round)
         if expected is None or upload.version != expected.version:
             raise ValueError(
-                f"upload: expected that of version {self.version} by the participant whose turn it "
-                f"is, got another"
+                f"it is not the turn of participant {upload.participant} with version "
+                f"{upload.version}; the current version is {self.version}"
             )
 
     def _changed(self, upload: Upload) -> FloatArray:
-        """Returns the new values of the parameters that an upload changes, if they are in range."""
+        """Checks the values of an upload, and returns the new values of the changed parameters."""
         settings = self.settings
         indices = upload.indices
         most = settings.num_uploaded(self.num_parameters)
         if indices.ndim != 1 or len(indices) > most or indices.shape != upload.values.shape:
-            raise ValueError(f"upload: expected at most {most} changes, got another number")
+            raise ValueError(f"an upload has at most {most} indices, and a value for each")
         if indices.size and (
             indices[0] < 0 or indices[-1] >= self.num_parameters or (np.diff(indices) <= 0).any()
         ):
             raise ValueError(
-                f"upload: expected ascending indices below {self.num_parameters}, got others"
+                f"indices of an upload must be ascending and below {self.num_parameters}"
             )
         if not np.isfinite(upload.values).all():
-            raise ValueError("upload: expected finite changes, got NaN or infinity")
+            raise ValueError("the upload has NaN or infinite changes")
         gamma = settings.gamma
         if gamma is not None and (np.abs(upload.values) > np.float32(gamma)).any():
-            raise ValueError(f"upload: expected changes up to {gamma:g}, got larger ones")
+            raise ValueError(f"the upload has changes above gamma {gamma:g}")
         factor = 1.0 / (1.0 + self.version - upload.version)
         if settings.protocol == "synchronous":
             factor = 1.0 / settings.num_participants
         with np.errstate(over="ignore"):
             changed = self.state.values[indices] + np.float32(factor) * upload.values
         if not np.isfinite(changed).all():
-            raise ValueError("upload: expected changes that parameters can take, got more")
+            raise ValueError("the upload would make parameters infinite")
         return np.asarray(changed)

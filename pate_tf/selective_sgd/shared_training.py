@@ -1,4 +1,4 @@
-"""Shared training, from records to a report: in one process, or one end across organizations."""
+"""Shared training, from records to a report, in one process or across organizations."""
 
 import contextlib
 import dataclasses
@@ -42,15 +42,15 @@ from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.several_holders import SharedTrainingStatement
 
 _log = logging.getLogger(__name__)
-WHITENED = "whitened"  # the default representation, partly whitened
+WHITENED = "whitened"  # name of the default representation with partial whitening
 REPORT = "selective_sgd_report.json"
-SAMPLES_AT_ONCE = 500
-MOST_NAMED = 200  # letters of participants that are waited for
-LINGER_SECONDS = 60.0  # for all to fetch the final parameters
+SAMPLES_PER_BATCH = 500
+MAX_NAMES_LENGTH = 200  # maximum length of the list of missing participants in a log line
+LINGER_SECONDS = 60.0  # time for all participants to fetch the final parameters
 
 
 class ModelOnFeatures(tf.Module):
-    """A model behind an encoder: from raw inputs to logits."""
+    """An encoder followed by a model, from raw inputs to logits."""
 
     def __init__(self, encoder: Encoder, model: keras.Model) -> None:
         super().__init__()
@@ -59,18 +59,18 @@ class ModelOnFeatures(tf.Module):
         self.head = [weight.value for weight in model.weights]
 
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> Any:
-        """Returns logits `[batch, num_classes]` of raw inputs."""
+        """Returns logits `[batch, num_classes]` for raw inputs."""
         return self.model(self.encoder(inputs), training=training)
 
 
 def learn_encoder(name: Named, pool: Pool, *, seed: int, reporting: Reporting = QUIET) -> Encoder:
-    """Learns features of a public pool, without labels.
+    """Trains an encoder on a public pool, without labels.
 
     Args:
-        name: as of `representations.catalogue.encoder_of`; "whitened" for the data set's default,
-            partly whitened.
+        name: representation, see `representations.catalogue.encoder_of`; "whitened" for the data
+            set's default with partial whitening.
         pool: public inputs.
-        seed: of the learning.
+        seed: seed of the training.
         reporting: how progress is shown.
     """
     plain = default_representation(pool.dataset) if name == WHITENED else name
@@ -81,14 +81,15 @@ def learn_encoder(name: Named, pool: Pool, *, seed: int, reporting: Reporting = 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedModel:
-    """A model that participants trained together, and what its statement says.
+    """A model that participants trained together, with the facts for its statement.
 
     Attributes:
-        model: from raw inputs to logits.
-        dataset: whose inputs it takes.
-        settings: of the run.
-        num_parameters: that were trained.
-        facts: what ledgers say, by participant or of all; empty without noise.
+        model: the model, from raw inputs to logits.
+        dataset: the data set whose inputs the model takes.
+        settings: settings of the run.
+        num_parameters: number of trained parameters.
+        facts: facts of the ledger of each participant, or of one ledger for all; empty without
+            noise.
     """
 
     model: keras.Model | tf.Module
@@ -98,16 +99,16 @@ class SharedModel:
     facts: tuple[LedgerFacts, ...]
 
     def accuracy(self, samples: PublicExamples | None) -> float | None:
-        """Returns the fraction of correct answers on samples; None if they have no labels."""
+        """Returns the accuracy on samples; None without samples or labels."""
         labelled = None if samples is None else samples.labelled()
         if labelled is None:
             return None
-        batches = np.array_split(labelled.inputs, -(-len(labelled) // SAMPLES_AT_ONCE))
+        batches = np.array_split(labelled.inputs, -(-len(labelled) // SAMPLES_PER_BATCH))
         answers = [np.argmax(self.model(tf.constant(each, tf.float32)), axis=1) for each in batches]
         return float((np.concatenate(answers) == labelled.labels).mean())
 
     def costs(self) -> dict[str, Any]:
-        """Returns what ledgers say together, the worst of each; None for what one does not know."""
+        """Returns the worst value of each fact over all ledgers; None if a ledger lacks it."""
         costs: dict[str, Any] = {"secure_noise": all(each.secure_noise for each in self.facts)}
         for name in ("epsilon", "delta", "epsilon_source", "delta_source", "num_ledgers"):
             values = [getattr(each, name) for each in self.facts]
@@ -123,12 +124,12 @@ class SharedModel:
     ) -> RunReport:
         """Exports the model with its statement, and returns a report.
 
-        With noise they go below `released/`. Without noise nothing may be published: they go below
-        `sensitive/`, and the statement says why.
+        With noise, both are written to `released/`. Without noise, nothing may be published: both
+        are written to `sensitive/`, and the statement gives the reason.
 
         Args:
-            directory: of the run.
-            evaluate_on: public samples that measure the model.
+            directory: the run folder.
+            evaluate_on: public samples to evaluate the model.
             reporting: how progress is shown.
         """
         run = artifacts.RunDirectory(pathlib.Path(directory))
@@ -177,7 +178,7 @@ class SharedModel:
         names = ("privacy", "all releases charged to its source")
         rows = [
             ("accuracy", NOT_MEASURED if accuracy is None else f"{accuracy:.2%}; sensitive"),
-            *zip(names, guarantees or ["none: there is no guarantee"], strict=False),
+            *zip(names, guarantees or ["no guarantee: trained without noise"], strict=False),
             ("exported", str(exported)),
         ]
         return RunReport(values=values, rows=rows)
@@ -194,7 +195,7 @@ def train(
     noise: NoiseSource | None = None,
     on_round: Callable[[int, float], object] = lambda round_number, loss: None,
 ) -> SharedModel:
-    """Trains a model together in this process, on records of one data set that are partitioned.
+    """Trains a shared model in this process, on one data set partitioned among participants.
 
     >>> from pate_tf import selective_sgd
     >>> settings = selective_sgd.TrainingSettings(num_participants=4, rounds=2, upload=0.1)
@@ -202,23 +203,24 @@ def train(
     >>> shared.num_parameters
     650
 
-    Without `privacy` what is uploaded has no privacy guarantee, and neither has the model.
+    Without `privacy`, neither the uploads nor the model have a privacy guarantee.
 
     Args:
         private: the records. SENSITIVE.
-        settings: how they train, and what protects uploads.
-        model: "linear", another name that `models.catalogue` takes, or a function of the data set
-            that returns a Keras model from inputs to logits.
-        encoder: makes features of inputs, from public samples alone. Default: inputs as they are.
-        directory: of the run, which resumes there where it was stopped; the ledger lies below it.
-            Needed with privacy. Default: nothing is stored.
+        settings: settings of the training and of the protection of uploads.
+        model: "linear", another name in `models.catalogue`, or a function that takes the data set
+            and returns a Keras model from inputs to logits.
+        encoder: encoder that was trained on public samples only. Default: use raw inputs.
+        directory: run folder, which contains the ledger, and in which a stopped run resumes.
+            Required with privacy. Default: store nothing.
         acknowledge_reset: see `DurableRun`.
-        noise: where noise comes from. Default: the operating system's entropy.
+        noise: noise source. Default: the operating system's entropy.
         on_round: called after each round with its number, from 0, and the mean loss. SENSITIVE.
 
     Raises:
-        ValueError: if something does not fit; nothing was charged then.
-        LedgerError: if the ledger does not suffice, can't be used, or a copy of the run resumed.
+        ValueError: if the arguments don't match. Nothing was charged.
+        LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
+            run was resumed.
     """
     shards = private_shards(private, settings.num_participants, seed=settings.seed)
     dataset = private.dataset
@@ -283,31 +285,32 @@ def join(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> pathlib.Path:
-    """Takes all turns of a participant, and returns the file with the parameters of all.
+    """Runs all rounds of a participant, and returns the path of the final shared parameters.
 
-    Killed and started again with the same arguments it resumes. Once it has the parameters of all,
-    it needs no server.
+    If it is killed and started again with the same arguments, it resumes. It needs no server if it
+    already has the final parameters.
 
     Args:
-        terms: of the run.
-        participant: its name, on the roster and in its certificate.
-        shard: its records. SENSITIVE.
-        address: of the server, HOST:PORT.
-        certificates: folder with those of the authority and of the participant.
-        directory: of the run.
+        terms: terms of the run.
+        participant: name of the participant, on the roster and in its certificate.
+        shard: records of the participant. SENSITIVE.
+        address: address of the server, HOST:PORT.
+        certificates: folder with the certificates of the authority and the participant.
+        directory: the run folder.
         acknowledge_reset: see `DurableRun`.
-        watch: takes what returns the health of the participant's connection.
-        give_up_after: seconds without a connection after which to give up.
+        watch: receives a function that returns the health of the participant's connection.
+        give_up_after: give up after this number of seconds without a connection.
 
     Raises:
         ConnectionError: if the server could not be reached for `give_up_after` seconds.
-        ValueError: if roster, records and server do not fit each other; nothing was charged then,
-            unless the server refuses an upload.
-        PermissionError: if the server does not know the participant.
-        LedgerError: if the ledger does not suffice, can't be used, or a copy of the run resumed.
+        ValueError: if roster, records and server don't match. Nothing was charged, unless the
+            server refuses an upload.
+        PermissionError: if the participant is not on the server's roster.
+        LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
+            run was resumed.
         OSError: if a file can't be read or written.
     """
-    from pate_tf.net.credentials import TlsFiles  # gRPC comes with an extra
+    from pate_tf.net.credentials import TlsFiles  # gRPC is in an extra
     from pate_tf.selective_sgd.network import RemoteServer
 
     settings = terms.settings
@@ -330,7 +333,7 @@ def join(
     ) as run:
         path = run.folder / "global_parameters.npz"
         if path.exists():
-            _log.info("%s is over", terms.run)
+            _log.info("run %s is over", terms.run)
             return path
         num_parameters = FlatView(network).num_parameters
         with RemoteServer(
@@ -343,7 +346,7 @@ def join(
             training = SharedTraining(participants, server)
             training.round = int(run.saved.get(ROUND, 0))
             watch(lambda: server.health({"pate_rounds_total": training.round}))
-            _log.info("joined %s, round %d of %d", terms.run, training.round, settings.rounds)
+            _log.info("joined run %s, round %d of %d", terms.run, training.round, settings.rounds)
             server.push_again()
             while training.round < settings.rounds:
                 training.run_round()
@@ -363,27 +366,28 @@ def serve(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> RunReport:
-    """Serves until all took all turns, exports the global model with its statement.
+    """Serves all rounds, then exports the global model with its statement.
 
-    Killed and started again with the same arguments it resumes. After the end it hands out the
-    final parameters until everyone who called has them, for at most `give_up_after` seconds.
-    Started again it hands them out to late callers.
+    If it is killed and started again with the same arguments, it resumes. After the last round, it
+    serves the final parameters until all callers have fetched them, for at most `give_up_after`
+    seconds. To serve them to late callers, start it again.
 
     Args:
-        terms: of the run.
-        address: to listen on, HOST:PORT; port 0 for any free one.
-        certificates: folder with those of the authority and of the coordinator.
-        directory: of the run.
-        public: samples of the data set that the terms name; those with labels evaluate the model.
+        terms: terms of the run.
+        address: address to listen on, HOST:PORT; with port 0, the system chooses a free port.
+        certificates: folder with the certificates of the authority and the coordinator.
+        directory: the run folder.
+        public: samples of the data set that the terms name. Samples with labels are used to
+            evaluate the model.
         reporting: how progress is shown.
-        watch: takes what returns the server's health.
-        give_up_after: seconds to wait for a participant that has not fetched the final parameters.
+        watch: receives a function that returns the health of the server.
+        give_up_after: seconds to wait for participants that have not fetched the final parameters.
 
     Raises:
-        ValueError: if roster, data and state do not fit each other.
+        ValueError: if roster, data and state don't match.
         OSError: if a file can't be read or written.
     """
-    from pate_tf.net.credentials import COORDINATOR, TlsFiles  # gRPC comes with an extra
+    from pate_tf.net.credentials import COORDINATOR, TlsFiles  # gRPC is in an extra
     from pate_tf.selective_sgd.network import ParameterService
 
     settings = terms.settings
@@ -397,7 +401,9 @@ def serve(
             _log.info("listening on port %d", listening.port)
             watch(lambda: listening.health({"pate_rounds_total": server.round}))
             while names := service.missing():
-                some = textwrap.shorten(", ".join(sorted(names)), MOST_NAMED, placeholder=" ...")
+                some = textwrap.shorten(
+                    ", ".join(sorted(names)), MAX_NAMES_LENGTH, placeholder=" ..."
+                )
                 _log.info("waiting for %s: round %d of %d", some, server.round, settings.rounds)
                 service.wait(lambda: not service.missing(), LINE_SECONDS)
             view.assign(server.released())
@@ -413,9 +419,9 @@ def serve(
             service.wait(lambda: len(service.fetched) == len(terms.names), linger)
             if missing := ", ".join(sorted(service.called - service.fetched)):
                 _log.warning(
-                    f"the run is over, and the model is written. Waiting for {missing} to fetch "
-                    f"the final parameters, at most {give_up_after:g} seconds. You can stop this "
-                    f"command."
+                    f"the run is over, and the model was written. Waiting at most "
+                    f"{give_up_after:g} seconds for {missing} to fetch the final parameters. You "
+                    f"can stop this command."
                 )
                 service.wait(lambda: service.called <= service.fetched, give_up_after)
     return report

@@ -1,4 +1,4 @@
-"""Settings of shared training: how participants train, what protects uploads, what both cost."""
+"""Settings of shared training: local training, protection of uploads, and the privacy cost."""
 
 import dataclasses
 from math import sqrt
@@ -11,15 +11,16 @@ from pate_tf.core.toml_files import Fields
 from pate_tf.net.credentials import Roster
 
 PROTOCOLS = ("round_robin", "asynchronous", "synchronous")
-LATTICE = 2**20  # steps of a clipping length
-LARGEST_NOISE = 2.0**30  # in steps; what can be drawn exactly
-# Outside of these steps of a clipping length are no float32.
-LEAST_CLIP = 1e-30
-MOST_CLIP = 1e30
-ROUNDING = 8.0  # of the continuous Gaussian that the discrete one is compared with, in steps
-LAST_RATE = 0.1  # of the first round's learning rate, in the last round
+LATTICE = 2**20  # lattice steps per clipping norm
+MAX_NOISE = 2.0**30  # largest noise scale that can be drawn exactly, in lattice steps
+# Outside this range, a lattice step of the clipping norm is not a float32.
+MIN_CLIP = 1e-30
+MAX_CLIP = 1e30
+ROUNDING = 8.0  # extra scale that covers the rounding of continuous noise, in lattice steps
+LAST_RATE = 0.1  # learning rate of the last round, as a fraction of the first round's
 
-# By what is protected: the defaults of settings, and which can be given at all.
+# Defaults of conditional settings, by the value of `privacy`. Other settings of CONDITIONAL can't
+# be set with this value.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": 0.5},
     "record": {
@@ -38,55 +39,59 @@ CONDITIONAL = tuple(dict.fromkeys(name for names in DEFAULTS.values() for name i
 class TrainingSettings(Seeded):
     """Settings of distributed selective SGD (Shokri and Shmatikov 2015). Public.
 
-    Settings that are None get the default that suits `privacy`. No privacy noise comes from `seed`.
+    The default of a setting that is None depends on `privacy`. Privacy noise never comes from
+    `seed`.
 
     Raises:
-        ValueError: if a setting is out of range, or has no meaning beside `privacy`.
+        ValueError: if a setting is out of range, or can't be combined with `privacy`.
     """
 
-    restated: ClassVar = {"seed": {"help": "Seed of shards, first parameters, orders and choices."}}
+    restated: ClassVar = {
+        "seed": {"help": "Seed of shards, initial parameters, orders and choices."}
+    }
     num_participants: int = setting(
-        30, flag="participants", least=1, help="How many train together."
+        30, flag="participants", least=1, help="Number of participants."
     )
-    rounds: int = setting(10, least=1, help="Turns of each participant.")
+    rounds: int = setting(10, least=1, help="Number of rounds of each participant.")
     upload: float = setting(
         None,
         above=0.0,
         most=1.0,
-        help=f"theta_u: fraction of the parameters' changes that is uploaded. Default: "
+        help=f"theta_u: fraction of the parameters that each upload changes. Default: "
         f"{DEFAULTS['none']['upload']:g}; {DEFAULTS['record']['upload']:g} with noise.",
     )
     gamma: float | None = setting(
         None,
         above=0.0,
         help="Uploaded changes are clipped to this absolute value. Default: "
-        f"{DEFAULTS['none']['gamma']:g}; none with noise, where gradients are clipped.",
+        f"{DEFAULTS['none']['gamma']:g}; not used with noise, which clips gradients.",
     )
     protocol: str = setting(
         None,
         choices=PROTOCOLS,
         help="Order of uploads. round_robin: one participant after another. asynchronous: each on "
-        "parameters that others have changed since, damped by how many. synchronous: all on the "
+        "possibly outdated parameters; outdated uploads count less. synchronous: all on the "
         "same parameters, averaged. Default: round_robin; synchronous with noise.",
     )
     learning_rate: float = setting(
         None,
         above=0.0,
-        help="Of SGD in the first round; it falls linearly to a tenth. Default: "
+        help="Learning rate of SGD in the first round; it falls linearly to a tenth. Default: "
         f"{DEFAULTS['none']['learning_rate']:g}; {DEFAULTS['record']['learning_rate']:g} with "
         "--privacy=record.",
     )
-    batch_size: int = setting(10, least=1, help="Records of a local step.")
+    batch_size: int = setting(10, least=1, help="Number of records per local step.")
     privacy: str = setting(
         "none",
         choices=tuple(DEFAULTS),
-        help="What is protected. none: nothing. record: single records, by noisy sums of clipped "
-        "gradients.",
+        help="Privacy protection. none: no protection. record: single records, by noisy sums of "
+        "clipped gradients.",
     )
     target_epsilon: float | None = setting(
         None,
         above=0.0,
-        help="Of the whole run, against replacement; the noise follows. Needed with --privacy.",
+        help="Epsilon of the whole run (replace-one), which determines the noise. Required with "
+        "--privacy=record.",
     )
     delta: float = setting(
         None,
@@ -97,16 +102,16 @@ class TrainingSettings(Seeded):
     )
     clip: float = setting(
         None,
-        least=LEAST_CLIP,
-        most=MOST_CLIP,
-        help="L2 norm that a record's gradient is clipped to. Default: "
+        least=MIN_CLIP,
+        most=MAX_CLIP,
+        help="Maximum L2 norm of the clipped gradient of a record. Default: "
         f"{DEFAULTS['record']['clip']:g}.",
     )
     sampling_rate: float = setting(
         None,
         above=0.0,
         most=1.0,
-        help="Probability of a record to be in a round, with --privacy=record. Default: "
+        help="Probability that a record is used in a round, with --privacy=record. Default: "
         f"{DEFAULTS['record']['sampling_rate']:g}.",
     )
 
@@ -117,16 +122,15 @@ class TrainingSettings(Seeded):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, defaults.get(name))
             elif name not in defaults:
-                raise ValueError(f"{name}: expected none with privacy {self.privacy}, got one")
-        if self.is_noisy != (self.target_epsilon is not None):
-            raise ValueError(
-                f"target_epsilon: expected one with privacy, and none without, got "
-                f"{self.target_epsilon} and privacy {self.privacy}"
-            )
+                raise ValueError(f"`{name}` can't be used with `privacy={self.privacy}`; omit it")
+        if self.is_noisy and self.target_epsilon is None:
+            raise ValueError(f"`privacy={self.privacy}` needs `target_epsilon`, such as 8")
+        if not self.is_noisy and self.target_epsilon is not None:
+            raise ValueError("target_epsilon needs `privacy=record`")
         if self.is_noisy and self.protocol != "synchronous":
             raise ValueError(
-                f"protocol: expected synchronous with noise, which is averaged over participants, "
-                f"got {self.protocol}"
+                f"privacy=record needs `protocol=synchronous`, got {self.protocol}: only "
+                f"averages over participants reduce the noise"
             )
 
     @property
@@ -135,19 +139,19 @@ class TrainingSettings(Seeded):
         return self.privacy != "none"
 
     def num_uploaded(self, num_parameters: int) -> int:
-        """Returns how many changes an upload holds at most: at least one."""
+        """Returns the maximum number of changes in an upload, at least 1."""
         return max(1, int(self.upload * num_parameters))
 
     def learning_rate_at(self, round_number: int) -> float:
-        """Returns the learning rate of a round, from 0."""
+        """Returns the learning rate of a round, counted from 0."""
         progress = round_number / max(1, self.rounds - 1)
         return self.learning_rate * (1.0 - (1.0 - LAST_RATE) * progress)
 
     def charge(self) -> NoisyTraining | None:
-        """Returns what all rounds cost, charged before the first upload; None without noise.
+        """Returns the charge for all rounds, made before the first upload; None without noise.
 
         Raises:
-            ValueError: if the target can't be reached by noise that can be drawn.
+            ValueError: if the target needs more noise than can be drawn.
         """
         if self.target_epsilon is None:
             return None
@@ -164,14 +168,15 @@ class TrainingSettings(Seeded):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Terms(Roster):
-    """The terms of a run, from a small TOML file. Public; all read them before they join.
+    """The terms of a run, from a small TOML file. Public; everyone reads them before they join.
 
-    The order of names is that of round robin.
+    Participants take their turns in the order of their names in the file.
 
     Attributes:
-        dataset: name that `data.catalogue` knows, or `module:function`: shapes and classes.
-        model: as `training.build` takes it; None for the default of the data set.
-        settings: of the run.
+        dataset: data set that defines shapes and classes: a name in `data.catalogue`, or
+            `module:function`.
+        model: model, see `local_training.build`; None for the default of the data set.
+        settings: settings of the run.
     """
 
     role: ClassVar[str] = "participant"
@@ -181,7 +186,7 @@ class Terms(Roster):
 
     @classmethod
     def of_fields(cls, fields: Fields) -> Self:
-        """Takes the terms from the fields of their file."""
+        """Returns the terms that the fields of a file describe."""
         tables = fields.tables(cls.role)
         names = tuple(table.text("name") for table in tables)
         for table in tables:
@@ -203,16 +208,16 @@ class Terms(Roster):
 def noise_scale(charge: NoisyTraining) -> float:
     """Returns the scale of the discrete Gaussian, in lattice steps.
 
-    A little more than sigma times the lattice: with the difference it costs no more than continuous
-    noise of sigma (docs/proofs/selective_sgd.md, Theorem F3).
+    It is slightly larger than sigma times the lattice, so that it costs no more than continuous
+    noise with standard deviation sigma (docs/proofs/selective_sgd.md, Theorem F3).
 
     Raises:
-        ValueError: if it is too large to be drawn exactly.
+        ValueError: if the scale is too large to be drawn exactly.
     """
     scale = sqrt((charge.noise_multiplier * LATTICE) ** 2 + ROUNDING**2) * (1.0 + 1e-12)
-    if scale > LARGEST_NOISE:
+    if scale > MAX_NOISE:
         raise ValueError(
-            f"target_epsilon: expected a noise multiplier up to {LARGEST_NOISE / LATTICE:g}, got "
-            f"{charge.noise_multiplier:.4g}"
+            f"target_epsilon needs noise of {charge.noise_multiplier:.4g} times the clipping "
+            f"norm, more than {MAX_NOISE / LATTICE:g}; choose a larger value"
         )
     return scale

@@ -279,7 +279,7 @@ def export_student(
         statement: JSON values for `assets.extra/privacy_statement.json`.
         formats: any of "onnx" and "litert", for `student.onnx` and `student.tflite` in
             `assets.extra`.
-        seal: `Ledger.recognise` of the charged ledger; None without a ledger.
+        seal: `Ledger.mac` of the charged ledger; None without a ledger.
 
     Returns:
         The folder of the new version.

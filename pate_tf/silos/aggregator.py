@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import MOST_SILOS, SecureHistogram
+from pate_tf.accounting.local import MAX_SILOS, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.checks import check_name
 from pate_tf.ledger.journal import Store
@@ -256,8 +256,8 @@ class Aggregator(contextlib.ExitStack):
     def _commit(self, task: AggregatorTask, number: int) -> bytes:
         """Takes the shares of silos, draws noise and a seed, and returns the commitment."""
         terms = task.terms
-        if not 1 <= len(task.sealed) <= MOST_SILOS or task.messages:
-            raise ProtocolError(f"commit: shares of 1 to {MOST_SILOS} silos are needed")
+        if not 1 <= len(task.sealed) <= MAX_SILOS or task.messages:
+            raise ProtocolError(f"commit: shares of 1 to {MAX_SILOS} silos are needed")
         shares: dict[str, bytes] = {}
         dealings: dict[str, bytes] = {}
         for silo in task.sealed:

@@ -296,6 +296,7 @@ class Coordinator(contextlib.ExitStack):
         # Strategies may need TensorFlow, which a coordinator that only collects does not.
         from pate_tf.queries.strategies import QueryConfig, ask_once, check_queries
 
+        pool.dataset.require_classes("votes of silos")
         config = QueryConfig(strategy=strategy, num_queries=num_queries, seed=seed)
         check_queries(config, pool)
         labels = ask_once(config, pool, lambda indices: self.ask(pool, indices))

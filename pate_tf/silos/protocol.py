@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import MOST_CLASSES, MOST_SILOS, SecureFeatureSums, SecureHistogram
+from pate_tf.accounting.local import MAX_CLASSES, MAX_SILOS, SecureFeatureSums, SecureHistogram
 from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import check_name
 from pate_tf.net.wire_values import decode, digest, encode
@@ -223,7 +223,7 @@ class BatchTerms:
             object.__setattr__(self, name, value)
         if len(self.question) != DIGEST_BYTES:
             raise ValueError(f"question must have 32 bytes, got {len(self.question)}")
-        most = MAX_COUNTS if self.are_sums else MOST_CLASSES
+        most = MAX_COUNTS if self.are_sums else MAX_CLASSES
         checks.whole(2, most, num_classes=num_classes)
         checks.whole(1, MAX_COUNTS // num_classes, num_queries=num_queries)
         number = self.mechanism.num_parties
@@ -245,7 +245,7 @@ class BatchTerms:
         else:
             # Noise of all aggregators on one count.
             sigma = self.mechanism.sigma * sqrt(number / self.mechanism.num_honest)
-            largest = LATTICE * (MOST_SILOS + _DEVIATIONS * sigma)
+            largest = LATTICE * (MAX_SILOS + _DEVIATIONS * sigma)
             bound = PRIME / 2.0
         if not largest < bound:
             raise ValueError(

@@ -270,6 +270,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
         from pate_tf.teachers.teacher_set import Teachers
 
         dataset = examples.dataset
+        dataset.require_classes("teacher")
         public = run.load_public(QUIET) if public is None else public
         pool = public.split(dataset.pool_size).pool if len(public) else None
         teachers = Teachers(run.model, num_teachers=1, directory=folder / "teacher")
@@ -277,6 +278,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
         model = lambda queries: teachers.votes(queries)[0]  # noqa: E731
     else:
         dataset = run.load_dataset()
+        dataset.require_classes("teacher")
         if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
             model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
         else:

@@ -125,7 +125,7 @@ def publish_model(
         **publication_facts(publication, folder / "student"),
     )
     return export_with(
-        statement, model, labels, folder, export_formats=export_formats, seal=ledger.recognise
+        statement, model, labels, folder, export_formats=export_formats, seal=ledger.mac
     )
 
 
@@ -184,7 +184,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         num_distinct = len(rows)  # each of which charged all sums
     else:
         inputs = asked_inputs(labels.pool, labels.queries, labels.neighbours)
-        digests = query_digests(inputs, mechanism)
+        digests = query_digests(inputs, mechanism, labels.pool.dataset.target_in_words)
         num_distinct = len(set(digests))
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
@@ -212,7 +212,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
             f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: {ASK_AGAIN}"
         )
-    if not hmac.compare_digest(labels.seal or "", ledger.recognise(labels.record())):
+    if not hmac.compare_digest(labels.seal or "", ledger.mac(labels.record())):
         raise ValueError(
             f"labels: expected what this ledger released, and how it was chosen, got something "
             f"that was changed since: {ASK_AGAIN}"

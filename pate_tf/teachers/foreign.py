@@ -13,10 +13,12 @@ from typing import Any, Self
 import keras
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.checks import whole_numbers
+from pate_tf.core.dataset import CLASS, SEVERAL_LABELS, Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import SensitiveWarning, Sharding, Votes
 from pate_tf.core.source import PrivateSource
@@ -35,8 +37,10 @@ class ForeignModels(Voter):
     path of a `.keras` file or a SavedModel, loaded when it is asked. It takes raw inputs `[batch,
     *input_shape]` and returns labels `[batch]`, scores `[batch, num_classes]`, or for two classes
     `[batch, 1]`: the probability of the second class, or its logit if the last layer of a Keras
-    model has no activation. A SavedModel answers through `serving_default`, by its output `label`
-    or its only output.
+    model has no activation. For a number it returns numbers `[batch]` or `[batch, 1]` in their
+    unit; for several labels the probability of each, `[batch, num_labels]`, or log odds if the last
+    layer of a Keras model has no activation. A SavedModel answers through `serving_default`, by its
+    output `label` or its only output.
 
     That their records are disjoint can't be seen from here; the statement says that it was assumed.
     A model that is given twice, a Keras model with the weights of another, and a copied file are
@@ -116,13 +120,18 @@ class ForeignModels(Voter):
                 scores. Its own message is not shown, as it may quote what it learned. Scores that
                 are NaN stop nothing, as they follow from private records; the holder is warned.
         """
-        labels = np.zeros((self.num_teachers, len(inputs)), np.int64)
+        dataset: Dataset | None = getattr(self, "dataset", None)  # known once there is a pool
+        labels: npt.NDArray[Any] = np.zeros((self.num_teachers, len(inputs)), np.int64)
+        if dataset is not None and dataset.target != CLASS:
+            labels = np.zeros((*labels.shape, *dataset.label_shape))
         for place, model in enumerate(self._models if len(inputs) else ()):
             name = str(model) if isinstance(model, pathlib.Path) else type(model).__name__
             loaded = load_model(model) if isinstance(model, pathlib.Path) else model
             wanted = f"a label or {self.num_classes or 'some'} scores for each input"
+            if dataset is not None and dataset.target != CLASS:
+                wanted = f"what target {dataset.target} needs for each input"
             try:
-                labels[place] = _labels(loaded, inputs, self.num_classes)
+                labels[place] = _labels(loaded, inputs, self.num_classes, dataset)
             except WrongAnswerError as error:
                 raise ValueError(
                     f"models: {name} at {place} returned {error}, not {wanted}"
@@ -133,7 +142,7 @@ class ForeignModels(Voter):
                     f"an array {list(inputs.shape)} and return {wanted}"
                 ) from None
         progress(len(inputs))
-        return Votes(labels, self.num_classes or int(labels.max(initial=0)) + 1)
+        return Votes(labels, self.num_classes or int(labels.max(initial=0)) + 1, dataset)
 
 
 def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -207,7 +216,9 @@ class WrongAnswerError(ValueError):
     """A model gave something else than labels or scores; says what, without its values."""
 
 
-def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> npt.NDArray[Any]:
+def _labels(
+    model: Any, inputs: npt.NDArray[Any], num_classes: int | None, dataset: Dataset | None = None
+) -> npt.NDArray[Any]:
     threshold = 0.5  # above which a single score means the second of two classes
     if isinstance(model, keras.Model):
         answer = _in_batches(
@@ -216,7 +227,7 @@ def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> np
         if getattr(model.layers[-1], "activation", None) is keras.activations.linear:
             threshold = 0.0
     elif isinstance(model, estimators.BaseEstimator):
-        answer = estimators.Estimator(model).predict(inputs)
+        answer = estimators.Estimator(model).predict(inputs, dataset)
     elif hasattr(model, "predict"):
         answer = np.asarray(model.predict(inputs))
     else:
@@ -228,6 +239,12 @@ def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> np
             SensitiveWarning,
             stacklevel=2,
         )
+    if dataset is not None and dataset.target != CLASS:
+        shape = (len(inputs), *dataset.label_shape)
+        if answer.shape not in (shape, (*shape, 1)):
+            raise WrongAnswerError(f"an array {list(answer.shape)} for {len(inputs)} inputs")
+        is_log_odds = threshold == 0.0 and dataset.target == SEVERAL_LABELS
+        return (scipy.special.expit(answer) if is_log_odds else answer).reshape(shape)
     if answer.shape == (len(inputs), 1) and num_classes in (None, 2):
         return answer[:, 0] > threshold
     is_scores = answer.ndim == 2 and len(answer) == len(inputs) and answer.shape[1] > 1

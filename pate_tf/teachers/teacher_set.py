@@ -16,8 +16,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts, tensorboard
-from pate_tf.core.checks import IntArray, whole_numbers
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.checks import whole_numbers
+from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.core.public import Pool, PublicExamples, majority_share
 from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import (
@@ -103,10 +103,12 @@ class Teachers:
         Args:
             net: a function that takes a `Dataset` and returns what each teacher is: a Keras model
                 that is not compiled, from raw inputs to logits (trained fast, in one traced loop
-                for all teachers, by Adam on inputs augmented as the data set allows); a compiled
-                Keras model (trained by Keras' own `fit` with its own optimizer, loss and metrics,
-                one teacher after another, on inputs as they are); or an unfitted classifier of
-                scikit-learn. Or a name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and
+                for all teachers, by Adam on inputs augmented as the data set allows; for a number
+                it has two logits, and their softmax says where the number is in its range); a
+                compiled Keras model of classes (trained by Keras' own `fit` with its own optimizer,
+                loss and metrics, one teacher after another, on inputs as they are); or an unfitted
+                classifier of scikit-learn, of a number a regressor, of several labels either with
+                several outputs. Or a name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and
                 others, or "module:function"; "ridge" is solved for on features of a
                 `representation`, thousands in seconds. Default: "ridge" for images where `fit` is
                 given a pool and no setting that only networks have; else a small network that suits
@@ -196,7 +198,6 @@ class Teachers:
             raise ValueError(
                 f"private: expected data.private of a pate_tf.Data, got {type(private).__name__}"
             )
-        private.dataset.require_classes("teachers")
         show = reporting or self._reporting
         kind, config, partition = self._configured(private, pool, show)
         number = config.num_teachers
@@ -344,14 +345,16 @@ class Teachers:
         public = data.public.without(np.zeros(0, np.int64))  # all of them
         samples = public.labelled()
         accuracies = None
-        if config is not None and samples is not None:
+        are_classes = public.dataset.target == CLASS
+        if config is not None and samples is not None and are_classes:
             accuracies = self._accuracies(samples, reporting)
             write_accuracies(directory, config, accuracies)
+        majority = majority_share(public.labels) if are_classes else None
         values: dict[str, Any] = {
             "dataset": public.dataset.name,
             "nb_teachers": self.num_teachers,
             "teachers_trained": finished,
-            "constant_answer_accuracy": majority_share(public.labels),
+            "constant_answer_accuracy": majority,
             "seconds": reporting.seconds,
         }
         accuracy = NOT_MEASURED if samples is None else "not measured"
@@ -371,7 +374,6 @@ class Teachers:
             if config is None
             else f"{number} of {_in_words(config)}"
         )
-        majority = majority_share(public.labels)
         size = f"{len(data.private):,} private records; sensitive"
         rows: list[Row] = [
             ("data set", f"{public.dataset.name}, {size}"),
@@ -417,7 +419,7 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Takes labels that teachers gave elsewhere, without their records or models.
+        """Takes labels or predictions of teachers elsewhere, without their records or models.
 
         >>> import numpy as np, pate_tf
         >>> len(pate_tf.Teachers.from_votes(np.zeros((50, 20), int), directory=folder))
@@ -425,7 +427,9 @@ class Teachers:
 
         Args:
             votes: whole numbers `[num_teachers, num_queries]`: each teacher's labels of the first
-                inputs of the pool that will be asked about, in the pool's order. SENSITIVE. A
+                inputs of the pool that will be asked about, in the pool's order. Or predicted
+                numbers in their unit; or whether each of several labels holds, or how likely it
+                is, from 0 to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A
                 `Labeller` refuses as many teachers as the pool has inputs, with other than as many
                 queries: it takes them for transposed.
             unit: what one teacher's records are shared out by: "record" if each record taught one
@@ -434,8 +438,7 @@ class Teachers:
             name: public name of the private data, as of `Data.from_arrays`.
 
         Raises:
-            ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit
-                is unknown.
+            ValueError: if they are something else, or the unit is unknown.
         """
         source = None if name is None else PrivateSource.named(name)
         return cls._of(StoredVotes(votes, unit=unit, source=source), directory)
@@ -454,7 +457,8 @@ class Teachers:
         Args:
             models: Keras models, fitted classifiers of scikit-learn, or any objects with
                 `predict(inputs)` that returns labels `[batch]` or scores `[batch, num_classes]` of
-                raw inputs; or a folder of `.keras` files and SavedModels.
+                raw inputs, or what `ForeignModels` names of other targets; or a folder of `.keras`
+                files and SavedModels.
             unit: what one teacher's records are shared out by: "record" if each record taught one
                 teacher, "owner" if all records of each owner did. The cost of labels protects it.
             directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
@@ -505,7 +509,7 @@ class Teachers:
         """Returns what labels of a pool come from, for `Labeller`."""
         return self.identified.for_pool(pool)
 
-    def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> IntArray:
+    def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
         """Returns the label that each teacher gives to each input. SENSITIVE: never publish it.
 
         No budget is charged, since nothing of it may be released: it serves audits and analyses by
@@ -516,7 +520,8 @@ class Teachers:
                 the first inputs of their pool, by position.
 
         Returns:
-            int64 `[num_teachers, num_queries]`.
+            int64 `[num_teachers, num_queries]`. Of a number float64 in its unit; of several labels
+            the probability of each, float64 `[num_teachers, num_queries, num_labels]`.
 
         Raises:
             ValueError: if the teachers are not trained yet, or the inputs do not fit.
@@ -538,6 +543,8 @@ class Teachers:
         Raises:
             ValueError: as `votes`, or if inputs and labels differ in number, or there are none.
         """
+        if self.identified.config is not None:
+            self.identified.dataset.require_classes("accuracy")
         votes = self.votes(inputs)
         truth = whole_numbers(labels, "labels")
         if truth.shape != votes.shape[1:] or not truth.size:

@@ -97,6 +97,7 @@ class TeacherConfig(TeacherSettings, Sharding):
             each.check(name, getattr(self, name))
         checks.whole(num_teachers=self.num_teachers)
         if self.class_weights is not None:
+            self.dataset.require_classes("class_weights")
             checks.shape([self.dataset.num_classes], class_weights=np.array(self.class_weights))
             for weight in self.class_weights:
                 checks.between(0.0, MOST_WEIGHT, ends="(]", class_weights=weight)

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts, checks
-from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import Sharding, VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
@@ -94,8 +93,10 @@ class Voter:
 
     def counts(
         self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None
-    ) -> VoteCounts:
+    ) -> VoteCounts | Votes:
         """Returns how many teachers vote for each class of each query. SENSITIVE.
+
+        Of numbers and several labels it returns the predictions.
 
         Each teacher has one vote for a query. For a group of inputs it votes for the class that it
         names most often in the group. Of several it takes that of the group's first input if that
@@ -106,6 +107,8 @@ class Voter:
                 `[num_queries, group_size, *input_shape]`, a query first in each.
             progress: as of `votes`.
         """
+        if self.dataset.target != CLASS:
+            return self.votes(inputs, progress)
         are_groups = inputs.ndim > 1 + len(self.dataset.input_shape)
         group_size = inputs.shape[1] if are_groups else 1
         together = max(1, MOST_VOTES // (self.num_teachers * group_size))
@@ -154,27 +157,32 @@ class StoredVotes(Voter):
     ) -> None:
         """Takes labels `[num_teachers, num_queries]` of a pool's first inputs.
 
+        Also predictions of numbers, or of several labels `[num_teachers, num_queries, num_labels]`.
+
         Raises:
-            ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit
-                is unknown.
+            ValueError: if they are something else, or the unit is unknown.
         """
-        array = checks.whole_numbers(labels, "votes")
-        Votes(array, int(array.max(initial=0)) + 1)  # checks the shape
+        array = np.asarray(labels)
+        # What else they are shows when it is known what teachers predict, in `for_pool`.
+        are_numbers = array.dtype.kind == "f" and ((array < 0) | (array != np.floor(array))).any()
+        if array.ndim != 3 and not are_numbers:
+            array = checks.whole_numbers(array, "votes")
+            Votes(array, int(array.max(initial=0)) + 1)  # checks the shape
         self.sharding = Sharding(num_teachers=len(array), unit=unit)
         self.source = source
         self.digest = digest_for(artifacts.digest_array(array), unit)
-        self._labels: IntArray = array
+        self._labels: npt.NDArray[Any] = array
         self._columns: dict[bytes, int] | None = None
 
     def for_pool(self, pool: Pool) -> Self:
         """See `Voter.for_pool`."""
-        num_teachers, num_queries = self._labels.shape
+        Votes(self._labels, pool.dataset.num_classes, pool.dataset)  # checks the labels
+        num_teachers, num_queries = self._labels.shape[:2]
         if num_teachers == len(pool) != num_queries:
             raise ValueError(
                 f"votes: expected [num_teachers, num_queries], got [{num_teachers}, "
                 f"{num_queries}] for a pool of {len(pool)} inputs: transpose them"
             )
-        Votes(self._labels, pool.dataset.num_classes)  # checks the labels
         if num_queries > len(pool):
             raise ValueError(
                 f"votes: expected labels of at most the pool's {len(pool)} inputs, got "
@@ -205,9 +213,9 @@ class StoredVotes(Voter):
                 f"others were asked"
             )
         progress(len(inputs))
-        is_bound = self._columns is not None
-        num_classes = self.dataset.num_classes if is_bound else int(self._labels.max()) + 1
-        return Votes(self._labels[:, columns], num_classes)
+        dataset = None if self._columns is None else self.dataset
+        num_classes = int(self._labels.max()) + 1 if dataset is None else dataset.num_classes
+        return Votes(self._labels[:, columns], num_classes, dataset)
 
 
 class Ensemble(Voter):
@@ -256,4 +264,4 @@ class SavedModelEnsemble(Ensemble):
             batch = {self.dataset.input_name: tf.constant(part, self.dataset.input_type)}
             labels.append(self._loaded.signatures["votes"](**batch)["votes"].numpy())
             progress(len(part))
-        return Votes(np.concatenate(labels, axis=1), self.dataset.num_classes)
+        return Votes(np.concatenate(labels, axis=1), self.dataset.num_classes, self.dataset)

@@ -134,7 +134,7 @@ def test_merged_losses_only_raise_epsilon(monkeypatch):
     alphas = DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1.0) / 200.0
     exact = composed_epsilon(composed, delta=1e-5, alphas=alphas)
     for most in (1000, 100):
-        monkeypatch.setattr(composition, "MOST_LOSSES", most)
+        monkeypatch.setattr(composition, "MAX_LOSSES", most)
         merged = composed_epsilon(composed, delta=1e-5, alphas=alphas)
         assert exact <= merged < exact * 1.2
         exact = merged

@@ -65,7 +65,7 @@ def test_delta_is_at_most_one_over_the_records(num_records):
     if num_records > 1:
         check_delta(1.0 / num_records, num_records)
     for wrong in (1.001 / num_records, -1e-9, 1.0, math.nan):
-        with pytest.raises(ValueError, match=r"^delta: expected") as refused:
+        with pytest.raises(ValueError, match=r"^delta(: expected| must be)") as refused:
             check_delta(wrong, num_records)
         assert "\n" not in str(refused.value)
 
@@ -104,7 +104,7 @@ def test_plans_at_delta_0_are_of_pure_mechanisms():
         assert planned.num_queries * candidate.mechanism.pure_epsilon <= 2.0
         assert candidate.epsilon == pytest.approx(2.0, rel=1e-6)
     for kind in (GaussianNoisyMax, GaussianHistogram, ConfidentGaussianNoisyMax):
-        with pytest.raises(ValueError, match=r"delta: expected above 0 for .*, got 0"):
+        with pytest.raises(ValueError, match=r"delta(: expected| must be) above 0 for "):
             plan(2.0, num_teachers=9, num_classes=3, delta=0.0, mechanism=kind)
 
 

@@ -139,7 +139,7 @@ def test_the_sampler_follows_its_law_and_not_that_of_half_the_noise(source):
 
 def test_votes_that_are_no_classes_are_refused_without_being_told():
     for votes in ([0, 5], [-1], [0.5], [[1]]):
-        with pytest.raises(ValueError, match="votes: expected") as refusal:
+        with pytest.raises(ValueError, match="votes must") as refusal:
             RandomisedResponse(num_classes=5, epsilon=1.0).draw(np.array(votes), SeededNoise(1))
         assert "5]" not in str(refusal.value).replace("0 to 4", "")
 
@@ -152,7 +152,7 @@ def test_charges_come_back_from_records():
         assert charge_from_dict(json.loads(json.dumps(charge.to_dict()))) == charge
         assert charge.in_words().endswith(".") and charge.summary()
         assert (charge.alphas(DEFAULT_MOMENTS) > 0).all() and charge.number_charged(7) == 7
-    with pytest.raises(ValueError, match="expected fields"):
+    with pytest.raises(ValueError, match="needs the fields"):
         charge_from_dict({"name": "randomised_response", "epsilon": 1.0})
 
 
@@ -168,7 +168,7 @@ def test_scores_are_log_likelihoods_of_the_silos_that_answered():
     ]
     scores = class_scores(answers, randomisers)[0]
     np.testing.assert_allclose(scores - scores[2], np.array(exact) - exact[2], atol=1e-12)
-    with pytest.raises(ValueError, match="answers: expected"):
+    with pytest.raises(ValueError, match="answers must"):
         class_scores(answers[:2], randomisers)
 
 
@@ -201,5 +201,5 @@ def test_secure_histogram_costs_what_the_central_one_does():
     assert (ours >= central).all()
     np.testing.assert_allclose(ours, central, rtol=1e-8)
     for wrong in ((0.0, 4, 1), (40.0, 3, 1), (40.0, 5, 2), (40.0, 4, 0), (math.inf, 4, 1)):
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(ValueError, match=r"expected|must be"):
             SecureHistogram(**dict(zip(("sigma", "num_parties", "threshold"), wrong, strict=True)))

@@ -11,7 +11,7 @@ import pytest
 
 from pate_tf.accounting.charge import charge_from_dict
 from pate_tf.accounting.composition import (
-    MOST_APPROXIMATE,
+    MAX_APPROXIMATE,
     Charge,
     moments_epsilon,
     several_teachers_epsilon,
@@ -272,6 +272,6 @@ def test_what_answers_may_choose_is_composed_by_moments_alone():
     votes = RandomisedResponse(num_classes=2, epsilon=0.01)
     charges: dict[Charge, int] = {secure: 3, votes: 3}
     assert smallest_epsilon(charges, DELTA) == moments_epsilon(charges, DELTA)
-    many: dict[Charge, int] = {LaplaceNoisyMax(scale=1e4): MOST_APPROXIMATE, KINDS[0]: 1}
+    many: dict[Charge, int] = {LaplaceNoisyMax(scale=1e4): MAX_APPROXIMATE, KINDS[0]: 1}
     assert smallest_epsilon(many, DELTA)[0] < moments_epsilon(many, DELTA)[0]
     assert expm1(smallest_epsilon(many, 0.0)[0]) == np.inf

@@ -153,7 +153,7 @@ def test_the_page_prints_commands_and_assumptions_and_the_report_is_json():
         ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
         ({"mechanism": "plurality"}, "mechanism must be one of"),
         ({"num_records": 59}, "num_teachers: expected at most `num_records`"),
-        ({"delta": 0.0, "mechanism": "gaussian_noisy_max"}, "expected above 0 for gaussian"),
+        ({"delta": 0.0, "mechanism": "gaussian_noisy_max"}, "must be above 0 for gaussian"),
     ],
 )
 def test_what_is_wrong_is_one_line(changes, message):

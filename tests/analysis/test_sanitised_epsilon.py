@@ -549,7 +549,7 @@ def test_plans_refuse_what_is_out_of_range(changes):
     ],
 )
 def test_releases_that_do_not_fit_are_refused_without_telling_counts(mechanism, changes):
-    with pytest.raises(ValueError, match="expected") as error:
+    with pytest.raises(ValueError, match=r"plan|bound|release|every query") as error:
         released_epsilon(
             np.array([[7777, 1], [7776, 2]]), mechanism, plan_by_hand(**changes), no_noise
         )
@@ -557,7 +557,7 @@ def test_releases_that_do_not_fit_are_refused_without_telling_counts(mechanism, 
 
 
 def test_abstaining_teachers_are_refused():
-    with pytest.raises(ValueError, match="one vote of every teacher"):
+    with pytest.raises(ValueError, match="every teacher must vote"):
         released_epsilon(
             np.array([[3, 1], [3, 0]]), LaplaceNoisyMax(gamma=0.1), plan_by_hand(), no_noise
         )

@@ -679,13 +679,13 @@ def test_what_a_killed_command_left_is_no_violation(tables, tmp_path):
 def test_a_pipe_does_not_stop_an_audit(tmp_path):
     (tmp_path / "released").mkdir()
     os.mkfifo(tmp_path / "released/labels.json")
-    with pytest.raises(ValueError, match=r"expected files and folders, got .*json; remove it"):
+    with pytest.raises(ValueError, match=r"labels.json is not a file or folder; remove it"):
         audit_run(tmp_path)
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path):
     for read in (audit_run, report_page):
-        with pytest.raises(ValueError, match="train_dir: expected the folder of a run"):
+        with pytest.raises(ValueError, match=r"train_dir: .* (is not a run|has no privacy)"):
             read(tmp_path)
 
 
@@ -713,8 +713,8 @@ def test_the_exit_code_says_what_was_found(tables, tmp_path):
 def test_the_page_holds_the_statement_and_loads_nothing(tables):
     root = pathlib.Path(tables[0]) / "run"
     page = report_page(root, audit=audit_run(root))
-    assert "<td>not checked</td><td>this user&#39;s registry has not seen" in page
+    assert "<td>not checked</td><td>this ledger is not in" in page
     statement = json.loads((root / "released/privacy_statement.json").read_text())
-    assert statement["student_digest"][:8] in page and "What was charged, and when" in page
+    assert statement["student_digest"][:8] in page and "<h2>Charges</h2>" in page
     for mark in ("<script", "src=", "href=", "url(", "@import", "**", "| "):
         assert mark not in page

@@ -97,7 +97,7 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
         assert again.report["bounds"] == ended.report["bounds"]
     assert "bad.csv: expected numbers separated by" in run(f"--counts_file={tmp_path}/bad.csv").err
     transposed = f"--counts_file={save(tmp_path / 'transposed.npy', labels.T)}"
-    told = "got 30 teachers, 12 queries, 10 classes: transpose them, or confirm --nb_teachers"
+    told = "got 30 teachers, 12 queries, 10 classes: transpose them, or confirm"
     assert told in run(transposed).err and told in run(transposed, "--nb_teachers=12").err
     assert succeed(transposed, "--nb_teachers=30").report["queries"] == 12
 
@@ -107,7 +107,7 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
     [
         (lambda labels: np.where(labels == 3, -1, labels), "got negative ones: give abstentions"),
         (lambda labels: labels + 1, "got labels that are counted from 1: subtract 1"),
-        (lambda labels: labels + 3, "got others; name the number of classes as --nb_labels, or"),
+        (lambda labels: labels + 3, "got others; pass the number of classes as --nb_labels, or"),
         (lambda labels: labels[0], "got shape [200]: one label a query, already aggregated?"),
     ],
 )
@@ -124,7 +124,7 @@ def test_other_mechanisms_have_their_own_bounds(succeed, run, h1):
     flags = (h1, "--input_is_counts", "--mechanism=gaussian_noisy_max", "--sigma=28.28")
     assert set(succeed(*flags).report["bounds"]) == {"paper", "two_sided"}
     refused = run(*flags, "--bound=class_aware")
-    assert refused.code == 1 and "bound: expected" in refused.err
+    assert refused.code == 1 and "has no bound" in refused.err
 
 
 # Sensitive and publishable
@@ -156,9 +156,9 @@ def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_what_was_no
     finally:
         os.umask(before)
     assert ended.report["epsilon_data_dependent"] < ended.report["epsilon_sanitised"]
-    assert "NO LEDGER WAS CHARGED" in ended.out and "of the labels alone" in ended.out
+    assert "NO LEDGER WAS CHARGED" in ended.out and "of the labels only" in ended.out
     published = json.loads((tmp_path / "out/released/analysis.json").read_text())
-    # The numbers of the labels alone no longer say it all.
+    # The total includes the release, too.
     assert published["epsilon_data_independent"] > published["epsilon_labels_alone"]
     # Not shown again without asking: nothing says that these are the same votes.
     assert "epsilon_sanitised" not in succeed(h1, "--input_is_counts").report
@@ -321,7 +321,7 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
     release_labels(first, golden_counts("H1", 30))
     noise = GaussianNoisyMax(sigma=40.0)
     release_labels(second, golden_counts("H3", 20), ensemble="cd" * 32, mechanism=noise, delta=1e-6)
-    assert "delta: expected one, as the ledgers differ" in run(f"--ledger={first},{second}").err
+    assert "--delta is required" in run(f"--ledger={first},{second}").err
     delta = "--delta=1e-5"
     alone = [succeed(f"--ledger={folder}", delta).report for folder in (first, second)]
     both = succeed(f"--ledger={first},{second}", delta).report
@@ -329,9 +329,10 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
     for field in ("epsilon_data_independent", "epsilon_data_dependent"):
         assert max(report[field] for report in alone) < both[field]
     assert set(both["bounds"]) == {"paper", "two_sided"}
-    assert "one of them twice" in run(f"--ledger={first},{first}").err
+    assert "--ledger names the same ledger twice" in run(f"--ledger={first},{first}").err
     assert (
-        "expected votes of one mechanism" in run(f"--ledger={first},{second}", delta, RELEASE).err
+        "--release needs the votes of one mechanism"
+        in run(f"--ledger={first},{second}", delta, RELEASE).err
     )
 
 

@@ -65,7 +65,7 @@ OF_NUMBERS = [
         flags=("--teachers_dir=run", "--target_epsilon=0.01"),
         told="forecast: expected labels that are worth their cost",
     ),
-    ask("--delta=1e-2", told="delta: expected at most one over the number of records"),
+    ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
     ask("--nb_teachers=11", told="nb_teachers: "),
     ask("--stdnt_share=597", told="stdnt_share: expected"),
     ask("--stdnt_share=9", told="queries: expected from 1 to the pool's 9"),
@@ -162,7 +162,7 @@ OF_LEDGERS = [
         for name, told in (
             ("votes", "run/sensitive/votes: expected a folder that can be written"),
             ("ledger.sqlite3/in_the_way", "the ledger can't be used"),
-            ("ledger.head.json/in_the_way", "expected a ledger, got no such file"),
+            ("ledger.head.json/in_the_way", "this ledger does not exist"),
         )
     ),
     Case(
@@ -172,13 +172,13 @@ OF_LEDGERS = [
             *("--epsilon_budget=0.01", "--delta=1e-5", "--new_budget_i_understand"),
         ),
         prepare=bad_folders.with_labels,
-        told="epsilon_budget: expected at least what this ensemble has spent",
+        told="--epsilon_budget must be at least",
     ),
     Case(
         script=ANALYSIS,
         flags=("--ledger=text",),
         prepare=partial(bad_folders.files, names=["text"]),
-        told="ledger: expected a file ledger.sqlite3 or the folder that holds one, got text",
+        told="--ledger must name a file ledger.sqlite3 or the folder that contains it, got text",
     ),
     Case(
         script=ANALYSIS,

@@ -69,11 +69,11 @@ def test_mistakes_end_in_one_line(tmp_path):
     )
     for flags, expected in (
         (("--upload=0",), "upload: expected"),
-        (("--participants=5000",), "records: expected some of every participant"),
+        (("--participants=5000",), "a participant has no records"),
         (("join",), "participant: expected it to take part"),
         (("serve", "--roster=no.toml"), "no.toml: No such file"),
         (("serve", "--participants=3"), "Unknown command line flag 'participants'"),
-        (("serve", "--roster=good.toml"), "certificates: expected certificates/authority"),
+        (("serve", "--roster=good.toml"), "--certificates: certificates/authority.pem does"),
     ):
         ended = run_script(SCRIPT, *flags, folder=tmp_path)
         assert ended.code in (1, 2)

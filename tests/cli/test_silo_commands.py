@@ -128,7 +128,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     assert error.startswith("error: ")
     assert all(each.startswith("warning: ") for each in others), others
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
-    assert "--reset_account_i_understand continues without it" in error
+    assert "--reset_account_i_understand to continue without it" in error
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
@@ -150,9 +150,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     assert [member.name for member in SiloRoster.read(roster).members] == list(NAMES)
     flags = ("--method=feature_sums", f"--roster={roster}", f"--train_dir={tmp_path / 'run'}")
     tls = f"--certificates={tmp_path / 'tls'}"
-    assert "error: certificates: expected /" in refused("coordinator", *flags, tls)
+    assert "error: --certificates: /" in refused("coordinator", *flags, tls)
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", tls, "--method=feature_sums")
-    assert "error: certificates: expected /" in refused("silo", *serve)
+    assert "error: --certificates: /" in refused("silo", *serve)
     write_demo_certificates(tmp_path / "tls", NAMES)
     flags = (*flags, tls)
     for others, expected in (

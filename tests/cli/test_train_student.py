@@ -59,9 +59,9 @@ def statement(run: pathlib.Path) -> dict:
 
 
 def without_warnings(ended: Ended) -> Ended:
-    """On a full disk no registry of ledgers can be kept, either, which is told first."""
+    """On a full disk the registry can't be used either; a warning says so first."""
     lines = ended.err.splitlines(keepends=True)
-    warned = [line for line in lines if line.startswith("warning: no registry of ledgers")]
+    warned = [line for line in lines if line.startswith("warning: the registry of ledgers")]
     return dataclasses.replace(ended, err="".join(lines[len(warned) :]))
 
 
@@ -139,7 +139,7 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
         path.unlink()
     refused = run_script(SCRIPT, *HERE, folder=teachers)
     assert_one_line(refused, code=3)
-    assert "put it back" in refused.err
+    assert "restore it" in refused.err
     assert "--reset_ledger_i_understand" in refused.err
     told = run_script(SCRIPT, *HERE, "--reset_ledger_i_understand", folder=teachers)
     assert told.code == 0, told.err

@@ -275,7 +275,7 @@ def test_a_draft_of_a_private_file_has_its_first_line_alone(tmp_path):
     path.write_bytes(b"age;smoker;Outcome\n" + b"\xff\x00 no record at all")
     text = draft_schema(None, tmp_path / "schema.toml", private=path, label="Outcome")
     assert "[columns.age]" in text and "[columns.smoker]" in text and 'delimiter = ";"' in text
-    with pytest.raises(ValueError, match="has no column outcome. Spell the name as in that line"):
+    with pytest.raises(ValueError, match=r"has no column outcome. Spell the name as in that line"):
         draft_schema(None, tmp_path / "other.toml", private=path, label="outcome")
     with pytest.raises(ValueError, match=r"- columns\.age: .*\n- columns\.smoker: ") as caught:
         read_schema(tmp_path / "schema.toml")
@@ -314,7 +314,7 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
     with pytest.raises(ValueError, match="looks like a record"):
         draft_schema(None, target, private=path, label="ill")
     (tmp_path / "public.csv").write_text(table())
-    with pytest.raises(ValueError, match="has no column age, pressure, smoker. Spell"):
+    with pytest.raises(ValueError, match=r"has no column age, pressure, smoker. Spell"):
         path.write_text("Meyer,Berlin,ill\n")
         draft_schema(tmp_path / "public.csv", target, private=path, label="ill")
     path.write_text("ill,2019,2020,2021\nno,1,2,3\n")  # years are names

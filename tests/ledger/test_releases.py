@@ -81,8 +81,8 @@ def test_a_draw_that_does_not_fit_is_refused_and_not_charged(tmp_path):
         label(ledger, 0, ledger.affordable(MECHANISM))
         before = (ledger.history(), ledger.spent())
         told = (
-            r"expected at most 0 new releases of the data-dependent cost \(log_cost, sigma 8\), "
-            r"got 1, which would make it epsilon 4\.\d+: .*of 4\.0 at delta"
+            r"allows at most 0 more releases of the data-dependent cost \(log_cost, sigma 8\); "
+            r"1 would raise epsilon to 4\.\d+ .*of 4\.0 at delta"
         )
         with pytest.raises(BudgetExceeded, match=told) as caught, ledger.exclusive():
             ledger.debit(PLAN, secure_noise=True)
@@ -116,8 +116,8 @@ def test_a_draw_without_a_finite_cost_is_refused_also_without_a_budget(tmp_path)
     with open_ledger(tmp_path) as ledger:
         before = ledger.history()
         with ledger.exclusive():
-            with pytest.raises(LedgerError, match="expected a finite guarantee"):
+            with pytest.raises(LedgerError, match="has no finite epsilon"):
                 ledger.debit(worst, secure_noise=True)
-            with pytest.raises(LedgerError, match="expected a finite guarantee"):
+            with pytest.raises(LedgerError, match="has no finite epsilon"):
                 ledger.debit(worst, secure_noise=True, was_released=True)
         assert ledger.history() == before

@@ -50,7 +50,7 @@ def twin(build, inputs, labels, seed: int = 3):
 )
 @pytest.mark.filterwarnings("ignore")
 def test_it_answers_exactly_as_scikit_learn(build, classes):
-    assert estimators.is_storable_classifier(build(TABLE))
+    assert estimators.is_storable(build(TABLE))
     inputs, labels = records(classes=classes)
     again = estimators.from_arrays(fit(build.__name__, inputs, labels))
     answers = again.predict(QUERIES)
@@ -73,7 +73,7 @@ def test_the_seed_decides_every_byte(function):
 )
 def test_what_is_not_scikit_learns_is_refused_before_it_is_fitted(function, kind):
     with pytest.raises(ValueError, match=f"expected types of scikit-learn alone, got .*{kind}"):
-        estimators.is_storable_classifier(getattr(classifiers_for_tests, function)(TABLE))
+        estimators.is_storable(getattr(classifiers_for_tests, function)(TABLE))
 
 
 def test_records_that_an_estimator_refuses_stop_nothing():

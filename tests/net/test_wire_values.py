@@ -107,7 +107,7 @@ def written(text: bytes, content: bytes = b"") -> bytes:
     ],
 )
 def test_malformed_messages_are_refused(content):
-    with pytest.raises(ValueError, match="message: expected one of the protocol"):
+    with pytest.raises(ValueError, match="not a message of the protocol"):
         decode(Inner, content)
 
 
@@ -131,7 +131,7 @@ def test_malformed_messages_are_refused(content):
 )
 def test_malformed_arrays_are_refused(dtype, shape, content):
     message = header({"dtype": dtype, "shape": shape, "data": len(content)}, content)
-    with pytest.raises(ValueError, match="expected") as caught:
+    with pytest.raises(ValueError, match=r"array|not a message") as caught:
         decode(npt.NDArray[Any], message)
     assert "\n" not in str(caught.value)
 

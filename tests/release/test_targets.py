@@ -5,23 +5,29 @@ import itertools
 import json
 import math
 
+import keras
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianMoments
+from pate_tf.analysis.vote_sources import analyse, read_ledgers
 from pate_tf.audit.run_audit import PASSED, audit_run
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import Dataset, target_rows
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.data.loaded_data import Data
+from pate_tf.ledger import Ledger
 from pate_tf.models.encoder import record_vectors
 from pate_tf.postprocessing.targets import REDRAWN, target_functions
-from pate_tf.release.exact_sums import moments_by_class, sums_of_products, target_rows
+from pate_tf.release.exact_sums import moments_by_class, sums_of_products, sums_of_votes
 from pate_tf.serving.served import ServedStudent
 
 PRICES = Dataset(
@@ -221,18 +227,161 @@ def test_intervals_hold_what_is_predicted_without_noise(has_pool):
     assert 0.93 <= np.mean(covered) <= 0.98
 
 
+def test_one_teacher_moves_the_sums_of_a_query_by_no_more_than_is_charged():
+    """All predictions of one teacher in a small universe, beside two others."""
+    universes = {
+        PRICES: np.array([-np.inf, -10.0, -1.0, 0.3, 12.5, 30.0, 1e9, np.nan]),
+        FINDINGS: np.array([*itertools.product((0.0, 0.3, 1.0), repeat=3), [np.nan, -3.0, 9.0]]),
+    }
+    for dataset, universe in universes.items():
+        others = universe[1:3]
+        tables = [
+            sums_of_votes(Votes(np.array([[one], *others[:, None]]), 0, dataset)).values
+            for one in universe
+        ]
+        assert min(table.min() for table in tables) >= 0
+        squares = [
+            sum(int(step) ** 2 for step in (one - other).ravel())
+            for one, other in itertools.combinations(tables, 2)
+        ]
+        # Two of three labels and the third one are orthogonal, of length 1 and sqrt(1/2).
+        least = 1.99 if dataset is PRICES else 1.49
+        assert least * LATTICE**2 < max(squares) <= 2 * LATTICE**2
+
+
+@pytest.mark.parametrize("unit", ["record", "owner"])
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+def test_a_changed_record_or_owner_changes_what_one_teacher_predicts(tmp_path, dataset, unit):
+    owners = None if unit == "record" else np.arange(300) % 100
+    data = data_of(dataset, 300, owners=owners)
+    if owners is None:
+        inputs, labels = np.array(data.private.inputs), np.array(data.private.labels)
+        inputs[7] = 1.0 - inputs[7]
+        labels[7] = labels.min() if dataset is PRICES else 1 - labels[7]
+        changed = dataclasses.replace(data.private, inputs=inputs, labels=labels)
+    else:
+        changed = data.private.take(owners != 7)
+    kinds = [("ridge", {}), (lambda dataset: LinearRegression(), {})]
+    if owners is None:
+        kinds.append(("mlp", {"steps": 3}))
+    for place, (net, settings) in enumerate(kinds):
+        predictions = [
+            pate_tf.Teachers(
+                net, num_teachers=6, directory=tmp_path / f"{place}{number}", **settings
+            )
+            .fit(private, data.pool)
+            .votes(data.pool.inputs[:20])
+            for number, private in enumerate((data.private, changed))
+        ]
+        first, second = predictions
+        assert first.shape == (6, 20) + ((3,) if dataset is FINDINGS else ())
+        assert (first != second).reshape(6, -1).any(axis=1).sum() == 1
+
+
+def test_noise_on_sums_has_the_scale_that_is_charged(tmp_path):
+    predictions = np.random.default_rng(0).uniform(-10.0, 30.0, (50, 1_000))
+    pool = data_of(PRICES, 10).pool
+    mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=7.0)
+    teachers = pate_tf.Teachers.from_votes(predictions, directory=tmp_path)
+    with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
+        labels = labeller.label(pool)
+        again = labeller.label(pool)
+        assert labeller.spent().num_queries == 1_000
+        other = dataclasses.replace(PRICES, target_range=(-10.0, 31.0))
+        labeller.label(Pool(other, pool.inputs))  # says something else of the teachers
+        assert labeller.spent().num_queries == 2_000
+    exact = sums_of_votes(Votes(predictions, 2, PRICES)).values
+    noise = (labels.released.noisy_counts - exact[labels.queries]) / LATTICE
+    assert (again.released.noisy_counts == labels.released.noisy_counts).all()
+    # Chi-squared with 2,000 degrees of freedom; both tails together 1e-6.
+    low, high = scipy.stats.chi2.ppf([5e-7, 1.0 - 5e-7], noise.size)
+    assert low < np.square(noise / 7.0).sum() < high
+    row = math.sqrt(2.0) * 7.0 / (2.0 * 50) * 40.0  # of one query's number, in its unit
+    sides = np.ptp(pate_tf.Student().fit(pool, labels).predict_interval(pool.inputs), axis=1)
+    assert (sides > 0.0).all() and sides.max() < 2 * 1.96 * row
+
+
+@pytest.mark.parametrize("num_owners", [0, 4_000])
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+def test_a_student_learns_from_what_teachers_predict(tmp_path, dataset, num_owners):
+    data = data_of(dataset, owners=np.arange(8_000) % num_owners if num_owners else None)
+    budget = {"epsilon": 3.0, "evaluate_epsilon": 1.0, "delta": 1e-5}
+    fitted = pate_tf.fit(
+        data, method="pate", num_teachers=200, directory=tmp_path, publish=True, **budget
+    )
+    # .89 and .97 without noise.
+    assert fitted.evaluate(data.held_out) > (0.8 if dataset is PRICES else 0.9)
+    assert fitted.cost.epsilon <= 3.0 and "No forecast" in str(fitted.plan)
+    statement = fitted.published.statement
+    assert statement.num_teachers == 200 and statement.estimated_accuracy[3] == 1.0
+    page = (tmp_path / "released/privacy_statement.md").read_text()
+    assert "Each teacher predicted it for 1,000 queries" in page and "voted" not in page
+    assert audit_run(tmp_path).outcome == PASSED
+    with Ledger.read(tmp_path / "sensitive") as ledger:
+        analysis = analyse(read_ledgers([ledger], votes_needed=True), delta=1e-5)
+    assert not analysis.bounds and analysis.epsilon >= fitted.cost.epsilon
+
+
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+def test_teachers_of_any_kind_and_from_elsewhere_predict(tmp_path, dataset):
+    data = data_of(dataset, 2_000)
+    several = dataset is FINDINGS
+    pool = data.pool
+    shards = [data.private.inputs[place::40] for place in range(40)]
+    labels = [data.private.labels[place::40] for place in range(40)]
+    models = [
+        LinearRegression().fit(each, known) for each, known in zip(shards, labels, strict=True)
+    ]
+    predictions = np.array([model.predict(pool.inputs) for model in models])
+    network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3 if several else 1)])
+    network.set_weights([models[0].coef_.T.reshape(3, -1), np.atleast_1d(models[0].intercept_)])
+    sources = [
+        pate_tf.Teachers.from_votes(predictions, directory=tmp_path / "votes"),
+        pate_tf.Teachers.from_models([*models[1:], network], directory=tmp_path / "models"),
+    ]
+    for net, settings in (("mlp", {"steps": 100}), ("random_forest", {})):
+        teachers = pate_tf.Teachers(net, num_teachers=10, directory=tmp_path / net, **settings)
+        sources.append(teachers.fit(data.private, pool))
+    for source in sources:
+        with pate_tf.Labeller(source, epsilon=60.0, delta=1e-5) as labeller:
+            student = pate_tf.Student().fit(pool, labeller.label(pool))
+        assert student.evaluate(data.held_out) > (0.5 if dataset is PRICES else 0.8)
+    # What a network without a last activation says of several labels is log odds.
+    said = sources[1].for_pool(pool).votes(pool.inputs).labels[-1]
+    expected = scipy.special.expit(predictions[0]) if several else predictions[0]
+    low, high = dataset.target_range or (0.0, 1.0)
+    np.testing.assert_allclose(said, np.clip(expected, low, high), atol=1e-4)
+
+
 @pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
 def test_what_fits_classes_alone_is_refused_before_anything_is_charged(tmp_path, dataset):
     data = data_of(dataset, 500)
+    laplace = {"method": "pate", "num_teachers": 5, "mechanism": pate_tf.LaplaceNoisyMax}
     calls = {
-        "teachers vote for classes": {"method": "pate"},
+        "laplace_noisy_max counts votes for classes; .* gaussian_histogram$": laplace,
         "expected linear_head without settings": {"student": pate_tf.Student("supervised")},
     }
     for message, choices in calls.items():
         with pytest.raises(ValueError, match=message):
             pate_tf.fit(data, epsilon=1.0, delta=1e-5, directory=tmp_path, **choices)
-    with pytest.raises(ValueError, match=f"teachers: .* got target {dataset.target} of"):
-        pate_tf.Teachers("ridge", num_teachers=5, directory=tmp_path).fit(data.private, data.pool)
+
+    def compiled(dataset):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(dataset.num_classes)])
+        model.compile(loss="mse")
+        return model
+
+    wrong = [
+        ("a compiled model: .* got target", compiled, {}),
+        ("class_weights: .* got target", "mlp", {"class_weights": [1.0] * dataset.num_classes}),
+        ("model: expected an estimator that learns", lambda dataset: LogisticRegression(), {}),
+    ]
+    for message, net, settings in wrong:
+        with pytest.raises(ValueError, match=message):
+            pate_tf.Teachers(net, num_teachers=5, directory=tmp_path, **settings).fit(data.private)
+    for shape in ((5, 9, 4), (5, 9) if dataset is FINDINGS else (5, 9, 3)):
+        teachers = pate_tf.Teachers.from_votes(np.full(shape, 0.5), directory=tmp_path / "votes")
+        with pytest.raises(ValueError, match="votes: expected numbers"):
+            teachers.for_pool(data.pool)
     assert not (tmp_path / "sensitive/ledger.db").exists()
     labels = pate_tf.fit(data, epsilon=9.0, delta=1e-5, directory=tmp_path).labels
     labels.save(tmp_path / "labels")

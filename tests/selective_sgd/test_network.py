@@ -129,11 +129,11 @@ def test_turns_go_round_and_a_pull_waits_for_its_turn(served, caplog):
 )
 def test_what_lies_is_refused_in_a_line_and_changes_nothing(served, parts):
     line = served.connect("clinic")
-    with pytest.raises(ValueError, match=r"^the \w+ refused the call: \w+: [^\n]{10,250}$"):
+    with pytest.raises(ValueError, match=r"^the \w+ refused the call: [^\n]{10,250}$"):
         served.push(line, **parts)
     assert served.server.version == 0 and served.server.state.values is INITIAL
     assert served.push(line)
-    with pytest.raises(ValueError, match="with other content"):
+    with pytest.raises(ValueError, match="a different upload was applied"):
         served.push(line, values=np.ones(2, np.float32))
 
 
@@ -144,16 +144,16 @@ def test_only_the_roster_gets_in_and_no_larger_message(served, caplog, monkeypat
     assert "denied" in caplog.text
     with pytest.raises(ConnectionError, match="resource_exhausted"):
         served.push(line, values=np.ones(LIMITS.message_bytes // 4, np.float32))
-    with pytest.raises(ValueError, match="the roster must be the same file"):
+    with pytest.raises(ValueError, match="different roster"):
         served.connect("clinic", terms=terms_of(seed=1)).join()
-    with pytest.raises(ValueError, match="model: expected 41 parameters"):
+    with pytest.raises(ValueError, match="model has 41 parameters here"):
         served.connect("clinic", num_parameters=SIZE + 1).join()
 
     def fails(*_):
         raise OSError(28, "No space left on device 918273")
 
     monkeypatch.setattr(served.server, "push", fails)
-    with pytest.raises(ConnectionError, match="its log says why") as caught:
+    with pytest.raises(ConnectionError, match="the server failed; see its log") as caught:
         served.push(line)
     assert "918273" not in str(caught.value)
 
@@ -163,18 +163,18 @@ def test_with_noise_nothing_is_taken_before_it_was_charged(tmp_path, certificate
     with Served(tmp_path, certificates, terms) as served:
         line = served.connect("clinic")
         line.join()
-        with pytest.raises(ValueError, match="one that was charged"):
+        with pytest.raises(ValueError, match="was not charged"):
             served.push(line)
-        with pytest.raises(ValueError, match=r"delta: expected 1e-05"):
+        with pytest.raises(ValueError, match=r"must have delta 1e-05"):
             line.join(dataclasses.replace(FACTS, delta=0.5))
         for wrong in (
             *({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x" * 64}),
             *({"delta_source": None}, {"epsilon_source": float("inf")}, {"fewest_records": 0}),
         ):
-            with pytest.raises(ValueError, match="expected"):
+            with pytest.raises(ValueError, match=r"expected|belong|must be"):
                 LedgerFacts(**{**dataclasses.asdict(FACTS), **wrong})
             lie = encode(FACTS).replace(b'"epsilon": 1.5', b'"epsilon": -15')
-            with pytest.raises(ValueError, match="expected"):
+            with pytest.raises(ValueError, match=r"expected|belong|must be"):
                 decode(LedgerFacts, lie)
         line.join(FACTS)
         assert served.push(line)

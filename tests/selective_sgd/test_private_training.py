@@ -41,7 +41,7 @@ def sum_of(network, shard, drawn, *, indices=None, clip=1.0) -> np.ndarray:
 
 
 def test_sums_are_those_of_a_loop_over_records(monkeypatch):
-    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MOST_RECORDS", 8)  # of a batch
+    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MAX_RECORDS", 8)  # of a batch
     network, shard, drawn = model(), records(20), np.arange(0, 20, 3)
     indices, clip = np.sort(np.random.default_rng(0).permutation(53)[:17]), 0.3
     steps = sum_of(network, shard, drawn, indices=indices, clip=clip)
@@ -114,7 +114,7 @@ class Kinks:
 
 
 def test_what_a_record_adds_does_not_depend_on_which_others_are_drawn(monkeypatch):
-    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MOST_RECORDS", 64)
+    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MAX_RECORDS", 64)
     kinks = Kinks(80)
     size = kinks.gradients._num_places
     assert size == 63  # the last records share places with the first
@@ -151,7 +151,7 @@ def test_a_record_that_the_model_fails_for_adds_nothing_and_stops_no_run():
     without = sum_of(network, shard, np.setdiff1d(np.arange(12), [2]))
     assert without.any()
     assert sum_of(network, shard, np.arange(12)).tolist() == without.tolist()
-    with pytest.raises(ValueError, match=r"^model: expected one that takes inputs"):
+    with pytest.raises(ValueError, match=r"^the model does not accept inputs"):
         RecordGradients(FlatView(network), {0: looked_up(-8.0)[1]})
 
 
@@ -163,10 +163,10 @@ class BranchLayer(keras.layers.Layer):
 @pytest.mark.parametrize(
     ("layer", "options", "why"),
     [
-        *((layer, {}, "treats records apart") for layer in (keras.layers.Dropout(0.5),)),
-        (BranchLayer(), {}, "treats records apart"),
-        (None, {"delta": 0.5}, "^delta: expected"),
-        (None, {"target_epsilon": 1e-3, "rounds": 10**6}, "^target_epsilon: expected"),
+        *((layer, {}, "must process each") for layer in (keras.layers.Dropout(0.5),)),
+        (BranchLayer(), {}, "the model has branches"),
+        (None, {"delta": 0.5}, "^delta must be"),
+        (None, {"target_epsilon": 1e-3, "rounds": 10**6}, "^target_epsilon must be larger"),
         (None, {}, "^charged"),
     ],
 )
@@ -212,7 +212,7 @@ def test_the_noise_has_the_scale_that_was_charged():
     assert scale**2 >= (charge.noise_multiplier * LATTICE) ** 2 + 64.0
     assert scale == pytest.approx(charge.noise_multiplier * LATTICE, rel=1e-9)
     assert size == 21
-    with pytest.raises(ValueError, match=r"^target_epsilon: expected"):
+    with pytest.raises(ValueError, match=r"^target_epsilon needs"):
         noise_scale(dataclasses.replace(charge, noise_multiplier=2000.0))
 
 

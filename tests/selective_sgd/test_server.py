@@ -135,7 +135,7 @@ class TurnMachine(RuleBasedStateMachine):
         values = np.full(len(sent.values), 1.25, np.float32)
         if values.tolist() != sent.values.tolist():
             parts = {"indices": sent.indices, "values": values}
-            self.refused(upload(participant, sent.round, sent.version, **parts), "other content")
+            self.refused(upload(participant, sent.round, sent.version, **parts), "a different")
 
     @rule(
         participant=PARTICIPANT, changes=CHANGES, ahead=st.integers(-2, 5), newer=st.integers(0, 1)
@@ -148,7 +148,7 @@ class TurnMachine(RuleBasedStateMachine):
         is_early = self.protocol == "synchronous" and turn == self.version // PARTICIPANTS
         if is_early and not newer and self.version % PARTICIPANTS == 0:
             return  # as it should be, though others come first
-        self.refused(self.upload(participant, changes, turn, self.version + newer), "upload: ")
+        self.refused(self.upload(participant, changes, turn, self.version + newer), "upload|turn")
 
     def refused(self, sent, why):
         with pytest.raises(ValueError, match=why):
@@ -183,9 +183,9 @@ def test_with_noise_the_second_half_of_the_rounds_is_averaged():
 def test_a_participant_that_lost_its_folder_gets_an_error():
     served = server()
     served.push(upload())
-    with pytest.raises(ValueError, match="round 0 of participant 0 was applied already"):
+    with pytest.raises(ValueError, match="round 0 of participant 0 was already applied"):
         served.pull(0, 0)
-    with pytest.raises(ValueError, match="round: expected one from 0 to 4, got 5"):
+    with pytest.raises(ValueError, match="round must be from 0 to 4, got 5"):
         served.pull(0, 5)
 
 
@@ -201,7 +201,7 @@ def test_what_is_malformed_is_refused_in_a_line_and_changes_nothing(indices, val
     served = server()
     before = state_of(served)
     sent = upload(indices=np.array(indices), values=np.array(values, np.float32))
-    with pytest.raises(ValueError, match=r"^upload: expected [^\n]{10,200}$"):
+    with pytest.raises(ValueError, match=r"^(an|the|indices of an) upload[^\n]{10,200}$"):
         served.push(sent)
     assert state_of(served) == before
 
@@ -237,7 +237,7 @@ def test_a_damaged_state_and_that_of_another_run_are_refused(tmp_path):
     with pytest.raises(ValueError, match="holds a run of other settings: run;"):
         DurableRun(tmp_path, "server", {"run": "another"})
     run = DurableRun(tmp_path, "server", {"run": "a run"})
-    with pytest.raises(ValueError, match="expected the state of this model"):
+    with pytest.raises(ValueError, match="the stored state is for another model"):
         ParameterServer(TrainingSettings(num_participants=3), INITIAL[:7], run=run)
     run.close()
     (run.folder / "state.npz").write_bytes(b"PK")

@@ -110,7 +110,7 @@ NOISY = {"privacy": "record", "target_epsilon": 1.0}
     ],
 )
 def test_settings_are_checked(name, options):
-    with pytest.raises(ValueError, match=rf"^{name}: expected [^\n]+$"):
+    with pytest.raises(ValueError, match=rf"^[^\n]*\b{name}\b[^\n]+$"):
         TrainingSettings(**options)
 
 

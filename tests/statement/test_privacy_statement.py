@@ -18,6 +18,7 @@ from pate_tf.accounting.composition import several_teachers_epsilon, smallest_ep
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
+    GaussianHistogram,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     base,
@@ -200,6 +201,8 @@ def test_every_sentence_of_the_templates_is_on_a_page():
     pages += labels(**estimated(0.5, is_apart=False)).to_markdown()
     sums = GaussianFeatureSums(sigma=50.0)
     pages += labels(mechanism=sums, num_teachers=None, predicts="a number").to_markdown()
+    histogram = GaussianHistogram(sigma=50.0)
+    pages += labels(mechanism=histogram, predicts="a number").to_markdown()
     for name in TEMPLATES.list_templates():
         tree = TEMPLATES.parse(TEMPLATES.loader.get_source(TEMPLATES, name)[0])
         for text in tree.find_all(nodes.TemplateData):

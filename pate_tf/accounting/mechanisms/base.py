@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -37,6 +37,7 @@ from pate_tf.core.settings import EpsilonDelta, ProtectedUnit, Settings, setting
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
 TOLERANCE: Final = 1e-9  # relative tolerance of a planned noise scale
+ROUNDED: Final = 8.0  # lattice steps, added to sigma in quadrature to cover the lattice
 
 _FAR: Final = 50.0  # overspending by a factor of e^50 is treated like overspending without limit
 _MIN_STEP: Final = 1e-14  # relative tolerance of the search for log(scale)
@@ -339,6 +340,16 @@ class OfSigma(OneScale):
         if self.releases_feature_sums:
             return smooth * (1.0 + SAFETY_MARGIN)
         return smooth + squared / LATTICE
+
+    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
+        """Adds discrete Gaussian noise of a scale slightly above sigma * LATTICE.
+
+        Args:
+            sums: values in steps of 1 / LATTICE, of any shape. SENSITIVE.
+            noise: source of all random draws.
+        """
+        scale = hypot(self.sigma * LATTICE, ROUNDED) * (1.0 + 2.0**-50)  # rounded up
+        return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
 
 
 class OutcomeLaw(Mechanism):

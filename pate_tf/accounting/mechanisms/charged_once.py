@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import hypot, inf, nextafter, sqrt
+from math import inf, nextafter, sqrt
 from typing import ClassVar, Final
 
 from pate_tf.accounting.conversions import LATTICE
@@ -28,7 +28,6 @@ MAX_ROUNDS = 64
 RESIDUAL_NORM = 0.5
 BELOW: Final = 1.0 - 2.0**-40  # the margin exceeds rounding errors, so that no norm is above 1
 MOMENT_WEIGHT = 1.0  # weight of second moments relative to class sums
-ROUNDED = 8.0  # lattice steps, added to sigma in quadrature to cover the lattice
 
 
 @register
@@ -85,11 +84,6 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     def fewest_of_class(self) -> float:
         """The minimal number of private records per class for which a plan uses feature sums."""
         return MIN_RECORDS_PER_CLASS * self.sigma
-
-    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
-        """Adds discrete Gaussian noise of a scale slightly above sigma * LATTICE."""
-        scale = hypot(self.sigma * LATTICE, ROUNDED) * (1.0 + 2.0**-50)  # rounded up
-        return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
 
 
 @register

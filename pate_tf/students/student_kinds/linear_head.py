@@ -98,13 +98,34 @@ def weights_of_labels(
 ) -> npt.NDArray[np.float64]:
     """Returns linear functions of the least squared error to labels, `[width, num_classes]`.
 
-    The penalty is the one with the least error on each label left out. The functions are scaled as
-    those of linear discriminant analysis, so that their softmax is a probability.
+    Those of `functions_of_labels` are scaled as those of linear discriminant analysis, so that
+    their softmax is a probability. The arguments are the same.
+    """
+    functions, error = functions_of_labels(vectors, targets)
+    return (1.0 - 1.0 / targets.shape[1]) / max(error, EPS) * functions
+
+
+def functions_of_labels(
+    vectors: npt.NDArray[np.float64],
+    targets: npt.NDArray[Any],
+    noise: npt.NDArray[np.float64] | None = None,
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Returns linear functions of the least squared error to targets, and that error.
+
+    The penalty is the one with the least error on each label left out.
 
     Args:
         vectors: of `record_vectors`, of the labeled inputs, `[num_labels, width]`.
         targets: of each the probability of each class, `[num_labels, num_classes]`.
+        noise: further targets, which do not decide the penalty, `[num_labels, num_draws]`: their
+            functions are what such noise on targets adds.
+
+    Returns:
+        `[width, num_classes + num_draws]`, and the mean squared error on a label left out.
     """
+    num_targets = targets.shape[1]
+    if noise is not None:
+        targets = np.hstack([targets, noise])
     vectors = vectors[:, :-1]
     mean = vectors.mean(axis=0)
     shares = targets.mean(axis=0)
@@ -114,13 +135,12 @@ def weights_of_labels(
     for penalty in PENALTIES:
         kept = roots**2 / (roots**2 + penalty)
         own_part = left**2 @ kept + 1.0 / len(targets)  # of a label in what is expected there
-        misses = targets - shares - left @ (kept[:, None] * along)
+        misses = (targets - shares - left @ (kept[:, None] * along))[:, :num_targets]
         error = float(np.square(misses / np.maximum(1.0 - own_part, EPS)[:, None]).mean())
         if error < best:
             best = error
             weights = right.T @ ((roots / (roots**2 + penalty))[:, None] * along)
-    factor = (1.0 - 1.0 / targets.shape[1]) / max(best, EPS)
-    return factor * np.vstack([weights, (shares - mean @ weights) / CONSTANT])
+    return np.vstack([weights, (shares - mean @ weights) / CONSTANT]), best
 
 
 def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, NUMBER, Dataset, target_rows
 from pate_tf.core.sensitive import Partition, PrivateExamples
 from pate_tf.core.source import Records
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
@@ -87,6 +87,20 @@ class TrainingJob:
         if self.partition.unit == "owner" and self.examples.owners is not None:
             arrays.append(self.partition.numbered(self.examples.owners))
         return arrays
+
+    @functools.cached_property
+    def targets(self) -> npt.NDArray[Any]:
+        """What outputs of a teacher are compared with: classes, or float32 targets from 0 to 1.
+
+        Of a number s, along its range, (1 - s, s), as of two classes; of several labels whether
+        each holds: `[num_records, num_classes]`.
+        """
+        labels = self.examples.labels
+        if self.config.dataset.target == CLASS:
+            return labels
+        if self.config.dataset.target == NUMBER:
+            labels = target_rows(labels, self.config.dataset)
+        return labels.astype(np.float32)
 
     @functools.cached_property
     def records(self) -> list[IntArray]:

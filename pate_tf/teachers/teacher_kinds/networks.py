@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pate_tf.core.dataset import CLASS, NUMBER, SEVERAL_LABELS
 from pate_tf.data import preprocessing
 from pate_tf.data.named_function import name_of
 from pate_tf.models import architectures, ridge
@@ -39,6 +40,12 @@ FIRST_MOMENT_DECAY = 0.9
 SECOND_MOMENT_DECAY = 0.999
 ADAM_EPSILON = 1e-7
 CHUNK = 64  # teachers on features that vote together
+# A loss of logits, which is least for the mean of targets; and from logits to predictions.
+OUTPUTS = {
+    CLASS: (keras.losses.sparse_categorical_crossentropy, tf.identity),
+    NUMBER: (keras.losses.categorical_crossentropy, tf.nn.softmax),
+    SEVERAL_LABELS: (keras.losses.binary_crossentropy, tf.sigmoid),
+}
 
 
 class Shard(NamedTuple):
@@ -46,7 +53,7 @@ class Shard(NamedTuple):
 
     Attributes:
         inputs: raw records `[capacity, *input_shape]`; those from `size` on are padding.
-        labels: int64 `[capacity]`.
+        labels: `TrainingJob.targets`, `[capacity, ...]`.
         size: how many records the teacher has; with none it has no step to do.
         num_steps: of its whole training, on which order and learning rate depend.
         draws: int32 `[2]`, what the teacher's own random draws follow from.
@@ -62,8 +69,8 @@ class Shard(NamedTuple):
 class TrainingLoop:
     """Steps of Adam on augmented batches of one teacher's records.
 
-    The loss is the mean cross-entropy and the model's own losses: regularizers of weights and of
-    activities, and what layers add, as in Keras' `fit`.
+    The loss is the mean cross-entropy with `TrainingJob.targets` and the model's own losses:
+    regularizers of weights and of activities, and what layers add, as in Keras' `fit`.
 
     `slots` are what a teacher has between two steps: lists of weights, of buffers (moving averages,
     dropout seeds), of first and of second moments.
@@ -122,9 +129,8 @@ class TrainingLoop:
             logits, buffers, model_losses = self._model.stateless_call(
                 weights, buffers, batch_inputs, training=True, return_losses=True
             )
-            losses = keras.losses.sparse_categorical_crossentropy(
-                batch_labels, tf.cast(logits, tf.float32), from_logits=True
-            )
+            loss_of, _ = OUTPUTS[config.dataset.target]
+            losses = loss_of(batch_labels, tf.cast(logits, tf.float32), from_logits=True)
             if config.class_weights is not None:
                 losses *= tf.gather(tf.constant(config.class_weights, tf.float32), batch_labels)
             loss = tf.reduce_sum(losses) / config.batch_size
@@ -165,7 +171,7 @@ def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
     padded = np.resize(records, max(map(len, job.records)))
     shard = Shard(
         tf.constant(job.examples.inputs[padded]),
-        tf.constant(job.examples.labels[padded]),
+        tf.constant(job.targets[padded]),
         tf.constant(len(records)),
         tf.constant(config.num_steps(len(records))),
         tf.constant((seeds[1:] >> 1).astype(np.int32)),
@@ -227,35 +233,48 @@ def _save_voting(
     config: TeacherConfig,
     module: tf.Module,
     prepared: Callable[[tf.Tensor], tf.Tensor],
-    labels_of: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+    scores_of: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
     *,
     together: int,
 ) -> None:
     """Writes all teachers as one SavedModel: weights `[num_teachers, ...]`, one loop over them.
 
     Its signature `votes` takes inputs `[batch, *input_shape]` and returns labels int64
-    `[num_teachers, batch]`.
+    `[num_teachers, batch]`, or predictions float32 as of `Votes.labels`.
 
     Args:
         folder: to write into.
         config: what the teachers were trained with.
         module: what they learned, by `_stacked`; it gets the graph, `votes`.
         prepared: from raw inputs, float32, to what all teachers take.
-        labels_of: from a teacher, the one to stop before and prepared inputs to labels int64
-            `[num_chunk, batch]`.
-        together: how many teachers `labels_of` is asked about at a time.
+        scores_of: from a teacher, the one to stop before and prepared inputs to scores of classes,
+            or what is predicted of `TrainingJob.targets`, float32 `[num_chunk, batch,
+            num_classes]`.
+        together: how many teachers `scores_of` is asked about at a time.
     """
+    dataset = config.dataset
     num_teachers = config.num_teachers
     starts = tf.range(0, num_teachers, together)
 
-    @tf.function(input_signature=[preprocessing.input_spec(config.dataset)])
+    @tf.autograph.experimental.do_not_convert
+    def answers(scores: tf.Tensor) -> tf.Tensor:
+        if dataset.target == CLASS:
+            return tf.argmax(scores, axis=2)
+        if dataset.target_range is None:
+            return scores
+        low, high = dataset.target_range
+        return low + (high - low) * scores[:, :, 1]
+
+    @tf.function(input_signature=[preprocessing.input_spec(dataset)])
     def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         taken = prepared(tf.cast(inputs, tf.float32))
-        parts = tf.TensorArray(tf.int64, tf.size(starts), infer_shape=False)
+        kind = tf.int64 if dataset.target == CLASS else tf.float32
+        parts = tf.TensorArray(kind, tf.size(starts), infer_shape=False)
         for place in tf.range(tf.size(starts)):
             last = tf.minimum(starts[place] + together, num_teachers)
-            parts = parts.write(place, labels_of(starts[place], last, taken))
-        return {"votes": tf.ensure_shape(parts.concat(), [num_teachers, None])}
+            parts = parts.write(place, answers(scores_of(starts[place], last, taken)))
+        shape = [num_teachers, None, *dataset.label_shape]
+        return {"votes": tf.ensure_shape(parts.concat(), shape)}
 
     module.votes = votes
     tf.saved_model.save(module, str(folder), signatures={"votes": votes})
@@ -313,16 +332,16 @@ class Networks(TeacherKind):
         module = _stacked(teachers)
 
         @tf.autograph.experimental.do_not_convert
-        def labels_of(teacher: tf.Tensor, _: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+        def scores_of(teacher: tf.Tensor, _: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
             arrays = [tf.gather(variable, teacher) for variable in module.stacked]
             logits, _ = model.stateless_call(
                 arrays[:num_weights], arrays[num_weights:], inputs, training=False
             )
             logits = tf.cast(logits, tf.float32)
             logits = tf.where(tf.math.is_nan(logits), logits.dtype.min, logits)
-            return tf.argmax(logits, axis=1)[tf.newaxis]
+            return OUTPUTS[job.config.dataset.target][1](logits)[tf.newaxis]
 
-        _save_voting(folder, job.config, module, tf.identity, labels_of, together=1)
+        _save_voting(folder, job.config, module, tf.identity, scores_of, together=1)
 
 
 NETWORKS = Networks()
@@ -346,6 +365,7 @@ class Compiled(Networks):
 
     def check(self, job: TrainingJob) -> None:
         """See `TeacherKind.check`."""
+        job.config.dataset.require_classes("a compiled model")
         super().check(job)
         config = job.config
         dataset = config.dataset
@@ -424,7 +444,7 @@ class ClosedForm(TeacherKind):
         for teacher, features, labels in job.shards(teachers):
             arrays = ridge.fit(
                 features,
-                labels,
+                labels if job.targets.ndim == 1 else job.targets[job.records[teacher]],
                 num_classes=job.config.dataset.num_classes,
                 num_views=encoder.num_views,
                 scale=encoder.scale,
@@ -441,16 +461,15 @@ class ClosedForm(TeacherKind):
         module.public_weights = encoder.learnt
 
         @tf.autograph.experimental.do_not_convert
-        def labels_of(first: tf.Tensor, last: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+        def scores_of(first: tf.Tensor, last: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
             weights, offsets = (
                 tf.cast(tf.gather(array, tf.range(first, last)), tf.float32)
                 for array in module.stacked
             )
-            scores = tf.einsum("bf,tfc->tbc", features, weights) + offsets[:, tf.newaxis]
-            return tf.argmax(scores, axis=2)
+            return tf.einsum("bf,tfc->tbc", features, weights) + offsets[:, tf.newaxis]
 
         features_of = tf.autograph.experimental.do_not_convert(encoder)
-        _save_voting(folder, job.config, module, features_of, labels_of, together=CHUNK)
+        _save_voting(folder, job.config, module, features_of, scores_of, together=CHUNK)
 
 
 CLOSED_FORM = ClosedForm()

@@ -1,4 +1,4 @@
-"""Classifiers of scikit-learn: fitted in processes side by side, one file, asked in threads.
+"""Estimators of scikit-learn: fitted in processes side by side, one file, asked in threads.
 
 Fitting a small classifier is mostly Python, which threads can't share; asking one is compiled code,
 which they can.
@@ -65,9 +65,11 @@ class ClassifierEnsemble(Ensemble):
             concurrent.futures.ThreadPoolExecutor(num_cores()) as threads,
         ):
             warnings.simplefilter("ignore")  # what they are about can follow from records
-            labels = list(threads.map(lambda fitted: fitted.predict(rows), self._classifiers))
+            labels = list(
+                threads.map(lambda fitted: fitted.predict(rows, self.dataset), self._classifiers)
+            )
         progress(len(inputs))
-        return Votes(np.stack(labels), self.dataset.num_classes)
+        return Votes(np.stack(labels), self.dataset.num_classes, self.dataset)
 
 
 class Classifiers(TeacherKind):
@@ -79,7 +81,7 @@ class Classifiers(TeacherKind):
 
     def takes(self, built: Any) -> bool:
         """See `TeacherKind.takes`."""
-        return estimators.is_storable_classifier(built)
+        return estimators.is_storable(built)
 
     def check(self, job: TrainingJob) -> None:
         """See `TeacherKind.check`."""

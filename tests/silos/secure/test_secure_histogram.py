@@ -82,7 +82,7 @@ def test_what_opens_is_the_histogram_with_noise_of_every_party(tmp_path, num_par
 
 def test_the_noise_has_the_variance_that_is_promised(tmp_path, monkeypatch):
     """At m = 4 and t = 1: 4 / 3 of sigma squared; 10 % more or less is noticed."""
-    monkeypatch.setattr("pate_tf.silos.aggregator.MOST_SILOS", 2)
+    monkeypatch.setattr("pate_tf.silos.aggregator.MAX_SILOS", 2)
     batch = Batch(tmp_path, 2, sigma=3.0, num_queries=10_000, num_classes=2)
     noise = batch.noise(batch.open()).ravel() / LATTICE
     for factor, fits in ((1.0, True), (0.9, False), (1.1, False)):
