@@ -531,7 +531,7 @@ def _build_sums(
     shared: SharedFolder,
     pipeline: Any,
 ) -> None:
-    """Builds the pipeline of `sums`. Workers need little besides records, and only public data."""
+    """Builds the pipeline of `sums`. Apart from records, workers need few and public data."""
     import apache_beam as beam
 
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -657,7 +657,7 @@ def sums(
             "number that is not finite, an unknown category or label, or no owner. To leave out "
             "such records, pass `on_bad_record=skip`."
         )
-    if not source.is_strict:  # also if there are none
+    if not source.is_strict:  # even if every record fits
         place = sums_folder(run) / DESCRIPTION
         reporting.note(
             f"the number of records that do not fit the schema is `left_out` in {place} (sensitive)"

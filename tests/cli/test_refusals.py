@@ -87,13 +87,13 @@ OF_NUMBERS = [
         for call in (teach, ask)
     ),
     *(
-        ask(f"--representation={name}", told="representation: expected with strategy diverse or")
+        ask(f"--representation={name}", told="representation needs the strategy diverse or")
         for name in ("nosuch", "raw")
     ),
-    ask("--query_strategy=medoids", "--representation=nosuch", told="representation: expected one"),
+    ask("--query_strategy=medoids", "--representation=nosuch", told="representation must be one"),
     ask("--queries=100000000000", told="queries: expected from 1 to the pool's 400"),
-    ask("--lap_scale=1e-300", told="1/gamma: expected a scale from 2**-30 to 2**30 votes"),
-    ask("--lap_scale=1e300", told="1/gamma: expected a scale from 2**-30 to 2**30 votes"),
+    ask("--lap_scale=1e-300", told="1/gamma must be from 2**-30 to 2**30 votes"),
+    ask("--lap_scale=1e300", told="1/gamma must be from 2**-30 to 2**30 votes"),
     analyse("--moments=100000", told="moments: expected in [1, 4096]"),
     analyse("--nb_labels=1000000", told="nb_labels: expected a whole number from 1 to 100000"),
     analyse("--release=", told="release=: value should be one of", code=2),

@@ -116,7 +116,7 @@ def test_raw_features_of_a_table_are_scaled_numbers():
         (
             "contrast",
             POOL,
-            "representation: expected one of contrastive, patches, wavelets, gradients, raw, some",
+            "representation must be one of contrastive, patches, wavelets, gradients, raw, some",
         ),
         (
             "contrastive",
