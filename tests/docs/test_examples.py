@@ -41,7 +41,6 @@ NOT_RUN = {
     "notes/instead.md": 1,
     "notes/reproduce.md": 1,
     "notes/scale.md": 1,
-    "reference/mechanisms.md": 1,
     "reference/run_folder.md": 1,
     "tutorials/first_student.md": 2,
     "tutorials/silos.md": 1,

@@ -95,7 +95,7 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strategy": "auto"}, "strategy: expected one of first, random"),
+        ({"strategy": "auto"}, "strategy must be one of first, random"),
         ({"num_queries": 0}, "num_queries must be from 1 to 300, the size of the pool, got 0"),
         ({"seed": True}, "seed must be a whole number, got True"),
         ({"num_neighbours": -1}, "num_neighbours must be at least 0, got -1"),
