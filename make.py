@@ -30,7 +30,7 @@ TEST = ("-m pytest -n 2 --dist=loadfile --no-loadscope-reorder",)
 LONG = ("-m pytest -n 2 -m long",)
 
 JOBS = {
-    "demo": ("teachers, student and analysis on the embedded digits", "", DEMO),
+    "demo": ("both methods on the embedded digits, side by side", "", DEMO),
     "demo-silos": (
         "five silos, four aggregators and a coordinator as processes, over TLS",
         "[silos]",

@@ -32,7 +32,8 @@ setuptools.setup(
     package_data={
         "pate_tf": ["py.typed"],
         "pate_tf.analysis": ["rows.toml"],
-        "pate_tf.audit": ["report.html"],
+        "pate_tf.cli": ["templates/*"],
+        "pate_tf.flower": ["pyproject.toml"],
         "pate_tf.planning": ["templates/*"],
         "pate_tf.statement": ["templates/*"],
     },
@@ -66,6 +67,8 @@ setuptools.setup(
         # The same on a cluster of Dask.
         "cluster": ["apache-beam[dask]>=2.77,<3"],
         "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9", "sphinx-copybutton>=0.5"],
+        # Flower, whose interfaces change with each version. The packages of silos come with it.
+        "flower": ["cryptography>=50", "flwr>=1.42,<1.43", "grpcio>=1.81.1", "protobuf>=6.33.5"],
         # Pre-trained encoders of keras-hub; tensorflow-text comes with it.
         "hub": ["keras-hub>=0.32,<0.33", "safetensors>=0.5"],
         "onnx": ["tf2onnx>=1.17,<2"],
@@ -77,6 +80,7 @@ setuptools.setup(
             "codespell>=2.4",
             "cryptography>=50",
             "dp-accounting>=0.6,<0.7",
+            "flwr>=1.42,<1.43",
             "grpcio-tools>=1.81.1",
             "hypothesis>=6.100",
             "ipykernel>=6.29",

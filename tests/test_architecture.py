@@ -44,6 +44,8 @@ MAY_IMPORT = {
     # Printing, flags and exit codes; whatever is computed stands below.
     "cli": "core net accounting ledger release planning analysis statement data teachers "
     "selective_sgd students queries serving silos run audit beam",
+    # Another program's way to start commands.
+    "flower": "core net silos cli",
 }
 RIGHT_OF_THE_BOUNDARY = ("students", "representations", "postprocessing", "queries", "serving")
 # Packages and files that start without TensorFlow.

@@ -30,7 +30,7 @@ CEILINGS = {
     "benchmarks": {"code": 4_000},
     "tools": {"code": 300},
 }
-MOST = {"names": 28, "commands": 12, "flags": 110}
+MOST = {"names": 28, "commands": 13, "flags": 110}
 BRANCHES = (
     *(ast.If, ast.For, ast.While, ast.IfExp, ast.BoolOp),
     *(ast.ExceptHandler, ast.comprehension, ast.With),

@@ -6,6 +6,7 @@ them spends any budget.
 """
 
 from pate_tf.audit.mechanism import MechanismAudit, audit_mechanism
-from pate_tf.audit.run_audit import RunAudit, audit_run, report_page
+from pate_tf.audit.run_audit import RunAudit, audit_run
+from pate_tf.statement.report import report_page
 
 __all__ = ["MechanismAudit", "RunAudit", "audit_mechanism", "audit_run", "report_page"]

@@ -6,7 +6,6 @@ the run is not changed. SENSITIVE: reports are stored in `sensitive/audit`.
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import hmac
 import math
@@ -14,15 +13,11 @@ import os
 import pathlib
 import re
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import jinja2
-import markdown_it
 import numpy as np
 
-from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
 from pate_tf.core import artifacts
@@ -33,20 +28,17 @@ from pate_tf.ledger.ledger_file import DEBITS, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE
 from pate_tf.statement import JSON_FILE, check_statement, has_its_page, opened_stores, spent_since
-from pate_tf.statement.privacy_statement import PrivacyStatement, epsilon_text
+from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.report import STATEMENTS, ledger_folders
 from pate_tf.teachers.run_folder import described_run, ensemble_folder
 
-# Statements, with the folder of their models.
-STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
-PAGE: Final = "privacy_report.html"
-REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
 NO_LEDGER: Final = "none here (silos keep their own): verify the statement with --ledger=LEDGER"
 HALF_WRITTEN: Final = "do not publish .writing-* files; the next command here removes them"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
     r"labels\.(npz|json)|(privacy|shared_model)_statement\.(json|md)|schema\.toml|analysis\.json|"
-    rf"encoder\.npz|{re.escape(PAGE)}|"
+    r"encoder\.npz|(privacy_)?report\.html|README\.md|"
     rf"({LOGS}/)?events\.out\.tfevents\.\d+\.host\.[0-9a-f]+(\.v2)?|"
     rf"{VERSION}((saved_model|fingerprint)\.pb|variables/variables\.(index|data-\d+-of-\d+)|"
     r"assets/\w+|assets\.extra/(digests\.json|privacy_statement\.json|dataset\.json|schema\.toml|"
@@ -574,82 +566,3 @@ CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
     "teachers": _teacher_checks,
     "feature sums": _sum_checks,
 }
-
-
-# The page for the person who signs, with statement, charges, accuracy and checks of one run.
-
-
-def report_page(train_dir: str | pathlib.Path, *, audit: RunAudit | None = None) -> str:
-    """Returns a self-contained, publishable HTML page about a run.
-
-    >>> import pate_tf
-    >>> page = pate_tf.audit.report_page(folder / "audited")
-    >>> page.startswith("<!DOCTYPE html>")
-    True
-
-    Args:
-        train_dir: a run folder with a published student, of silos or of shared training.
-        audit: return value of `audit_run`. The page shows its outcome, and the names, outcomes and
-            blind spots of its checks, but none of their details. For checks that were not possible,
-            it shows the reason.
-
-    Raises:
-        ValueError: if the folder has no statement, or the statement is damaged.
-        LedgerError: if the ledger is damaged.
-    """
-    root = pathlib.Path(train_dir)
-    places = [root / artifacts.RELEASED / name for name in STATEMENTS]
-    stated = next((path for path in places if path.exists()), None)
-    if stated is None:
-        raise ValueError(
-            f"train_dir: {root} has no privacy statement; first publish a student into it, with "
-            f"pate student or `publish()`"
-        )
-    statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
-    pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
-        autoescape=True,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    # HTML in a statement is escaped, and nothing in it can load external content.
-    markdown = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
-    return pages.get_template("report.html").render(
-        audit=audit,
-        statement=markdown.render(statement.to_markdown()),
-        accuracy=_accuracy(root),
-        charges=list(_charges(root)),
-        today=datetime.datetime.now(datetime.UTC).date().isoformat(),
-    )
-
-
-def _accuracy(root: pathlib.Path) -> str | None:
-    for folder in (root / artifacts.SENSITIVE, root):
-        for name in REPORTS:
-            if (folder / name).exists():
-                values = artifacts.read_json(folder / name)
-                names = ("student_accuracy", "student_majority_accuracy")
-                accuracy, majority = (values.get(name) for name in names)
-                if isinstance(accuracy, float) and isinstance(majority, float):
-                    return f"{accuracy:.1%}; the most frequent class: {majority:.1%}"
-    return None
-
-
-def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders of all ledgers and accounts in a run folder, except in `released/`."""
-    paths = sorted(root.rglob(f"{Store.name}.sqlite3"))
-    return [path.parent for path in paths if root / artifacts.RELEASED not in path.parents]
-
-
-def _charges(root: pathlib.Path) -> Iterator[tuple[str, ...]]:
-    """Yields time, row, description and total epsilon up to then, for each charge."""
-    for folder in ledger_folders(root)[:1]:
-        with opened_stores([folder]) as (store,):
-            charges: Counter[Charge] = Counter()
-            for row in store.history():
-                if row.kind in DEBITS:
-                    charge, number = charge_of(row)
-                    charges[charge] += number
-                    spent = epsilon_text(smallest_epsilon(charges, store.delta)[0])
-                    yield row.time, str(row.sequence), charge.several(number), spent

@@ -17,6 +17,7 @@ from pate_tf.analysis.analyse_run import AnalysisSettings
 from pate_tf.analysis.analyse_run import run as run_analysis
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
+from pate_tf.statement.report import write_pages
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(AnalysisSettings)
@@ -97,5 +98,6 @@ def main() -> None:
     if run_folder is not None and "epsilon_sanitised" in report.values:
         page = statement.add_release(artifacts.RunDirectory(run_folder))
         if page is not None:
+            write_pages(run_folder)
             print(f"  privacy statement  {page}, now with the sanitised epsilon")
     command_line.write_report(FLAGS.report_file, report.values)

@@ -33,7 +33,8 @@ RUN: Final = "Verifies a run folder against an allow-list, the ledger and its se
 
 def _audit_run() -> dict[str, Any]:
     """Audits a run, writes the page if there is a statement and no violation, else deletes it."""
-    from pate_tf.audit.run_audit import PAGE, STATEMENTS, audit_run, report_page
+    from pate_tf.audit.run_audit import audit_run
+    from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
 
     if FLAGS.train_dir is None:
         raise command_line.FlagValueError("train_dir: expected the folder of a run, got none")
@@ -53,8 +54,7 @@ def _audit_run() -> dict[str, Any]:
         print(f"written: {path} (SENSITIVE)")
     is_stated = any(page.with_name(name).exists() for name in STATEMENTS)
     if audit.outcome != audits.VIOLATION and is_stated:
-        artifacts.write_text(page, report_page(root, audit=audit))
-        print(f"written: {page} (publishable)")
+        print(f"written: {write_pages(root, audit=audit)} (publishable)")
     return audit.to_dict()
 
 

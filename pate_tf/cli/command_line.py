@@ -50,6 +50,9 @@ LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4
 TRANSIENT = 75  # start the same command again, as EX_TEMPFAIL of sysexits.h
 INTERRUPTED = 130
+# Other names of flags.
+ALIASES = {"stdnt_share": "pool_size"}
+RESULTS: list[str] = []  # of the command that runs, as JSON, for its `--json`
 # Flags of the first release that a command does not have any more.
 GONE = (
     *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small", "deeper"),
@@ -115,6 +118,11 @@ def run(
     """
     before = set(FLAGS)
     define_flags()
+    if "report_file" in FLAGS:
+        flags.DEFINE_boolean(
+            "json", False, "Prints the result as JSON to standard output, and all else to stderr."
+        )
+        shown_in_help("json", "output")
     defined = set(FLAGS) - before
     for name in FLAGS:
         if name in defined:
@@ -205,7 +213,10 @@ def guarded(
                 warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
                 )
-                main()
+                if "json" in flag_values and flag_values["json"].value is True:
+                    _print_only_results(main)
+                else:
+                    main()
         except (Exception, KeyboardInterrupt) as error:
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)
@@ -216,6 +227,15 @@ def guarded(
             _fail(in_flags(message, flag_of_argument), code)
 
     return run
+
+
+def _print_only_results(main: Callable[[], None]) -> None:
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            main()
+    finally:
+        while RESULTS:
+            print(RESULTS.pop(0))
 
 
 def _explained(error: BaseException) -> tuple[str, int] | None:
@@ -329,6 +349,7 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
     is repeated is counted, and the next event says how often.
     """
     repeated: Counter[str] = Counter()
+    is_json = FLAGS.log_format == "json"  # the log may outlive the flags
 
     def is_printed(record: logging.LogRecord) -> bool:
         message = record.getMessage().removeprefix(f"{name}: ")
@@ -343,7 +364,7 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
         moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         values = (moment, record.levelname, role, name, message)
         record.line = f"{moment} {record.levelname} {role} {name}: {message}"
-        if FLAGS.log_format == "json":
+        if is_json:
             record.line = json.dumps(dict(zip(LOG_FIELDS, values, strict=True)))
         return True
 
@@ -405,8 +426,10 @@ def check_report_file(path: str | None) -> None:
 
 
 def write_report(path: str | None, values: Mapping[str, Any]) -> None:
-    """Writes what a command printed as JSON; see `check_report_file`."""
+    """Writes a command's result as JSON, and prints it for `--json`; see `check_report_file`."""
     check_report_file(path)
+    if "json" in FLAGS and FLAGS["json"].value is True:  # of an audit it is a file
+        RESULTS.append(json.dumps(values))
     if path is not None:
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
         artifacts.write_json(pathlib.Path(path), values, private=True)
@@ -458,6 +481,9 @@ def define(
             flags.DEFINE_enum(flag, default, list(each.choices), each.help)
         else:
             flags.DEFINE_string(flag, None if default is None else str(default), each.help)
+        if flag in ALIASES:
+            flags.DEFINE_alias(ALIASES[flag], flag)
+            shown_in_help(ALIASES[flag], each.group or group, advanced=True)
 
 
 def read(kind: type[Kind], **values: Any) -> Kind:

@@ -13,6 +13,9 @@ see `pate silo` and `pate aggregator`. Labels, student and statement land below 
 `pate coordinator status --train_dir=runs/silos` prints how far it is.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from absl import flags
 
 from pate_tf.accounting.charge import rounded_up
@@ -42,8 +45,12 @@ def define() -> None:
     command_line.define_operation()
 
 
-def main() -> None:
-    """Reads the flags, runs, prints a table."""
+def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
+    """Reads the flags, runs, prints a table.
+
+    Args:
+        transport: see `coordinate`.
+    """
     queries = QueryConfig(**{**command_line.values_of(QueryWishes), "seed": FLAGS.seed})
     are_sums = FLAGS.method == "feature_sums"
     files = command_line.own_files(with_private=False, needs_public=not are_sums)
@@ -60,7 +67,9 @@ def main() -> None:
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
         artifacts.remove_abandoned(run.folder)
         log, watch = command_line.start_operation("coordinator", SiloRoster.read(run.roster).run)
-        report = coordinate(run, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after)
+        report = coordinate(
+            run, transport=transport, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after
+        )
     command_line.write_report(run.report_file, report)
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")

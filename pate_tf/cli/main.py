@@ -3,9 +3,11 @@
 Only the module of that subcommand is imported, so that `pate --help` needs no other package.
 """
 
+import difflib
 import functools
 import importlib
 import os
+import pathlib
 import sys
 import warnings
 from collections.abc import Mapping
@@ -18,11 +20,13 @@ FLAG_ERROR = 2
 INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
 
 ABOUT: Final = """\
-Learn a public classifier from private data, with a stated privacy cost.
+Learn a model that you may publish from private records, with differential privacy.
 
-PATE trains teachers on disjoint parts of the private records and releases noisy labels that they
-give to public inputs; a student that learns from these labels alone may be published. Epsilon
-bounds how far one private record can change what is released: the smaller, the more private.
+pate adds noise to what it computes from the records (sums of their features, or votes of models
+trained on parts of them), labels public inputs with the result, and trains a student on these
+labels. Every release is charged to a ledger first, and the student comes with a privacy statement
+and a report. Records may be in one place, or with several holders that never share them (silos).
+Epsilon limits what anybody can learn about one person: a smaller epsilon protects more.
 
 usage: pate COMMAND [--flag=value ...]
        pate COMMAND --help
@@ -30,6 +34,7 @@ usage: pate COMMAND [--flag=value ...]
 
 # By name, in the order of use: what it does. Its module is `pate_tf.cli.NAME_command`.
 COMMANDS: Final[Mapping[str, str]] = {
+    "start": "asks what a first run needs, drafts the schema, and runs it",
     "plan": "compares methods and mechanisms for an epsilon; reads no data",
     "run": "does all of it: from two files to a published student",
     "schema": "drafts the schema of a table from its public file",
@@ -52,11 +57,11 @@ INSTEAD: Final[Mapping[str, str]] = {
 }
 
 EXAMPLE: Final = """
-First example, with data that need no download; everything lands in runs/digits-100:
-  pate plan     --epsilon=5 --nb_teachers=100 --nb_labels=10
-  pate teachers --dataset=digits --nb_teachers=100
-  pate student  --dataset=digits --nb_teachers=100 --epsilon=5
-  pate analysis --train_dir=runs/digits-100"""
+Your own table:   pate start
+Without any data: pate run --dataset=digits --epsilon=2 --method=feature_sums
+Completion of commands and flags in a shell: eval "$(pate completion bash)", or zsh"""
+
+SHELLS: Final = ("bash", "zsh")
 
 
 def run_command(name: str) -> None:
@@ -105,6 +110,24 @@ def run_command(name: str) -> None:
         raise SystemExit(INTERRUPTED) from None
 
 
+def completion(shell: str) -> str:
+    """Returns a script that completes the commands, and the flags that each one defines."""
+    import jinja2
+    from absl import flags
+
+    commands = {}
+    for name in COMMANDS:
+        module = importlib.import_module(f"pate_tf.cli.{name}_command")
+        before = set(flags.FLAGS)
+        if not hasattr(module, "run"):  # else it has subcommands
+            module.define()
+        commands[name] = sorted(set(flags.FLAGS) - before)
+        for flag in commands[name]:
+            delattr(flags.FLAGS, flag)
+    text = pathlib.Path(__file__).with_name("templates").joinpath("completion.sh").read_text()
+    return str(jinja2.Template(text, trim_blocks=True).render(commands=commands, shell=shell))
+
+
 def run() -> None:
     """Runs the subcommand that the first argument names, with the arguments that follow it.
 
@@ -122,8 +145,18 @@ def run() -> None:
 
         print(f"pate {__version__}")
         return
+    if name == "completion":
+        shell = " ".join(sys.argv[2:])
+        if shell not in SHELLS:
+            print(f"error: name a shell: pate completion {'|'.join(SHELLS)}", file=sys.stderr)
+            raise SystemExit(FLAG_ERROR)
+        print(completion(shell))
+        return
     if name not in COMMANDS:
-        advice = INSTEAD.get(name, f"the commands are {', '.join(COMMANDS)}")
+        advice = f"the commands are {', '.join(COMMANDS)}"
+        for nearest in difflib.get_close_matches(name, COMMANDS, n=1):
+            advice = f"did you mean `pate {nearest}`?"
+        advice = INSTEAD.get(name, advice)
         print(f"error: pate has no command {name!r}: {advice}", file=sys.stderr)
         raise SystemExit(FLAG_ERROR)
     sys.argv[:2] = [f"pate {name}"]

@@ -8,6 +8,9 @@ for --epsilon, trains a student and writes it with its statement below TRAIN_DIR
 settings: pate teachers and pate student.
 """
 
+import dataclasses
+from collections.abc import Callable
+
 from absl import flags
 
 from pate_tf.cli import command_line
@@ -37,8 +40,8 @@ def define() -> None:
     command_line.define(Output, group="output")
 
 
-def main() -> None:
-    """Reads the flags, runs, prints."""
+def main(confirm: Callable[[], None] = lambda: None) -> None:
+    """Reads the flags, runs, prints; `confirm` is called after the forecast, before any charge."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError(
@@ -50,7 +53,7 @@ def main() -> None:
     )
     output = command_line.read(Output)
     artifacts.check_no_writer(output.folder, artifacts.RELEASED)
-    reporting = command_line.reporting()
+    reporting = dataclasses.replace(command_line.reporting(), confirm=confirm)
     # Files are read first: what is wrong with them is said before TensorFlow starts.
     data = None if origin.files is None else Data.of(origin, None, reporting)
     from pate_tf.run.pipeline import RunData, run

@@ -11,6 +11,8 @@ open port. What it sends is what the policy allows, charged before it is drawn. 
 ledger (SILO_DIR/sensitive): never restore it from a copy.
 
 `pate silo status --silo_dir=clinic` prints what was spent, and whether the process is at work.
+`pate silo report --silo_dir=clinic` writes the epsilon of each round to clinic/report.csv and
+clinic/report.json, for an auditor.
 
 With --method=feature_sums no teacher votes: features of the records are summed by class and shared
 with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
@@ -23,19 +25,24 @@ makes a certificate authority for trying it out. Real ones come from an authorit
 import functools
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
+from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 from pate_tf.core.settings import described
+from pate_tf.ledger.journal import Store
+from pate_tf.ledger.ledger_file import DATABASE, charges_of
 from pate_tf.silos import silo_server
 from pate_tf.silos.roster import METHODS, Member, Policy
 
 FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = command_line.flag_of_argument(Policy, silo_server.SiloRun)
 STATUS = (silo_server.SiloRun, silo_server.status)
 INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
 
@@ -96,15 +103,51 @@ def init() -> None:
     print(f"read and sign off {path}; then: pate silo serve {files}")
 
 
-def serve() -> None:
-    """Works for a coordinator."""
+def settings_of_silo() -> silo_server.SiloRun:
+    """Returns what the flags of `serve` say."""
     require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
-    settings = command_line.read(silo_server.SiloRun, files=files)
+    return command_line.read(silo_server.SiloRun, files=files)
+
+
+def serve() -> None:
+    """Works for a coordinator."""
+    settings = settings_of_silo()
     policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
     with artifacts.only_writer(settings.folder):
         log, watch = command_line.start_operation("silo", policy.silo)
         silo_server.serve(settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after)
+
+
+def report() -> None:
+    """Writes what each round cost the silo, as CSV and as JSON."""
+    require("the folder of the silo", "silo_dir")
+    folder = pathlib.Path(FLAGS.silo_dir)
+    policy = Policy.read(folder / silo_server.POLICY)
+    charges: Counter[Charge] = Counter()
+    rounds: list[dict[str, Any]] = []
+    sensitive = folder / artifacts.SENSITIVE
+    has_ledger = (sensitive / DATABASE).exists()
+    with Store(sensitive if has_ledger else None, read_only=has_ledger) as account:
+        rows = account.catch_up()
+    for row in rows:
+        if charged := charges_of([row]):
+            charges += charged
+            values = {
+                "round": len(rounds) + 1,
+                "time": row.time,
+                "mechanism": next(iter(charged)).name,
+                "queries": charged.total(),
+                "epsilon": smallest_epsilon(charged, policy.delta)[0],
+                "epsilon_so_far": smallest_epsilon(charges, policy.delta)[0],
+            }
+            rounds.append(values)
+    terms = {name: getattr(policy, name) for name in ("silo", "epsilon_budget", "delta", "unit")}
+    artifacts.write_json(folder / "report.json", {**terms, "rounds": rounds})
+    table = [list(rounds[0]) if rounds else [], *(list(each.values()) for each in rounds)]
+    lines = [",".join(map(str, cells)) + "\n" for cells in table]
+    artifacts.write_text(folder / "report.csv", "".join(lines))
+    print(f"{policy.silo}: {len(rounds)} rounds, in {folder}/report.csv and report.json")
 
 
 def keys() -> None:
@@ -134,6 +177,7 @@ COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "init": (init, ("silo_dir", "policy")),
     "keys": (keys, ("silo_dir",)),
     "serve": (serve, ()),
+    "report": (report, ("silo_dir",)),
     "certificates": (certificates, ("certificates", "demo", "names")),
 }
 
@@ -152,6 +196,5 @@ def run() -> None:
         raise SystemExit(0 if is_help else command_line.FLAG_ERROR)
     del sys.argv[1]
     main, _ = COMMANDS[name]
-    renamed = command_line.flag_of_argument(Policy, silo_server.SiloRun)
-    guarded = command_line.guarded(main, FLAGS, renamed)
+    guarded = command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)
     command_line.run(guarded, functools.partial(define, name), __doc__)

@@ -38,7 +38,7 @@ class Pool(Examples):
         inputs: `[num_inputs, *input_shape]`.
         true_labels: as of `checked_labels`, some unknown; None if none is known. For forecasts
             and what comes of their trial: a table's representation, the calibration of a linear
-            model. No strategy sees them, and no student learns from them.
+            model. No strategy sees them. A student learns from them with `public_labels="train"`.
     """
 
     true_labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)

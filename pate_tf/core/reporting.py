@@ -28,6 +28,7 @@ class Reporting:
         clock: from a description to a context that is entered while work of unknown length goes on.
         progress_bar: makes tqdm's bar of a description, a total and a unit.
         note: takes what the user should know before anything is charged.
+        confirm: is called after the notes and before anything is charged; may end the command.
         warn: takes a warning, one line.
         verbose: whether Keras draws its own progress bars.
         began: of the run, by `time.monotonic`.
@@ -36,6 +37,7 @@ class Reporting:
     clock: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     progress_bar: Callable[..., Any] = _NO_BAR
     note: Callable[[str], object] = lambda text: None
+    confirm: Callable[[], None] = lambda: None
     warn: Callable[[str], object] = _WARN
     verbose: bool = False
     began: float = dataclasses.field(default_factory=time.monotonic)

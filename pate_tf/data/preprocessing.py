@@ -16,7 +16,6 @@ from tensorflow.python.framework import op_def_registry
 
 from pate_tf.core.dataset import Dataset
 
-MAX_NGRAM = 2  # words
 BATCH = 500
 
 
@@ -25,25 +24,35 @@ def input_spec(dataset: Dataset) -> tf.TensorSpec:
     return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
 
 
+def num_of_words(num_features: int) -> int:
+    """Returns how many features of a text count words; the others count pairs of words."""
+    return (num_features + 1) // 2
+
+
 def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
     """Returns features float32 `[batch, num_features]`, from 0 to 1, of UTF-8 strings `[batch]`.
 
-    Texts become lower case and are split into words of letters and digits. Each word, and each pair
-    of neighboring words, is hashed to a feature, which others may share. Features are the square
-    roots of the counts, scaled to norm 1; all are zero for a text without words.
+    Texts become lower case and are split into words of letters and digits, and into punctuation
+    marks and symbols, which count as words, too. Words are hashed to the first `num_of_words`
+    features, pairs of neighboring words to the others. Several may share a feature. Features are
+    the square roots of the counts, scaled to norm 1; all are zero for a text without words.
     """
     # In this order, because lowering stops at a zero byte.
-    spaced = tf.strings.regex_replace(texts, r"[^\pL\pN]+", " ")
+    spaced = tf.strings.regex_replace(texts, r"[^\pL\pN\pP\pS]+", " ")
+    spaced = tf.strings.regex_replace(spaced, r"([\pP\pS])", r" \1 ")
     words = tf.strings.split(tf.strings.lower(spaced, encoding="utf-8"))
-    ngrams = tf.strings.ngrams(words, tuple(range(1, MAX_NGRAM + 1)))
     batch = tf.shape(texts)[0]
-    places = ngrams.value_rowids() * num_features + tf.strings.to_hash_bucket_fast(
-        ngrams.values, num_features
-    )
-    counts = tf.math.unsorted_segment_sum(
-        tf.ones_like(places, tf.float32), places, batch * num_features
-    )
-    roots = tf.sqrt(tf.reshape(counts, [batch, num_features]))
+    num_words = num_of_words(num_features)
+    counts = []
+    for length, number in ((1, num_words), (2, num_features - num_words)):
+        if number:
+            ngrams = tf.strings.ngrams(words, length)
+            places = ngrams.value_rowids() * number
+            places += tf.strings.to_hash_bucket_fast(ngrams.values, number)
+            ones = tf.ones_like(places, tf.float32)
+            total = tf.math.unsorted_segment_sum(ones, places, batch * number)
+            counts.append(tf.reshape(total, [batch, number]))
+    roots = tf.sqrt(tf.concat(counts, axis=1))
     return tf.minimum(tf.math.divide_no_nan(roots, tf.norm(roots, axis=1, keepdims=True)), 1.0)
 
 

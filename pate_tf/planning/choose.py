@@ -82,7 +82,14 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     # owners do not.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
-    if has_linear_model and plan.forecast is not None and plan.forecast.is_measured:
+    trains_on_labels = known.trains_on_labels(settings)
+    # A network learns from the public labels of images; their linear model does not.
+    if (
+        not trains_on_labels
+        and has_linear_model
+        and plan.forecast is not None
+        and plan.forecast.is_measured
+    ):
         label_accuracy = plan.forecast.accuracy
     student, fits = fitting(
         dataset,
@@ -99,9 +106,14 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         advice = "" if settings.queries.representation else helps.get(dataset.kind, "")
         chosen_by = "chosen from public values" if settings.method == AUTO else "as you asked"
         choices = [f"Method {plan.method}, {chosen_by}.", *filter(None, [advice]), *choices]
+    if trains_on_labels:
+        number = known.pool.num_labeled
+        used = f"The student also learned from {number:,} public labels, which cost no privacy."
+        plan = dataclasses.replace(plan, reason=" ".join(filter(None, [plan.reason, used])))
     plan = dataclasses.replace(
         plan,
         student=student,
+        trains_on_labels=trains_on_labels,
         evaluate_epsilon=settings.budget.evaluate_epsilon,
         choices=tuple(choices),
     )

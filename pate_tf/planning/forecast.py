@@ -73,6 +73,11 @@ class Forecast(NamedTuple):
         lead: how much more often labels of all of the pool are correct than the most frequent class
             on the same samples; None where it was not measured.
         auc: as of `core.public.area_under_curve`; None where it was not measured.
+        balanced: mean recall of the classes; None where it was not measured.
+        public_accuracy: what a student reaches by the public labels only; None where it does not
+            learn from them.
+        gain: what the private data are expected to add to that.
+        gain_error: standard error of such a gain, if it were measured on the public labels.
         target: what is predicted. Of a "number" and of "labels" the range is that of their measure
             in `core.public.MEASURES`, and not of an accuracy.
     """
@@ -85,6 +90,10 @@ class Forecast(NamedTuple):
     lead: float | None = None
     auc: float | None = None
     target: str = CLASS
+    balanced: float | None = None
+    public_accuracy: float | None = None
+    gain: float = 0.0
+    gain_error: float = 0.0
 
     @classmethod
     def measured(
@@ -114,7 +123,15 @@ class Forecast(NamedTuple):
         low = max(accuracy - error, 0.0)
         high = min(accuracy + error, 1.0)
         leads = is_correct.mean(axis=0) - (truth == np.bincount(truth).argmax())
-        return cls(low, high, num_labels, is_measured=True, lead=float(leads.mean()))
+        recall = [is_correct[:, truth == label].mean() for label in np.unique(truth)]
+        return cls(
+            low,
+            high,
+            num_labels,
+            is_measured=True,
+            lead=float(leads.mean()),
+            balanced=float(np.mean(recall)),
+        )
 
     @classmethod
     def of_scores(cls, scores: Sequence[float], num_labels: int, target: str) -> Forecast:
@@ -129,10 +146,30 @@ class Forecast(NamedTuple):
         high = min(middle + error, 1.0)
         return cls(low, high, num_labels, is_measured=True, target=target)
 
+    def with_private(self, gain: float, gain_error: float) -> Forecast:
+        """Returns the forecast with private data, of one with the public labels only."""
+        return self._replace(
+            low=self.low + gain,
+            high=min(self.high + gain, 1.0),
+            lead=None if self.lead is None else self.lead + gain,
+            public_accuracy=self.accuracy,
+            gain=gain,
+            gain_error=gain_error,
+        )
+
     @property
     def accuracy(self) -> float:
         """The middle of the range."""
         return (self.low + self.high) / 2.0
+
+    def excludes(self, reached: float | None) -> bool | None:
+        """Whether an accuracy is more than four standard errors from the middle of the range.
+
+        None where it is unknown, or the range is that of other data sets.
+        """
+        if reached is None or not self.is_measured:
+            return None
+        return abs(reached - self.accuracy) > self.high - self.low
 
     def in_words(self, majority: float | None) -> str:
         """Returns the forecast beside the share of the pool's most frequent class, in sentences."""
@@ -149,9 +186,19 @@ class Forecast(NamedTuple):
                 f"curve is about {self.auc:.0%}, and 50% for a constant answer."
             )
         by = "a trial on labels of the pool" if self.is_measured else "what other data sets had"
+        compared = compared_in_words(majority)
+        if self.public_accuracy is not None:
+            compared += (
+                f" The public labels only reach about {self.public_accuracy:.1%}. The private data "
+                f"are expected to add {100.0 * self.gain:.1f} points, with a standard error of "
+                f"{100.0 * self.gain_error:.1f}."
+            )
+        elif self.balanced is not None:
+            curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
+            compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
         return (
             f"about {self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct "
-            f"({self.low:.0%} to {self.high:.0%}, by {by}). {compared_in_words(majority)}{ranking}"
+            f"({self.low:.0%} to {self.high:.0%}, by {by}). {compared}{ranking}"
         )
 
     def is_worth(self, majority: float | None) -> bool:
@@ -161,7 +208,8 @@ class Forecast(NamedTuple):
         more than `UNEVEN_SHARE`, few labels of another class can be expected at all: what counts is
         whether the labels rank inputs better than a constant does, an area under the curve above
         1/2. A measured mean has equal chances to be too high and too low, so it is compared itself.
-        So is the measure of numbers and several labels.
+        So is the measure of numbers and several labels. A student that also learns from public
+        labels needs private data that add more to them than one standard error.
 
         Args:
             majority: share of the pool's most frequent class; None where the pool has no labels.
@@ -170,6 +218,8 @@ class Forecast(NamedTuple):
             return self.accuracy > MEASURES[self.target][1]
         if self.is_noise or majority is None:
             return not self.is_noise
+        if self.public_accuracy is not None and self.gain <= self.gain_error:
+            return False
         if majority > UNEVEN_SHARE and self.auc is not None:
             return self.auc > 0.5
         return (self.accuracy - majority if self.lead is None else self.lead) > 0.0
@@ -187,6 +237,8 @@ class Forecast(NamedTuple):
         if self.is_worth(majority):
             return
         why = NOISE if self.is_noise else "a constant answer is expected to be as good"
+        if self.public_accuracy is not None and self.gain <= self.gain_error:
+            why = "the private data are not expected to add anything to the public labels"
         raise ForecastError(
             f"forecast: expected labels that are worth their cost, got "
             f"{self.in_words(majority)} So {why}. {NOTHING_CHARGED}"

@@ -11,12 +11,13 @@ from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, NUMBER, Dataset, is_labeled, target_rows
+from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled, target_rows
 from pate_tf.core.public import Pool, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
@@ -32,7 +33,10 @@ from pate_tf.postprocessing.regression import (
     class_probabilities,
     likeliest_factor,
     neighbourhood_averages,
+    public_weights,
+    regress,
     regress_sums,
+    standardisation,
     weights_of_rounds,
 )
 from pate_tf.postprocessing.targets import predicted
@@ -62,6 +66,7 @@ FEWEST_LABELED: Final = 20  # from which on n p (1 - p) reaches 5, and a binomia
 FOLDS: Final = 3  # of these
 DRAWS: Final = 3  # of the noise, for each fold
 WITHOUT_NOISE: Final = 10**6  # records whose sums outweigh the noise
+WORLDS: Final = 20  # draws of weights and noise, for the gain that private records promise
 
 
 class SumsOption:
@@ -102,6 +107,9 @@ class SumsOption:
         # Whether the representation is none that a person brought.
         self._is_ours = self._name is None or is_known(self._name)
         num_rounds = settings.num_rounds
+        self._trains_on_labels = known.trains_on_labels(settings)
+        if self._trains_on_labels:  # which join the sums of a single round
+            num_rounds = 1
         if (num_rounds or 1) > 1 and not has_vectors:
             raise ValueError(
                 f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read "
@@ -180,8 +188,20 @@ class SumsOption:
             return name, *self._trial(name, encoders[name], DRAWS)
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
-        """Returns what the planned mechanism would give, on labeled samples of the pool."""
+        """Returns what the planned mechanism would give, on labeled samples of the pool.
+
+        Where public labels join the sums, it is what public labels of other samples give; after
+        several draws, with what the private records are expected to add.
+        """
         known = self._known
+        is_linear = known.pool.dataset.augmentation == "none" or encoder.is_frozen
+        if self._trains_on_labels and is_linear:
+            forecast, logit_factor = trial(known.pool, encoder, self._mechanism, 0, num_draws=1)
+            if num_draws > 1:
+                deviation = self._mechanism.standard_deviation
+                gain = expected_gain(known.pool, encoder, deviation, known.num_records or 1)
+                forecast = forecast.with_private(*gain)
+            return forecast, logit_factor
         has_views = known.has_augmentation and not encoder.is_frozen
         views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
         number = self._mechanism.num_clusters
@@ -275,7 +295,8 @@ def trial(
         pool: public; of its samples with a true label the first `MOST_LABELED` take part.
         encoder: of their features.
         mechanism: that will release sums of the private records' vectors.
-        num_records: private records; public.
+        num_records: private records; public. 0 for what the public labels of the other samples give
+            without any private record.
         views: of the pool, as of `pool_features_by_name`, where labels follow from neighborhoods.
         num_draws: of the noise, for each fold.
         centres: of the clusters, where the mechanism counts records in clusters.
@@ -327,6 +348,7 @@ def trial(
                 exact = residual_sums(steps[is_other], labels[is_other], weights)
             # Each sample stands for as many private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
+            drawn *= num_records > 0
             values = np.concatenate([values, drawn[None]])
         noisy.append(values)
     for (draw, fold), values in zip(cells, noisy, strict=True):
@@ -341,6 +363,7 @@ def trial(
             moments=moments,
             num_records=num_records,
             is_frozen=encoder.is_frozen,
+            public_labels=None if num_records else np.where(folds != fold, labels, UNKNOWN),
         )
         logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)
     if averages:
@@ -350,6 +373,61 @@ def trial(
     if averages or dataset.target != CLASS:
         return forecast, 1.0
     return forecast, likeliest_factor(logits, np.eye(num_classes)[labels])
+
+
+def expected_gain(
+    pool: Pool, encoder: Encoder, noise: float, num_records: int
+) -> tuple[float, float]:
+    """Returns how much noisy sums of private records are expected to add to public labels.
+
+    The expected value of sample information (Raiffa and Schlaifer 1961): weights are drawn from
+    what the public labels say of them, and noisy sums of records that follow these weights. It
+    compares what public labels predict, alone and with these sums, on the same samples.
+
+    Args:
+        pool: public, with labels.
+        encoder: of its features.
+        noise: standard deviation on each number, in what a record adds at most.
+        num_records: private records; public.
+
+    Returns:
+        The gain in accuracy; and its standard error if it were measured on all of the pool's
+        labels. A smaller gain could not be told from none.
+    """
+    true_labels = np.asarray(pool.true_labels)
+    rows = np.flatnonzero(is_labeled(true_labels))[:MOST_LABELED]
+    one_hot = np.eye(pool.dataset.num_classes)[true_labels[rows]]
+    vectors = record_vectors(encoder.features(pool.inputs[rows]), encoder.scale)
+    mean, factors = standardisation(vectors[:, :-1])
+    features = (vectors[:, :-1] - mean) * factors
+    weights, root = public_weights(features, one_hot)
+    root *= np.sqrt(len(rows) / pool.num_labeled)  # all labels will be read
+    measured = (vectors[:, :-1] - mean).T @ features / len(rows) @ root
+    number_of_class = num_records * one_hot.mean(axis=0)
+    sums = NoisySums(vectors=vectors, values=measured, noise=noise, num_of_class=number_of_class)
+    deviation = sums.deviation / num_records
+    random = np.random.default_rng(0)
+    # Functions of all classes add up to a constant.
+    centering = np.eye(one_hot.shape[1]) - 1.0 / one_hot.shape[1]
+    centering /= np.sqrt(centering[0, 0])
+    drawn = [random.normal(size=weights.shape) @ centering for _ in range(WORLDS)]
+    noisy = [
+        (measured @ each + random.normal(0.0, deviation, each.shape), deviation) for each in drawn
+    ]
+    of_public = one_hot.mean(axis=0) + features @ weights
+    factor = likeliest_factor(of_public, one_hot)
+    along = features @ root
+    before = of_public.argmax(axis=1)
+    places = np.arange(len(rows))
+    gains = list[float]()
+    differing = list[float]()
+    fits = regress(along, measured, noisy, np.array([1.0 / deviation]))
+    for each, fit in zip(drawn, fits, strict=True):
+        chances = scipy.special.softmax(factor * (of_public + along @ each), axis=1)
+        after = (of_public + fit.means).argmax(axis=1)
+        gains.append(float((chances[places, after] - chances[places, before]).mean()))
+        differing.append(float((after != before).mean()))
+    return float(np.mean(gains)), float(np.sqrt(np.mean(differing) / pool.num_labeled))
 
 
 def exact_table(

@@ -32,6 +32,10 @@ METHODS: Final = ("pate", "feature_sums")
 PATE, FEATURE_SUMS = METHODS
 AUTO: Final = "auto"
 DEFAULT_MARGIN: Final = DEFAULT_PROFILE
+TRAIN: Final = "train"
+EVALUATE: Final = "evaluate"
+# Labels on which an accuracy has two standard errors of at most 4 points: (2 * 0.5 / 0.04)^2.
+MIN_TRAINING_LABELS: Final = 625
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,6 +161,14 @@ class ReleaseSettings(TeacherNumber):
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of "
         "each class's clipped feature vectors label all of them. auto: by public numbers whichever "
         "is expected to label better; with owners, whose number is private, feature_sums.",
+    )
+    public_labels: str = setting(
+        AUTO,
+        group="method",
+        choices=(AUTO, TRAIN, EVALUATE),
+        help="train: the student learns from the labels of public records, too, except for those "
+        "that are held out. It costs no privacy. evaluate: they only choose settings and measure. "
+        f"auto: train for classes of tables and texts with at least {MIN_TRAINING_LABELS} labels.",
     )
     num_rounds: int | None = setting(
         None,
@@ -332,6 +344,27 @@ class Known(PublicNumbers):
             **facts,
         )
 
+    def trains_on_labels(self, settings: ReleaseSettings) -> bool:
+        """Whether the student learns from the pool's own labels, too; a public rule.
+
+        Raises:
+            ValueError: if settings ask for it and it is not possible.
+        """
+        dataset = self.pool.dataset
+        wish = settings.public_labels
+        unsupported = ""
+        if not self.pool.num_labeled:
+            unsupported = "the public pool has no labels"
+        elif dataset.target != CLASS:
+            unsupported = f"target {dataset.target} is not supported"
+        elif (settings.num_rounds or 1) > 1:
+            unsupported = "several rounds are not supported"
+        if wish == TRAIN and unsupported:
+            raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
+        is_enough = self.pool.num_labeled >= MIN_TRAINING_LABELS
+        is_default = wish == AUTO and is_enough and dataset.augmentation == "none"
+        return not unsupported and (wish == TRAIN or is_default)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasePlan:
@@ -349,6 +382,7 @@ class ReleasePlan:
         student: the kind that fits, a name in `pate_tf.students.student_kinds`; empty of silos.
         forecast: expected accuracy of the labels; None if there is no forecast.
         evaluate_epsilon: what an estimate of the accuracy costs; None without one.
+        trains_on_labels: whether the student learns from the pool's own labels, too.
         logit_factor: of a linear model, by a trial on public labels, so that its probabilities are
             calibrated.
         reason: how mechanism and noise were chosen, for every statement; None if they were given.
@@ -363,6 +397,7 @@ class ReleasePlan:
     student: str = ""
     forecast: Forecast | None = None
     evaluate_epsilon: float | None = None
+    trains_on_labels: bool = False
     logit_factor: float = 1.0
     reason: str | None = None
     choices: tuple[str, ...] = ()

@@ -4,8 +4,9 @@ First by features that were learned without labels, then by those of a network t
 the labels so found. Under heavy noise the network fits noise, so the mean of both is taken.
 """
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS
+from pate_tf.core.dataset import CLASS, is_labeled
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named
 from pate_tf.postprocessing.label_propagation import (
@@ -173,6 +174,7 @@ def labels_from_sums(
     seed: int = 0,
     is_frozen: bool = False,
     num_redrawn: int = 0,
+    public_labels: IntArray | None = None,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
     """Infers labels of a pool from noisy sums of what records add.
 
@@ -196,11 +198,14 @@ def labels_from_sums(
         seed: of these features.
         is_frozen: whether a person brought the encoder: its classes are taken for linear.
         num_redrawn: as of `target_functions`.
+        public_labels: public labels of the pool, `UNKNOWN` where there is none, that join one round
+            of sums where a linear model follows from them. None for none.
 
     Returns:
-        A label of every input, with confidence in each class; and weights of a linear model from
-        vectors to logits, `[width, num_classes]`: None of clusters, and of sums of images without
-        moments; of numbers and several labels those of `target_functions`.
+        A label of every input, with the probability of each class except where centers are given;
+        and weights of a linear model from vectors to logits, `[width, num_classes]`: None of
+        clusters, and of sums of images without moments; of numbers and several labels those of
+        `target_functions`.
     """
     weights, total = None, values[0] / LATTICE
     if pool.dataset.target != CLASS:
@@ -227,11 +232,42 @@ def labels_from_sums(
             return labels_of(confidence), weights
     sums = sums_of_pool(vectors, total, noise, centres)
     if is_linear:
-        confidence, weights = linear_model(sums, SHRINKAGES if is_frozen else (LEAST_VARIANCE,))
+        if public_labels is not None:
+            sums = sums.with_shares_of(public_labels, num_records)
+        shrinkages = SHRINKAGES if is_frozen else (LEAST_VARIANCE,)
+        confidence, weights = linear_model(sums, shrinkages, public_labels)
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
     (regression,) = regress_sums(neighbourhood_averages(views), sums)
-    return labels_of(class_probabilities(regression)), weights
+    labels = labels_of(class_probabilities(regression))
+    if centres is not None:
+        # Counts are released where noise is heavy. Probabilities are far below the accuracy then,
+        # and a student that learns them never becomes confident enough to correct wrong labels.
+        labels = dataclasses.replace(labels, weights=None)
+    return labels, weights
+
+
+def with_public_labels(inferred: PoolLabels, pool: Pool, linear_head: Any) -> PoolLabels:
+    """Returns labels that a student learns from: the pool's own, and inferred ones of the rest.
+
+    A linear model of tables and texts has learned from the pool's own labels already: with one the
+    inferred labels are returned.
+    """
+    if linear_head is not None and pool.dataset.augmentation == "none":
+        return inferred
+    public = np.flatnonzero(is_labeled(np.asarray(pool.true_labels)))
+    is_rest = ~np.isin(inferred.query_indices, public)
+    own_labels = np.asarray(pool.true_labels)[public]
+    weights = inferred.weights
+    if weights is not None:
+        one_hot = np.eye(inferred.num_classes, dtype=np.float32)[own_labels]
+        weights = np.concatenate([one_hot, weights[is_rest]])
+    return PoolLabels(
+        query_indices=np.concatenate([public, inferred.query_indices[is_rest]]),
+        labels=np.concatenate([own_labels, inferred.labels[is_rest]]),
+        num_classes=inferred.num_classes,
+        weights=weights,
+    )
 
 
 def sums_of_pool(

@@ -23,6 +23,7 @@ import scipy.special
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import MOMENT_WEIGHT, RESIDUAL_NORM
 from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import is_labeled
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.postprocessing.label_propagation import neighbour_graph, propagate
@@ -35,6 +36,11 @@ LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one
 # (docs/how-to/small_teachers.md).
 FROM_NEIGHBOURS = 0.7
 AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # standard deviations of the noise
+# By which the deviations of public weights may be too small, for the private ones.
+INFLATIONS = np.geomspace(1.0, 10_000.0, 60)
+# Logarithm of the evidence against public labels from which they are left out: a Bayes factor of
+# 20, "strong" (Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
+STRONG_EVIDENCE = math.log(20.0)
 STEPS = np.linspace(-6.0, 6.0, 49)  # of the largest count's integral, in standard deviations
 PART = 4_096  # inputs at a time
 COLUMNS = 64  # features at a time, which stay in the cache from pass to pass
@@ -63,6 +69,8 @@ def regress(
     features: npt.NDArray[np.floating],
     measured: npt.NDArray[np.floating],
     measurements: Sequence[tuple[FloatArray, float]],
+    amplitudes: FloatArray = AMPLITUDES,
+    least_evidence: float = 0.0,
 ) -> list[Regression]:
     """Returns linear functions of features, likeliest where they are 0, after noisy values.
 
@@ -73,6 +81,8 @@ def regress(
         measured: what the functions were measured at, `[num_values, num_features]`.
         measurements: noisy values `[num_values, num_classes]` and their standard deviation, in the
             same unit; a regression follows from each.
+        amplitudes: of the weights that are tried, in standard deviations of the noise.
+        least_evidence: how much more evidence than the first amplitude another one needs.
     """
     rows = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -80,14 +90,15 @@ def regress(
     turned = rows.T @ vectors
     along = features @ turned  # [num_inputs, num_values]
     lengths = np.square(features).sum(axis=1, dtype=np.float64)
-    totals = np.square(AMPLITUDES)[:, None] * values + 1.0  # [num_amplitudes, num_values]
+    totals = np.square(amplitudes)[:, None] * values + 1.0  # [num_amplitudes, num_values]
     logarithms = np.log(totals).sum(axis=1)
     regressions = []
     for values_there, noise in measurements:
         rotated = vectors.T @ (values_there / noise)
         by_amplitude = (np.square(rotated).sum(axis=1) / totals).sum(axis=1)
         evidence = -0.5 * (by_amplitude + values_there.shape[1] * logarithms)
-        amplitude = float(AMPLITUDES[evidence.argmax()])
+        evidence[1:] -= least_evidence
+        amplitude = float(amplitudes[evidence.argmax()])
         precisions = values + amplitude**-2.0
         left = lengths - np.square(along) @ (1.0 / precisions)
         least = np.finfo(np.float32).eps  # where rounding left nothing
@@ -255,6 +266,32 @@ class NoisySums:
         """Of each class, among the records, `[num_classes]`."""
         return self.num_of_class / self.num_records
 
+    def with_shares_of(self, labels: IntArray, num_records: int | None) -> "NoisySums":
+        """Returns the sums with shares of classes by the records and public labels, by precision.
+
+        If there is strong evidence that both differ by more than noise and chance, what is left is
+        the variance between both sources, which counts against the public one (DerSimonian and
+        Laird 1986, doi:10.1016/0197-2456(86)90046-2).
+
+        Args:
+            labels: public, `UNKNOWN` where there is none.
+            num_records: private records; None where that is not public.
+        """
+        counts = np.bincount(labels[is_labeled(labels)], minlength=len(self.shares))
+        public = counts / counts.sum()
+        number = num_records or self.num_records
+        private = self.num_of_class / number
+        spread = float((public * (1.0 - public)).mean())
+        variance = (self.noise / CONSTANT / number) ** 2 + spread / number
+        of_both = variance + spread / counts.sum()
+        difference = public - private
+        freedom = len(public) - 1
+        excess = float(np.square(difference - difference.mean()).sum()) / freedom / of_both
+        if freedom / 2.0 * (excess - 1.0 - math.log(max(excess, 1.0))) > STRONG_EVIDENCE:
+            of_both *= excess
+        shares = private + variance / of_both * difference
+        return dataclasses.replace(self, num_of_class=shares / shares.sum() * number)
+
     @functools.cached_property
     def deviation(self) -> float:
         """Standard deviation of a value from what an endless pool would make it.
@@ -269,7 +306,73 @@ class NoisySums:
         return float(np.sqrt(self.noise**2 + drawn))
 
 
-def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
+def public_weights(
+    rows: npt.NDArray[np.floating], targets: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Returns what exact labels say of the weights of a linear function: a normal law. Public.
+
+    Bayesian linear regression with an intercept. The variance of the residuals and the amplitude of
+    the weights are the ones with most evidence (Bishop 2006, section 3.5).
+
+    Args:
+        rows: features of the labeled inputs, `[num_labels, num_features]`.
+        targets: 1 for the class of each and 0 for others, `[num_labels, num_classes]`.
+
+    Returns:
+        The mean `[num_features, num_classes]`; and a root of the covariance, the same for all
+        classes, `[num_features, num_features]`.
+    """
+    centered = rows - rows.mean(axis=0, dtype=np.float64)
+    residuals = targets - targets.mean(axis=0)
+    left, roots, right = np.linalg.svd(centered, full_matrices=False)
+    values = np.square(roots)
+    along = roots[:, None] * (left.T @ residuals)
+    penalties = AMPLITUDES[:, None] ** -2.0
+    explained = (np.square(along).sum(axis=1) / (values + penalties)).sum(axis=1)
+    variances = (np.square(residuals).sum() - explained) / residuals.size
+    variances = np.maximum(variances, np.finfo(np.float32).eps)
+    logarithms = np.log1p(values / penalties).sum(axis=1)
+    costs = len(rows) * np.log(variances) + logarithms
+    best = costs.argmin()
+    precisions = values + penalties[best]
+    mean = right.T @ (along / precisions[:, None])
+    amplitude = np.sqrt(variances[best] / penalties[best])
+    shrunk = np.sqrt(variances[best] / precisions) - amplitude
+    return mean, amplitude * np.eye(len(mean)) + (right.T * shrunk) @ right
+
+
+def joined(
+    features: npt.NDArray[np.floating],
+    measured: npt.NDArray[np.floating],
+    measurement: tuple[FloatArray, float],
+    public: tuple[FloatArray, FloatArray],
+) -> Regression:
+    """Returns the linear function that follows from public labels and noisy values together.
+
+    The public labels give the mean and the covariance of its weights before the noisy values are
+    read, which then count by their precision. If both follow different rules, the covariance is too
+    small: it is multiplied by the factor with most evidence, so that the public labels count less
+    (Birge 1932, https://doi.org/10.1103/PhysRev.40.207). Without strong evidence the factor is 1.
+
+    Args:
+        features: as of `regress`.
+        measured: as of `regress`.
+        measurement: as of `regress`.
+        public: as `public_weights` returns it.
+    """
+    values, noise = measurement
+    mean, root = public
+    beyond = [(values - measured @ mean, noise)]
+    inflations = INFLATIONS / noise
+    (fit,) = regress(features @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
+    return dataclasses.replace(
+        fit, means=features @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
+    )
+
+
+def regress_sums(
+    averages: Iterable[Averages], *released: NoisySums, labels: IntArray | None = None
+) -> list[Regression]:
     """Returns how probable each class is at all inputs, for each of several noisy sums.
 
     A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
@@ -279,6 +382,8 @@ def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Reg
     Args:
         averages: as of `regress_counts`.
         *released: of records, at least one, all with the same vectors.
+        labels: public labels of the inputs, `UNKNOWN` for those without one, that join the sums,
+            `[num_inputs]`. They are left out where evidence against them is strong. None for none.
     """
     vectors = released[0].vectors
     if released[0].is_constant:
@@ -297,11 +402,29 @@ def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Reg
     def linear(
         features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]
     ) -> list[Regression]:
+        public = None
+        if labels is not None:
+            is_known = is_labeled(labels)
+            one_hot = np.eye(released[0].values.shape[1])[labels[is_known]]
+            public = public_weights(of_all[is_known], one_hot)
+            if not released[0].values.any():  # no private records
+                means = features @ public[0]
+                ones = np.ones(len(means))
+                return [Regression(means=means, deviations=ones, evidence=0.0, weights=public[0])]
         measured = (vectors.T @ of_all).astype(np.float64) / len(vectors)
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
         noises = [sums.deviation / sums.num_records / unit for sums in released]
         values = [each / unit for each in beyond]
-        return regress(features, measured / unit, list(zip(values, noises, strict=True)))
+        measured /= unit
+        measurements = list(zip(values, noises, strict=True))
+        fits = regress(features, measured, measurements)
+        if public is None:
+            return fits
+        both = [joined(features, measured, each, public) for each in measurements]
+        return [
+            with_public if with_public.evidence > alone.evidence - STRONG_EVIDENCE else alone
+            for with_public, alone in zip(both, fits, strict=True)
+        ]
 
     return [
         dataclasses.replace(each, means=each.means + sums.shares)
@@ -366,7 +489,9 @@ def likeliest_factor(logits: npt.NDArray[np.floating], targets: npt.NDArray[np.f
 
 
 def linear_model(
-    sums: NoisySums, least_variances: Sequence[float] = (LEAST_VARIANCE,)
+    sums: NoisySums,
+    least_variances: Sequence[float] = (LEAST_VARIANCE,),
+    labels: IntArray | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns how probable classes are of inputs of a table, and weights that say it of any input.
 
@@ -376,6 +501,7 @@ def linear_model(
         sums: of features, with a constant last.
         least_variances: as of `standardisation`; the one with most evidence is taken, so that the
             more noise, the more is expected of the directions in which features vary most.
+        labels: public ones that join the sums, as of `regress_sums`; None for none.
 
     Returns:
         Probabilities `[num_inputs, num_classes]`, and weights `[width, num_classes]` from vectors
@@ -386,7 +512,7 @@ def linear_model(
     for least_variance in least_variances:
         mean, factors = standardisation(features, least_variance)
         rows = ((features - mean) * factors).astype(np.float32)
-        (fit,) = regress_sums([(rows, rows)], sums)
+        (fit,) = regress_sums([(rows, rows)], sums, labels=labels)
         fits.append((fit, mean, factors))
     regression, mean, factors = max(fits, key=lambda fit: fit[0].evidence)
     weights = factors[:, None] * np.asarray(regression.weights)

@@ -55,6 +55,7 @@ class Labels(OnFeatures):
         forecast: what was expected of the labels; None without a forecast, and of stored labels.
         exceeds_noise: whether noisy sums differ between classes by more than noise does, as of
             `label_inference.exceed_noise`; None of other labels, and of stored ones.
+        has_public_labels: whether `training_labels` follow from the pool's own labels, too.
     """
 
     pool: Pool
@@ -69,6 +70,7 @@ class Labels(OnFeatures):
     linear_head: Any = None
     forecast: Any = None
     exceeds_noise: bool | None = None
+    has_public_labels: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a pickle holds: no labeller, as its votes are private, and no model."""

@@ -33,7 +33,8 @@ from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # between names whose features are concatenated
-VERSION = 6  # of the training; part of the digest in the cache
+VERSION = 6  # version of the training, part of the digest in the cache
+NGRAMS_VERSION = 2  # version of the n-grams of a text
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
@@ -185,6 +186,8 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
+    if dataset.kind == "text":  # features of the same name that version 1 hashed in another way
+        description["ngrams"] = NGRAMS_VERSION
     if kind.is_trained:
         digest = artifacts.digest_array(pool.inputs)
         description |= {"version": VERSION, "seed": seed, "pool": digest}

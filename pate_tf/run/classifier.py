@@ -119,7 +119,7 @@ def fit(
         purpose: as of `Student.publish`.
         run_name: as of `Student.publish`.
         verbose: whether progress bars are shown.
-        **options: further arguments of `Labeller`, such as `epsilon_budget` or
+        **options: further arguments of `Labeller`, such as `epsilon_budget`, `public_labels` or
             `accept_forecast`.
 
     Raises:
@@ -152,7 +152,8 @@ def fit(
         if num_teachers is not None or representation is not None:
             raise ValueError("source: expected none with num_teachers or representation, got one")
         method = PATE if isinstance(source, Teachers) else FEATURE_SUMS
-    of_labels = {name: options.pop(name) for name in ("margin", "num_rounds") if name in options}
+    names = ("margin", "num_rounds", "public_labels")
+    of_labels = {name: options.pop(name) for name in names if name in options}
     planned = options.pop("planned_release", None)
     release = ReleaseSettings(
         budget=Budget(

@@ -41,7 +41,11 @@ from pate_tf.planning.release_settings import (
     ReleaseSettings,
 )
 from pate_tf.postprocessing import label_inference
-from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
+from pate_tf.postprocessing.label_inference import (
+    exceed_noise,
+    labels_from_sums,
+    with_public_labels,
+)
 from pate_tf.postprocessing.targets import REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
@@ -128,6 +132,7 @@ class Labeller:
         epsilon_budget: float | None = None,
         margin: float = DEFAULT_MARGIN,
         num_rounds: int | None = None,
+        public_labels: str = AUTO,
         replace_budget: bool = False,
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
@@ -152,6 +157,9 @@ class Labeller:
             num_rounds: of feature sums: how many rounds are released within `epsilon`, each later
                 one of what a linear model of the earlier ones misses. Default: planned from
                 epsilon and the number of records.
+            public_labels: "train" if the student learns from the pool's own labels, too, which
+                costs no privacy; "evaluate" if they only choose settings and measure. Default:
+                "train" for classes of tables and texts with at least 625 labels.
             replace_budget: puts `epsilon_budget` and `delta` in the place of those that were fixed.
                 It weakens what was promised, and every later statement says so.
             acknowledge_reset: goes on although an earlier ledger of these teachers, or rows of this
@@ -193,6 +201,7 @@ class Labeller:
             mechanism=mechanism,
             margin=margin,
             num_rounds=num_rounds,
+            public_labels=public_labels,
         )
         self._take(source, settings, reporting(verbose))
         self.open()
@@ -413,8 +422,14 @@ class Labeller:
                 f"labels: none of {labels.released.num_queries} queries got one, and "
                 f"{labels.cost.in_words()} was charged: every query was withheld"
             )
+        if plan.trains_on_labels:
+            taught = with_public_labels(labels.training_labels, pool, labels.linear_head)
+            labels = dataclasses.replace(labels, training_labels=taught)
         labels = dataclasses.replace(
-            labels, representation=source.representation, forecast=plan.forecast
+            labels,
+            has_public_labels=plan.trains_on_labels,
+            representation=source.representation,
+            forecast=plan.forecast,
         )
         return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
@@ -519,6 +534,7 @@ class Labeller:
                 seed=plan.queries.seed,
                 is_frozen=sums.is_frozen,
                 num_redrawn=REDRAWN,
+                public_labels=pool.true_labels if plan.trains_on_labels else None,
             )
         linear_head = None
         if weights is not None:

@@ -49,6 +49,8 @@ from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums, default_folder
 from pate_tf.run.labeller import Labeller, delta_of
 from pate_tf.run.student import REPORT, Student, student_report
+from pate_tf.statement import PAGE_FILE
+from pate_tf.statement.report import write_pages
 
 if TYPE_CHECKING:
     from pate_tf.teachers.teacher_set import Teachers
@@ -174,17 +176,27 @@ class Fitted:
         return self.student.publish(folder, **options)
 
     def report(self, folder: pathlib.Path) -> RunReport:
-        """Writes what a run made below `sensitive/`, and returns it for people and programs."""
+        """Writes and returns what the run made, for people and programs.
+
+        JSON goes below `sensitive/`, `report.html` and a model card to `released/`.
+        """
         report = student_report(self.published, self.student)
         forecast = self.plan.forecast
         values = {
             **report.values,
             "forecast": None if forecast is None else list(forecast[:2]),
+            "forecast_values": None if forecast is None else forecast._asdict(),
             "folder": str(folder),
         }
         target = artifacts.RunDirectory(folder).sensitive / REPORT
         artifacts.write_json(target, values, private=True)
-        return RunReport(values=values, rows=report.rows)
+        page = write_pages(folder)
+        rows = [
+            ("statement", str(page.with_name(PAGE_FILE))),
+            ("report", str(page)),
+            ("next", f"pate predict --student={folder} --inputs=FILE --output=predictions.csv"),
+        ]
+        return RunReport(values=values, rows=[*report.rows, *rows])
 
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"
@@ -236,6 +248,7 @@ def run(
     plan = choose(known, release, reporting)
     for line in plan.notes(pool.majority_share):
         reporting.note(line)
+    reporting.confirm()
     if plan.method == FEATURE_SUMS and known.sums is not None:
         source = known.sums
         source.settle(pool.dataset, plan.representation)

@@ -90,6 +90,7 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUn
 def coordinate(
     run: CoordinatorRun,
     *,
+    transport: Callable[[SiloRoster, Any], Any] | None = None,
     on_event: Callable[[str], None] = lambda event: None,
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
@@ -99,7 +100,16 @@ def coordinate(
     Killed and started again with the same arguments it resumes from its journal. After the report
     is written it tells everyone who called that the run is over, and waits at most `give_up_after`
     seconds for those that are cut off. Started again after the end it asks and charges nothing, and
-    late callers hear the end. `watch` takes what returns its health.
+    late callers hear the end.
+
+    Args:
+        run: settings.
+        transport: takes the roster and `coordinator_services`, and returns a context manager that
+            serves these; silos need not hear the end from it. An aggregator has `asking.seconds`
+            for each step. Default: a `TlsServer` with the run's address and certificates.
+        on_event: called with what happened.
+        watch: see `pate_tf.net.health.serve_health`; only of the default transport.
+        give_up_after: see above.
 
     Returns:
         JSON values, also written to `report.json`: silos, aggregators, what each spent, accuracies
@@ -111,10 +121,11 @@ def coordinate(
         OSError: if a file can't be read, or an aggregator is missing.
     """
     roster = SiloRoster.read(run.roster)  # before TensorFlow is imported
+    from pate_tf.net.calls import TlsServer  # needs grpcio
     from pate_tf.queries.strategies import check_queries
     from pate_tf.run.pipeline import RunData, execute
     from pate_tf.run.student import Student, measured_rows
-    from pate_tf.silos.transport import AggregatorService, serve_coordinator
+    from pate_tf.silos.transport import AggregatorService, coordinator_services
 
     public = run.load_public(QUIET)
     split = public.split(public.dataset.pool_size)
@@ -135,7 +146,7 @@ def coordinate(
         export_formats=run.export_formats,
         labels_whole_pool=are_sums,
     )
-    files = TlsFiles.of(run.certificates, COORDINATOR)
+    files: Any = None if transport else TlsFiles.of(run.certificates, COORDINATOR)
     representation = None
     mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own
     if are_sums:
@@ -148,22 +159,24 @@ def coordinate(
     asking = dataclasses.replace(run.asking, mechanism=mechanism)
     aggregators = None
     if asking.mechanism is not None:
-        aggregators = AggregatorService([identity.name for identity in roster.aggregators])
-    with (
-        Coordinator(
-            roster,
-            folder=run.folder / JOURNAL,
-            asking=asking,
-            aggregators=() if aggregators is None else aggregators.asks,
-            on_event=on_event,
-        ) as coordinator,
-        serve_coordinator(
-            run.address, coordinator.journal, files=files, aggregators=aggregators
-        ) as server,
-    ):
-        server.contact = run.folder / CONTACT
-        watch(lambda: server.health(coordinator.journal.numbers()))
-        on_event(f"listening on port {server.port}")
+        patience = {} if transport is None else {"seconds": asking.seconds}
+        aggregators = AggregatorService([each.name for each in roster.aggregators], **patience)
+    with Coordinator(
+        roster,
+        folder=run.folder / JOURNAL,
+        asking=asking,
+        aggregators=() if aggregators is None else aggregators.asks,
+        on_event=on_event,
+    ) as coordinator:
+        services = coordinator_services(coordinator.journal, aggregators)
+        if transport is not None:
+            coordinator.enter_context(transport(roster, services))
+        else:
+            server = TlsServer(run.address, files=files, services=services)
+            coordinator.enter_context(server)
+            server.contact = run.folder / CONTACT
+            watch(lambda: server.health(coordinator.journal.numbers()))
+            on_event(f"listening on port {server.port}")
         silos = Silos(coordinator, asking.seconds, on_event)
         fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
         statement: Any = fitted.published.statement  # of silos
@@ -182,7 +195,7 @@ def coordinate(
             report["queries_asked"] = statement.num_queries
             report["queries_answered"] = statement.num_answered
         artifacts.write_json(run.folder / REPORT, report)
-        if untold := ", ".join(server.end()):
+        if transport is None and (untold := ", ".join(server.end())):
             on_event(
                 f"the run is over, and student and report are written. Waiting for {untold} to "
                 f"hear it, at most {give_up_after:g} seconds. You can stop this command."

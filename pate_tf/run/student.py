@@ -625,7 +625,11 @@ def measure(
         "label_majority_accuracy": public.pool.majority_share,
         "inferred_label_accuracy": student_training.accuracy_in_pool(labels.inferred, public),
         "student_accuracy": None,
+        "is_no_better_than_constant": None,
+        "is_outside_of_forecast": None,
     }
+    if labels.has_public_labels:  # they can't judge what was learned from them
+        values |= {"label_accuracy": None, "inferred_label_accuracy": None}
     inputs = (
         public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
     )
@@ -637,7 +641,9 @@ def measure(
     if dataset.target != CLASS:
         score = measured.get("r_squared" if dataset.target == NUMBER else "auc")
         measure_name, constant = MEASURES[dataset.target]
-        if score is not None and score <= constant:
+        if score is not None:
+            values["is_no_better_than_constant"] = score <= constant
+        if values["is_no_better_than_constant"]:
             reporting.warn(
                 f"The student's {measure_name} on the held-out samples is {score:.2f}. A "
                 f"constant answer is as good: it reaches {constant:g}. {HELPS}"
@@ -654,22 +660,26 @@ def measure(
     if measured:
         majority, accuracy, auc = (measured[name] for name in COMPARED)
         student = Forecast(accuracy, accuracy, len(inputs), is_measured=True, auc=auc)
-        if not student.is_worth(majority):
+        values["is_no_better_than_constant"] = not student.is_worth(majority)
+        if values["is_no_better_than_constant"]:
             reporting.warn(
                 f"The student is correct on {accuracy:.1%} of the held-out samples. A constant "
                 f"answer is as good: the most frequent class has {majority:.1%}. {HELPS}"
             )
+    judged = "The labels are correct on {:.1%} of the pool"
     reached = values["label_accuracy"]
+    if labels.has_public_labels:
+        judged = "The student is correct on {:.1%} of the held-out samples"
+        reached = values["student_accuracy"]
     forecast = labels.forecast
-    if forecast is not None and reached is not None and forecast.is_measured:
-        # The range has two standard errors on each side of its middle; these are four.
-        least = forecast.low - (forecast.high - forecast.low) / 2.0
-        if reached < least:
-            reporting.warn(
-                f"The labels are correct on {reached:.1%} of the pool, but the forecast was "
-                f"{forecast.low:.1%} to {forecast.high:.1%}. The private records seem to differ "
-                f"from the public ones."
-            )
+    is_outside = forecast and forecast.excludes(reached)
+    values["is_outside_of_forecast"] = is_outside
+    if is_outside:
+        reporting.warn(
+            f"{judged.format(reached)}, which is outside of the forecast of {forecast.low:.1%} to "
+            f"{forecast.high:.1%}. The private records, or the held-out samples, seem to differ "
+            f"from the pool."
+        )
     return values
 
 
@@ -710,8 +720,11 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
     labels = student.labels
     measured = published.measured
     released = labels.released
+    dataset = labels.pool.dataset
     values = {
         "dataset": statement.pool_name,
+        "input_kind": dataset.kind,
+        "classes": [dataset.class_name(label) for label in range(dataset.num_classes)],
         "method": "feature_sums" if released.noisy_sums is not None else "pate",
         "nb_teachers": statement.num_teachers,
         "queries": released.num_queries,
@@ -740,9 +753,10 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         if name == "estimated_accuracy" and value is not None:
             text = statement.estimated_in_words
         if name == "choice" and measured:
-            rows += measured_rows(measured, labels.pool.dataset)
+            rows += measured_rows(measured, dataset)
         is_shown = bool(labels.pool) or not name.startswith("quer")  # without a pool none are asked
-        if is_shown and name not in measured and value is not None and not isinstance(value, dict):
+        is_row = value is not None and not isinstance(value, dict | list)
+        if is_shown and is_row and name not in measured:
             rows.append((name.replace("_", " "), text))
     if (published.folder / "logs").exists():
         rows.append(artifacts.tensorboard_row(published.folder.parent))

@@ -22,12 +22,13 @@ from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, clas
 from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import PublicationSettings
-from pate_tf.ledger.ledger_file import fault_point
+from pate_tf.ledger.ledger_file import BudgetExceeded, fault_point
 from pate_tf.silos import shamir
 from pate_tf.silos.messages import (
     Mechanism,
     QueryBatch,
     RandomisedVotes,
+    Reason,
     Refusal,
     SealedShares,
     SecureMechanism,
@@ -219,7 +220,7 @@ class Coordinator(contextlib.ExitStack):
     Attributes:
         roster: who is asked.
         asking: how.
-        journal: what silos call; see `silos.transport.serve_coordinator`.
+        journal: what silos call; see `silos.transport.coordinator_services`.
     """
 
     def __init__(
@@ -513,7 +514,10 @@ class Coordinator(contextlib.ExitStack):
         return export_with(statement, model, labels, folder, export_formats=export_formats)
 
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
-        """Puts queries to all silos, and returns the round once it is closed."""
+        """Puts queries to all silos, and returns the round once it is closed.
+
+        Raises BudgetExceeded if nothing came of it, because budgets are used up.
+        """
         mechanisms: dict[str, Mechanism] = {
             member.name: self.asking.mechanism
             or RandomisedResponse(num_classes=num_classes, epsilon=member.epsilon)
@@ -531,6 +535,15 @@ class Coordinator(contextlib.ExitStack):
         round_ = Round(number=number, batch=batch, mechanisms=mechanisms)
         self.journal.keep(round_)
         self._finish(round_)
+        replies = round_.replies.items()
+        spent = Reason.BUDGET_SPENT
+        halted = [name for name, reply in replies if getattr(reply, "reason", None) is spent]
+        if round_.result is None and halted:
+            raise BudgetExceeded(
+                f"Nothing was released: the privacy budget of {', '.join(halted)} does not allow "
+                f"this round ({in_words(round_)}). Only these silos' policies can raise it.",
+                num_affordable=0,
+            )
         return round_
 
     def _finish_open_rounds(self) -> None:

@@ -135,18 +135,52 @@ def serve(
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
-    from pate_tf.silos.protocol import Keys  # needs cryptography
     from pate_tf.silos.transport import TaskConnection  # needs grpcio
 
     policy = Policy.read(run.folder / POLICY)
+    was_over = (run.folder / ENDED).exists()
+    files = TlsFiles.of(run.certificates, policy.silo)
+    with (
+        open_silo(run, policy, on_event=on_event) as silo,
+        TaskConnection(policy.coordinator, files=files) as connection,
+    ):
+        (run.folder / ENDED).unlink(missing_ok=True)
+        on_event(f"{silo.name} dials {policy.coordinator}")
+        connection.contact = run.folder / CONTACT
+        watch(lambda: connection.health(status(run.folder)))
+        try:
+            connection.serve(
+                silo.result,
+                on_event=lambda event: on_event(f"{silo.name}: {event}"),
+                give_up_after=give_up_after,
+            )
+        except ConnectionError:
+            if not was_over:
+                raise
+        artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
+        on_event(f"{silo.name}: {OVER}")
+
+
+def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) -> Silo:
+    """Returns a silo that can answer, whatever carries its messages.
+
+    Args:
+        run: its folder, data and roster.
+        policy: of its folder.
+        on_event: called with what happened, in words without anything of the data.
+
+    Raises:
+        ValueError: if policy, teacher and roster do not fit each other.
+        LedgerError: if the ledger can't be used.
+        OSError: if a file can't be read.
+    """
+    from pate_tf.silos.protocol import Keys  # needs cryptography
+
     are_sums = run.method == "feature_sums"
     if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
         other = METHODS[not are_sums]
         raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
-    was_over = (run.folder / ENDED).exists()
     artifacts.remove_abandoned(run.folder)
-    (run.folder / ENDED).unlink(missing_ok=True)
-    files = TlsFiles.of(run.certificates, policy.silo)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
     roster = None if run.roster is None else SiloRoster.read(run.roster)
     source = run.named_source
@@ -171,32 +205,15 @@ def serve(
     else:
         content = make_teacher(run, folder)
         on_event(f"{policy.silo}: the teacher is ready")
-    with (
-        TaskConnection(policy.coordinator, files=files) as connection,
-        Silo(
-            policy,
-            content,
-            folder=folder,
-            roster=roster,
-            keys=keys,
-            source=source,
-            acknowledge_reset=run.acknowledge_reset,
-        ) as silo,
-    ):
-        on_event(f"{silo.name} dials {policy.coordinator}")
-        connection.contact = run.folder / CONTACT
-        watch(lambda: connection.health(status(run.folder)))
-        try:
-            connection.serve(
-                silo.result,
-                on_event=lambda event: on_event(f"{silo.name}: {event}"),
-                give_up_after=give_up_after,
-            )
-        except ConnectionError:
-            if not was_over:
-                raise
-        artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
-        on_event(f"{silo.name}: {OVER}")
+    return Silo(
+        policy,
+        content,
+        folder=folder,
+        roster=roster,
+        keys=keys,
+        source=source,
+        acknowledge_reset=run.acknowledge_reset,
+    )
 
 
 def status(folder: pathlib.Path) -> dict[str, float]:
@@ -320,20 +337,12 @@ def serve_aggregator(
         LedgerError: if its journal can't be used.
         OSError: if a file can't be read.
     """
-    from pate_tf.silos.aggregator import Aggregator  # needs cryptography
-    from pate_tf.silos.protocol import Keys
     from pate_tf.silos.transport import TaskConnection, task_result  # needs grpcio
 
-    path = run.folder / KEYS
-    if not path.exists():
-        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
-    keys = Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
-    roster = SiloRoster.read(run.roster)
+    keys, aggregator, roster = open_aggregator(run)
     name = keys.identity.name
-    if keys.identity not in roster.aggregators:
-        raise ValueError(f"roster: expected {name} in {run.roster} with the keys of its folder")
     with (
-        Aggregator(keys, run.folder / JOURNAL) as aggregator,
+        aggregator,
         TaskConnection(
             run.coordinator, files=TlsFiles.of(run.certificates, name), is_aggregator=True
         ) as connection,
@@ -347,6 +356,28 @@ def serve_aggregator(
             give_up_after=give_up_after,
         )
         on_event(f"{name}: {OVER}")
+
+
+def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
+    """Returns an aggregator's `Keys`, the `Aggregator`, which can answer, and the roster.
+
+    Raises:
+        ValueError: if the aggregator has no keys, or is not on the roster.
+        LedgerError: if its journal can't be used.
+        OSError: if a file can't be read.
+    """
+    from pate_tf.silos.aggregator import Aggregator  # needs cryptography
+    from pate_tf.silos.protocol import Keys
+
+    path = run.folder / KEYS
+    if not path.exists():
+        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
+    keys = Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
+    roster = SiloRoster.read(run.roster)
+    name = keys.identity.name
+    if keys.identity not in roster.aggregators:
+        raise ValueError(f"roster: expected {name} in {run.roster} with the keys of its folder")
+    return keys, Aggregator(keys, run.folder / JOURNAL), roster
 
 
 def aggregator_status(folder: pathlib.Path) -> dict[str, float]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pate_tf.net.calls import Caller, Connection, Service, TlsServer, with_retries
+from pate_tf.net.calls import Caller, Connection, Service, with_retries
 from pate_tf.net.credentials import OVER, Limits, TlsFiles
 from pate_tf.net.wire_values import digest
 from pate_tf.silos.aggregator import Aggregator
@@ -198,26 +198,16 @@ class AggregatorService:
         return Answer.OK if taken == result else Answer.CONFLICT
 
 
-def serve_coordinator(
-    address: str,
-    journal: CoordinatorJournal,
-    *,
-    files: TlsFiles,
-    aggregators: AggregatorService | None = None,
-    limits: Limits | None = None,
-) -> TlsServer:
-    """Returns a running server of a coordinator. Its silos and aggregators alone get in.
+def coordinator_services(
+    journal: CoordinatorJournal, aggregators: AggregatorService | None = None
+) -> list[Service]:
+    """Returns what a coordinator offers to its silos and its aggregators, and to nobody else.
+
+    `TlsServer` serves it over gRPC; `pate_tf.flower` serves it over Flower.
 
     Args:
-        address: `host:port`; port 0 for any free one.
         journal: what silos see of the coordinator.
-        files: certificate and key of the coordinator, and the authority.
         aggregators: of secure aggregation; None without it.
-        limits: of every caller.
-
-    Raises:
-        ValueError: if the address can't be listened on.
-        OSError: if a file can't be read.
     """
 
     def submit(reply: Reply, caller: Caller) -> Answer:
@@ -235,4 +225,4 @@ def serve_coordinator(
     if aggregators is not None:
         methods = {"Poll": (None, aggregators.poll), "Submit": (TaskResult, aggregators.submit)}
         services.append(Service(name=AGGREGATORS, callers=aggregators.names, methods=methods))
-    return TlsServer(address, files=files, services=services, limits=limits)
+    return services

@@ -356,6 +356,7 @@ TEMPLATES: Final = jinja2.Environment(
     trim_blocks=True,
     keep_trailing_newline=True,
     undefined=jinja2.StrictUndefined,
+    autoescape=jinja2.select_autoescape(["html"]),
 )
 TEMPLATES.globals |= {
     "inf": inf,
@@ -368,4 +369,5 @@ TEMPLATES.filters |= {
     "number": "{:,}".format,
     "cell": cell,
     "short": lambda digest: f"{digest[:DIGITS]}…",
+    "zip": zip,
 }

@@ -26,6 +26,7 @@ from pate_tf.serving.served import SCHEMA
 from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels_statement import LabelsStatement
 from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
+from pate_tf.statement.report import MODEL_CARD, PAGE
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
 ASK_AGAIN: Final = "ask again, what was charged once is free"
@@ -159,6 +160,8 @@ def export_with(
         artifacts.write_text(folder / SCHEMA, dataset.schema.to_toml())
     artifacts.write_json(folder / JSON_FILE, values)
     artifacts.write_text(folder / PAGE_FILE, statement.to_markdown())
+    for name in (PAGE, MODEL_CARD):  # of an earlier version
+        (folder / name).unlink(missing_ok=True)
     return Published(statement=statement, student_folder=student_folder)
 
 

@@ -159,8 +159,8 @@ def test_rounds_that_cost_more_than_they_claim_are_a_violation(registered, wrong
     "mechanism, settings, words",
     [
         (GaussianNoisyMax(sigma=2.0), {"delta": 0.0}, "delta"),
-        (GaussianNoisyMax(sigma=2.0), {"num_draws": 10}, "num_draws: expected"),
-        ("gaussian", {}, "mechanism: expected one such as"),
+        (GaussianNoisyMax(sigma=2.0), {"num_draws": 10}, "num_draws must be"),
+        ("gaussian", {}, "mechanism must be a mechanism, such as"),
     ],
 )
 def test_what_can_not_be_audited_is_one_line(mechanism, settings, words):
@@ -202,4 +202,4 @@ def test_the_command_takes_flags_and_the_fields_of_what_a_run_plans(tmp_path, me
     assert ended.code == 0, ended.err
     assert "PASSED" in ended.out and "2,000 draws" in ended.out
     few = command("--draws=20")
-    assert few.code == 2 and "draws: expected" in few.err, few.err
+    assert few.code == 2 and "draws must be" in few.err, few.err

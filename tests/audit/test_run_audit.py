@@ -449,7 +449,7 @@ def encoder_of_records(run):
 
 
 def page_for_the_signer(run):
-    (run / "released/privacy_report.html").write_text(f"<html>{secret(run).decode()}")
+    (run / "released/report.html").write_text(f"<html>{secret(run).decode()}")
 
 
 def analysis_of_records(run):
@@ -698,7 +698,7 @@ def test_the_exit_code_says_what_was_found(tables, tmp_path):
     ended = audit("run", f"--train_dir={run}")
     assert ended.code == 0, ended.out + ended.err
     assert "PASSED" in ended.out and (run / "sensitive/audit/run.json").exists()
-    page = run / "released/privacy_report.html"
+    page = run / "released/report.html"
     assert "<b>Audit: PASSED</b>" in page.read_text()
     assert audit_run(run).outcome == PASSED
     ledger_row(run)

@@ -19,7 +19,7 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
     typed(monkeypatch, *arguments)
     main.run()
     page = capsys.readouterr().out
-    assert page.startswith("Learn a public classifier from private data")
+    assert page.startswith("Learn a model that you may publish from private records")
     assert all(f"\n  {name} " in page for name in main.COMMANDS)
     assert max(map(len, page.splitlines())) <= 100
 
@@ -31,7 +31,12 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
         (("schema", "--nonsense=3"), 2, "error: Unknown command line flag 'nonsense'"),
         (("schema", "--public=nowhere.csv"), 1, "error: nowhere.csv"),
         (("evaluate",), 2, "no command 'evaluate': `pate predict` without --output measures"),
-        (("nonsense",), 2, "error: pate has no command 'nonsense': the commands are plan, run,"),
+        (("nonsense",), 2, "error: pate has no command 'nonsense': the commands are start, plan"),
+        (("runn",), 2, "no command 'runn': did you mean `pate run`?"),
+        (("predict", "--studnt=a"), 2, "'studnt'. Did you mean: student"),
+        (("completion",), 2, "error: name a shell: pate completion bash|zsh"),
+        (("start", "--private=nowhere.csv"), 1, "error: nowhere.csv"),
+        (("start", "--yes"), 2, "error: --private: name the file"),
         (("silo", "nonsense"), 2, "error: expected one of init"),
     ],
 )

@@ -6,16 +6,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import pate_tf
+from pate_tf.core.public import Pool
 from pate_tf.data import preprocessing
+from pate_tf.data.schema import TEXT_FEATURES
+from pate_tf.representations.catalogue import encoder_of
 
 
 def twin(sentence: str, num_features: int) -> np.ndarray:
-    """The same from its words, one n-gram after the other."""
-    words = "".join(one if one.isalnum() else " " for one in sentence.lower()).split()
-    ngrams = words + [" ".join(pair) for pair in itertools.pairwise(words)]
+    """The same from its words and punctuation marks, one n-gram after the other."""
+    spaced = sentence.lower().replace("\0", " ")
+    words = "".join(one if one.isalnum() else f" {one} " for one in spaced).split()
+    half = (num_features + 1) // 2
     counts = np.zeros(num_features)
-    for ngram in ngrams:
-        counts[int(tf.strings.to_hash_bucket_fast(ngram, num_features))] += 1
+    for word in words:
+        counts[int(tf.strings.to_hash_bucket_fast(word, half))] += 1
+    for pair in itertools.pairwise(words):
+        place = int(tf.strings.to_hash_bucket_fast(" ".join(pair), num_features - half))
+        counts[half + place] += 1
     length = np.sqrt(counts.sum())
     return np.sqrt(counts) / length if length else counts
 
@@ -37,6 +45,17 @@ def test_a_text_is_the_same_alone_and_among_others():
     alone = np.concatenate([preprocessing.encode_texts([one], 32) for one in texts[:4]])
     assert np.array_equal(together[:4], alone)
     assert preprocessing.encode_texts([], 32).shape == (0, 32)
+
+
+def test_without_a_pool_the_order_of_words_says_nothing():
+    """Most pairs of words are rare, and each product of two features gets noise."""
+    data = pate_tf.Data.from_arrays([], [], ["a"], num_classes=2, kind="text")
+    encoder = encoder_of(Pool(data.dataset, data.pool.inputs[:0]), "raw")
+    texts = ["one word, another", "another word, one", "one word another"]
+    first, second, third = encoder.features(preprocessing.encode_texts(texts, TEXT_FEATURES))
+    assert encoder.num_features == 512 and np.linalg.norm(first) == pytest.approx(1.0)
+    np.testing.assert_allclose(first, second, atol=1e-6)
+    assert np.abs(first - third).max() > 0.1
 
 
 def test_what_is_no_text_is_refused_without_being_shown():

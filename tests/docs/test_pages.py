@@ -30,6 +30,9 @@ OF_OTHERS = {
     *("stored", "output_dir", "images"),
     # of the demonstration
     *("silos", "hosts"),
+    # of Flower
+    *("ssl", "database", "disable", "superlink", "root", "node", "run", "stream", "trusted"),
+    "format",
     # of Apache Beam
     *("runner", "direct_num_workers", "direct_running_mode", "dask_client_address"),
     *("direct_runner_bundle_repeat", "dask_partition_size", "nthreads"),

@@ -46,4 +46,4 @@ def test_a_program_runs_as_it_is_printed(text, name, tmp_path):
     ):
         signed = run_script("pate_tf/cli/main.py", *words, folder=tmp_path)
         assert signed.code == 0, signed.err
-    assert (released / "privacy_report.html").is_file()
+    assert (released / "report.html").is_file()

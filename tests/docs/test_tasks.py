@@ -30,7 +30,10 @@ TASKS = {
     "serve the student": ("how-to/serve.md", "serving_default"),
     "sign a release": ("how-to/sign.md", "What you sign"),
     "attack my own release": ("how-to/audit.md", "pate audit mechanism"),
-    "my ledger was restored from a backup": ("how-to/recover_a_ledger.md", "restore the newest ledger"),
+    "my ledger was restored from a backup": (
+        "how-to/recover_a_ledger.md",
+        "restore the newest ledger",
+    ),
     "what does this message mean": ("reference/troubleshooting.md", "message contains"),
     "train together with other hospitals": ("tutorials/silos.md", "coordinator"),
     "records that do not fit on one machine": ("how-to/beam.md", "pipelines.sums"),

@@ -1,10 +1,12 @@
 """Counts learned from together, held against slow twins."""
 
 import numpy as np
+import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pate_tf.core.dataset import UNKNOWN
 from pate_tf.models.encoder import record_vectors
 from pate_tf.postprocessing import label_propagation, regression
 
@@ -179,3 +181,55 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
     weights = regression.labels_of(regression.class_probabilities(nothing)).weights
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["same", "opposite"])
+def test_public_labels_join_noisy_sums_by_precision(rule):
+    """Against the normal equations of both sources; another rule of public labels does not hurt."""
+    random = np.random.default_rng(7)
+    features = random.normal(size=(2_000, 3)) / np.sqrt(3.0)
+    classes = (features @ np.array([3.0, -2.0, 1.0]) + random.normal(0, 0.5, 2_000) > 0).astype(int)
+    one_hot = np.eye(2)[classes]
+    labeled = np.arange(60)
+    targets = one_hot[labeled] if rule == "same" else one_hot[labeled][:, ::-1]
+    measured = np.cov(features.T, bias=True)
+    noise = 0.02
+    values = np.cov(features.T, one_hot.T, bias=True)[:3, 3:] + random.normal(0, noise, (3, 2))
+    mean, root = public = regression.public_weights(features[labeled], targets)
+    both = regression.joined(features, measured, (values, noise), public)
+    alone = regression.regress(features, measured, [(values, noise)])[0]
+    assert (both.evidence > alone.evidence) == (rule == "same")
+
+    def covariance(inflation):
+        return inflation**2 * root @ root.T
+
+    def evidence(inflation):
+        law = measured @ covariance(inflation) @ measured + noise**2 * np.eye(3)
+        residuals = (values - measured @ mean).T
+        density = scipy.stats.multivariate_normal(np.zeros(3), law).logpdf(residuals).sum()
+        return density - (inflation > 1.0) * regression.STRONG_EVIDENCE
+
+    inverse = np.linalg.inv(covariance(max(regression.INFLATIONS, key=evidence)))
+    precision = inverse + measured @ measured / noise**2
+    expected = np.linalg.solve(precision, inverse @ mean + measured @ values / noise**2)
+    np.testing.assert_allclose(both.weights, expected, rtol=1e-5)
+    # In one call: the better supported of both.
+    vectors = record_vectors(features, None)
+    labels = np.full(2_000, UNKNOWN)
+    labels[labeled] = targets.argmax(axis=1)
+    sums = of(vectors, vectors.T @ one_hot + random.normal(0, 20.0, (4, 2)), 20.0)
+    right = [
+        float((regression.linear_model(sums, labels=each)[0].argmax(axis=1) == classes).mean())
+        for each in (None, labels)
+    ]
+    assert right[1] >= right[0] - 0.02 > 0.85
+
+
+def test_public_weights_of_more_features_than_inputs_ignore_empty_features():
+    random = np.random.default_rng(1)
+    rows = random.normal(size=(20, 15)) / 4.0
+    targets = np.eye(2)[random.integers(0, 2, 20)]
+    mean, root = regression.public_weights(rows, targets)
+    wide_mean, wide_root = regression.public_weights(np.pad(rows, ((0, 0), (0, 10))), targets)
+    np.testing.assert_allclose(wide_mean, np.pad(mean, ((0, 10), (0, 0))), atol=1e-9)
+    np.testing.assert_allclose((wide_root @ wide_root.T)[:15, :15], root @ root.T, atol=1e-9)

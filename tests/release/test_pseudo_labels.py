@@ -13,6 +13,7 @@ from pate_tf.core.public import Pool
 from pate_tf.models.encoder import record_vectors
 from pate_tf.postprocessing import label_inference, regression
 from pate_tf.postprocessing.label_inference import labels_from_sums
+from pate_tf.postprocessing.label_propagation import CENTRE_STEP
 
 NUM_INPUTS, NUM_RECORDS, NOISE = len(POOL), 20_000, 5.0
 TABLE = Pool(dataclasses.replace(POOL.dataset, augmentation="none"), POOL.inputs)
@@ -40,6 +41,12 @@ def test_of_images_neighborhoods_are_named(monkeypatch):
     labels, weights = labels_from_sums(POOL, *problem(np.arange(NUM_RECORDS) % 10), NOISE)
     assert (labels.labels == GROUP).mean() > 0.95 and labels.weights.max(axis=1).mean() > 0.9
     assert weights is None
+    # Noise makes probabilities of counts in clusters too low to learn from: labels only.
+    vectors = record_vectors(drawn(NUM_INPUTS), None)
+    centres = np.rint(vectors[:10, :-1] / CENTRE_STEP) * CENTRE_STEP
+    counts = (NUM_RECORDS // 10 * LATTICE * np.eye(10, dtype=np.int64))[None]
+    labels, _ = labels_from_sums(POOL, vectors, counts, NOISE, centres=centres)
+    assert (labels.labels == GROUP).mean() > 0.95 and labels.weights is None
 
 
 def test_of_a_table_labels_say_how_probable_classes_are():

@@ -161,3 +161,32 @@ def test_sums_of_a_table_are_for_good_of_what_labels_its_pool_best(
     always = Forecast(1.0, 1.0, 500.0)
     monkeypatch.setattr(plan_of_sums, "trial", lambda samples, encoder, *_: (always, 1.0))
     assert pate_tf.fit(data, **run, epsilon=2.0).source.representation == chosen
+
+
+def test_a_run_learns_from_public_labels_and_says_whether_private_ones_add_to_them(tmp_path):
+    random = np.random.default_rng(4)
+    inputs = random.uniform(size=(4_000, 3))
+    labels = (inputs[:, 0] + inputs[:, 1] + random.normal(0, 0.3, 4_000) > 1).astype(int)
+    pool = inputs[2_900:].copy()
+    settings = {"num_classes": 2, "value_range": (0.0, 1.0), "kind": "tabular"}
+    records = (inputs[:2_900], labels[:2_900])
+    data = pate_tf.Data.from_arrays(*records, pool, y_public=labels[2_900:], **settings)
+    run = {"epsilon": 0.01, "delta": 1e-6, "method": "feature_sums"}
+    with pytest.raises(pate_tf.ForecastError, match=r"public labels only reach(.|\n)*not expected"):
+        pate_tf.fit(data, **run, directory=tmp_path / "refused")
+    options = {"accept_forecast": True, "publish": True}
+    found = {}
+    for choice in ("train", "evaluate"):
+        folder = tmp_path / choice
+        fitted = pate_tf.fit(data, **run, **options, directory=folder, public_labels=choice)
+        found[choice] = fitted.evaluate(data.held_out)
+        values = fitted.report(folder).values
+        trains = choice == "train"
+        assert ("also learned from 770 public labels" in fitted.labels.choice) == trains
+        assert (values["label_accuracy"] is None) == trains
+        assert values["is_no_better_than_constant"] == (not trains)
+        assert fitted.cost.epsilon == pytest.approx(0.01, rel=0.01)
+    assert found["train"] > 0.75 > found["evaluate"]
+    unlabeled = pate_tf.Data.from_arrays(*records, pool, **settings)
+    with pytest.raises(ValueError, match="public_labels: the public pool has no labels"):
+        pate_tf.fit(unlabeled, **run, directory=tmp_path / "none", public_labels="train")

@@ -203,7 +203,7 @@ def test_every_sentence_of_the_templates_is_on_a_page():
     pages += labels(mechanism=sums, num_teachers=None, predicts="a number").to_markdown()
     histogram = GaussianHistogram(sigma=50.0)
     pages += labels(mechanism=histogram, predicts="a number").to_markdown()
-    for name in TEMPLATES.list_templates():
+    for name in {*TEMPLATES.list_templates()} - {"report.html", "model_card.md"}:
         tree = TEMPLATES.parse(TEMPLATES.loader.get_source(TEMPLATES, name)[0])
         for text in tree.find_all(nodes.TemplateData):
             lines = [line.strip().removeprefix("1. ") for line in text.data.splitlines()]

@@ -18,12 +18,7 @@ from pate_tf.silos import Asking, Coordinator, Member, SiloRoster, SiloSums
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.protocol import Keys
-from pate_tf.silos.transport import (
-    AggregatorService,
-    TaskConnection,
-    serve_coordinator,
-    task_result,
-)
+from pate_tf.silos.transport import AggregatorService, TaskConnection, task_result
 
 POOL = pool(40)
 TRUE = teacher(POOL.inputs)
@@ -166,9 +161,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             aggregators=line.asks,
             asking=Asking(mechanism=mechanism, seconds=60.0),
         ) as coordinator,
-        serve_coordinator(
-            "localhost:0", coordinator.journal, files=certificates["coordinator"], aggregators=line
-        ) as server,
+        serve(coordinator.journal, certificates["coordinator"], aggregators=line) as server,
     ):
         running = [(serve_silo, name) for name in SILOS]
         running += [(serve_aggregator, name) for name in AGGREGATORS]

@@ -5,9 +5,10 @@ import time
 import numpy as np
 
 from pate_tf.accounting.local import RandomisedResponse
+from pate_tf.net.calls import TlsServer
 from pate_tf.silos.messages import QueryBatch, RandomisedVotes
 from pate_tf.silos.round_journal import CoordinatorJournal, Round
-from pate_tf.silos.transport import TaskConnection, serve_coordinator
+from pate_tf.silos.transport import TaskConnection, coordinator_services
 
 SILOS = ("silo-1", "silo-2")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
@@ -33,7 +34,8 @@ def made_up_journal(folder=None):
 
 
 def serve(journal, files, *, address="localhost:0", limits=None, aggregators=None):
-    return serve_coordinator(address, journal, files=files, aggregators=aggregators, limits=limits)
+    services = coordinator_services(journal, aggregators)
+    return TlsServer(address, files=files, services=services, limits=limits)
 
 
 def connect(server, files, wait_seconds=0.0):

@@ -1,0 +1,141 @@
+"""Asks what a first run needs, drafts the schema, and runs it: `pate start`.
+
+Reads only the line of the private table that names its columns, until you see the forecast. Every
+question has a flag, so that it also runs without a terminal:
+
+  pate start --private=visits.csv --label=diagnosis --public=public.csv --epsilon=1 --yes
+
+Other flags are those of `pate run`.
+"""
+
+import pathlib
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from pate_tf.cli import command_line, run_command
+from pate_tf.data import loaded_data, tables
+from pate_tf.statement.privacy_statement import largest_share_of_right_guesses
+
+FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = run_command.FLAG_OF_ARGUMENT
+CHOICES = {0.5: "strong", 1.0: "usual", 4.0: "weak"}  # epsilons that are offered
+
+
+def define() -> None:
+    """Defines the flags of this command, which include those of `pate run`."""
+    flags.DEFINE_boolean("yes", False, "Asks nothing: flags have the answers, and the run starts.")
+    for name in ("private", "label", "owner", "public", "schema", "epsilon", "yes"):
+        command_line.shown_in_help(name, "flags")
+    run_command.define()
+
+
+def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
+    """Returns what `check` makes of a flag's value, or of the answer to a question.
+
+    Asks again until the answer passes the check.
+
+    Raises:
+        ValueError: if the flag's value does not pass, or the input ends.
+    """
+    while True:
+        is_given = FLAGS[flag].present or FLAGS.yes
+        try:
+            text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
+            return check(text)
+        except EOFError:
+            raise ValueError(f"{flag}: the input ended before the answer; give --{flag}") from None
+        except (ValueError, OSError) as error:
+            if is_given:
+                raise
+            print(error)
+
+
+def private_table(text: str) -> pathlib.Path:
+    """Returns the path of the private table; ValueError if its first line may be a record."""
+    if not text:
+        raise command_line.FlagValueError("private: name the file of private records")
+    path = pathlib.Path(text).expanduser()
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder. For images, use `pate run --private={path}`.")
+    tables.check_header(path, [])
+    return path
+
+
+def public_table(text: str) -> pathlib.Path | None:
+    """Returns the path of the public table, which can be read; None for an empty answer."""
+    path = pathlib.Path(text).expanduser() if text else None
+    if path is not None:
+        tables.header_of(path)
+    return path
+
+
+def epsilon_of(text: str) -> float:
+    """Returns epsilon; 1 for an empty answer, unless nothing is asked."""
+    epsilon = float(text or (0.0 if FLAGS.yes else 1.0))
+    if not 0.0 < epsilon < float("inf"):
+        raise command_line.FlagValueError("epsilon: give a number above 0, such as --epsilon=1")
+    return epsilon
+
+
+def confirm() -> None:
+    """Asks whether the run may charge its epsilon; ends the command if not."""
+    if FLAGS.yes:
+        return
+    try:
+        answer = input(f"\nRun it? It charges epsilon {FLAGS.epsilon:g}. Type yes or no: ")
+    except EOFError:
+        raise ValueError("yes: the input ended before the answer; nothing was charged") from None
+    if answer.strip().lower() not in ("y", "yes"):
+        print("Nothing was charged. The command above starts the run later.")
+        raise SystemExit(0)
+
+
+def main() -> None:
+    """Asks, drafts the schema, prints the forecast and the command, runs it."""
+    private = asked("private", "File of private records (CSV or Parquet)", private_table)
+    names = tables.header_of(private).names
+    print(f"Its columns: {', '.join(names)}")
+
+    def columns_of(text: str) -> str | None:
+        for name in filter(None, text.split(",")):
+            if name not in names:
+                raise ValueError(f"There is no column {name!r}; the columns are {', '.join(names)}")
+        return text or None
+
+    label = asked("label", "Column that the model predicts", columns_of)
+    if label is None:
+        raise command_line.FlagValueError("label: name the column that the model predicts")
+    question = "Column that says which person a row belongs to (empty: one row per person)"
+    owner = asked("owner", question, columns_of)
+    question = "File of public records with these columns (empty: none)"
+    public = asked("public", question, public_table)
+    if not (FLAGS["epsilon"].present or FLAGS.yes):
+        print("Epsilon limits what anybody can learn about one person from the model:")
+        for choice, word in CHOICES.items():
+            guess = f"{largest_share_of_right_guesses(choice, 0.0):.0%}".replace("%", " %")
+            what = f"an attacker's guess about one person is right at most {guess} of the time"
+            print(f"  {choice:<4g} {word}: {what} instead of 50 %")
+    epsilon = asked("epsilon", "Epsilon (empty: 1)", epsilon_of)
+    schema = pathlib.Path(FLAGS.schema or "schema.toml")
+    if schema.exists():
+        print(f"{schema} exists and is used.")
+    else:
+        loaded_data.draft_schema(public, schema, private=private, label=label, owner=owner)
+        if public is None:
+            print(
+                f"{schema} has the names of the columns. Without a public file you must add the "
+                f"range or the categories of each one, from public knowledge. Then run this "
+                f"command again."
+            )
+            return
+        print(f"{schema} was drafted from {public}. Look it through before you say yes.")
+    FLAGS["label"].present, FLAGS.label = 0, None  # the schema has it
+    answers = {"private": private, "public": public, "schema": schema, "owner": owner}
+    answers["epsilon"] = f"{epsilon:g}"
+    FLAGS(["pate run", *(f"--{name}={value}" for name, value in answers.items() if value)])
+    given = [FLAGS[name].serialize() for name in FLAGS if FLAGS[name].present and name != "yes"]
+    print(f"\n$ pate run {shlex.join(sorted(given))}\n")
+    run_command.main(confirm)

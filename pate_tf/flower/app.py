@@ -1,0 +1,263 @@
+"""Flower carries the messages of silos, aggregators and their coordinator. Everything else is ours.
+
+The ServerApp runs `pate coordinator`, and a ClientApp is one silo or one aggregator. Tasks and
+replies are the bytes that also travel over gRPC. A reply is signed with the keys that the roster
+has for its sender, so Flower's node ids identify nobody, and neither the SuperLink nor another node
+can reply for a silo.
+
+Only this module touches Flower, whose interfaces change often: see the extra `flower` in setup.py.
+"""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import shlex
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from pate_tf.cli import aggregator_command, command_line, coordinator_command, silo_command
+from pate_tf.core import artifacts
+from pate_tf.net.calls import Caller, Service
+from pate_tf.net.wire_values import decode, encode
+from pate_tf.silos import silo_server
+from pate_tf.silos.messages import Answer, QueryBatch
+from pate_tf.silos.protocol import AggregatorTask, Keys
+from pate_tf.silos.roster import Policy, SiloRoster
+from pate_tf.silos.transport import MOST_OF_REFUSAL, task_result
+
+_log = logging.getLogger(__name__)
+RECORD: Final = "pate"  # name of the record in a message
+LOOK_SECONDS: Final = 1.0
+# A node that has not answered is asked again after so long. What was charged and stored before is
+# sent again then, so this costs time and nothing else.
+ANSWER_SECONDS: Final = 300.0
+RETRY_SECONDS: Final = 30.0  # after an error
+
+client_app = ClientApp()
+server_app = ServerApp()
+
+
+def signed_bytes(session: bytes, task: bytes, reply: bytes) -> bytes:
+    """Returns what the sender of a reply signs.
+
+    Args:
+        session: random bytes of this ServerApp, so that no reply counts in another session.
+        task: what was asked; empty where only the name was.
+        reply: the encoded reply to it.
+    """
+    return encode(("flower", session, hashlib.sha256(task).digest(), reply))
+
+
+class FlowerServer(contextlib.ExitStack):
+    """Serves a coordinator over Flower: puts tasks to nodes, and hands over what they reply.
+
+    A node is first asked for its name, which it proves by a signature. A task is sent again where
+    a node failed, was replaced, or does not answer: silos and aggregators give a stored answer.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        roster: has the keys of all silos and aggregators.
+        services: of the coordinator, see `coordinator_services`.
+        clock: seconds, from any start.
+
+    Raises ValueError if a silo has no keys on the roster.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        roster: SiloRoster,
+        services: Sequence[Service],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._grid = grid
+        known = (*roster.identities, *roster.aggregators)
+        self._identities = {identity.name: identity for identity in known}
+        if missing := set(roster.names) - set(self._identities):
+            names = ", ".join(sorted(missing))
+            raise ValueError(f"roster: no keys of {names}. Add what `pate silo keys` prints.")
+        self._services = services
+        self._clock = clock
+        self._session = os.urandom(32)
+        self._nodes: dict[str, int] = {}  # the node that last proved a name
+        self._due: dict[int, float] = {}  # when a node may be asked
+        # By message: the node, the service (None where the name was asked), and the task.
+        self._sent: dict[str, tuple[int, Service | None, bytes]] = {}
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> "FlowerServer":
+        """Starts to serve, until the block ends."""
+        thread = threading.Thread(target=self._serve, daemon=True)
+        thread.start()
+        self.callback(thread.join)
+        self.callback(self._stopped.set)
+        return self
+
+    def _serve(self) -> None:
+        while not self._stopped.wait(LOOK_SECONDS):
+            try:
+                self.step()
+            except Exception:  # of Flower, whose SuperLink may be away
+                _log.error("Flower failed, trying again: %s", traceback.format_exc())
+
+    def step(self) -> None:
+        """Takes the replies that are there, then asks every node that has something to do."""
+        for message in self._grid.pull_messages(list(self._sent)):
+            self._take(message)
+        now = self._clock()
+        free = {node for node in self._grid.get_node_ids() if now >= self._due.get(node, 0.0)}
+        asked: list[tuple[int, Service | None, bytes]] = [
+            (node, None, b"") for node in free - set(self._nodes.values())
+        ]
+        for service in self._services:
+            _, poll = service.methods["Poll"]
+            for name in service.callers:
+                node = self._nodes.get(name, -1)
+                task = poll(None, Caller(name, 0.0)) if node in free else None
+                if task is not None:
+                    asked.append((node, service, encode(task)))
+        for node, asking, content in asked:
+            record = ConfigRecord({"session": self._session, "task": content})
+            message = Message(RecordDict({RECORD: record}), node, MessageType.QUERY)
+            for identifier in self._grid.push_messages([message]):
+                self._sent[identifier] = (node, asking, content)
+            self._due[node] = now + ANSWER_SECONDS
+
+    def _take(self, message: Message) -> None:
+        """Takes a node's reply; what can't be a reply of the roster is logged and dropped."""
+        sent = self._sent.pop(message.metadata.reply_to_message_id, None)
+        if sent is None:
+            return
+        node, service, task = sent
+        who = {number: name for name, number in self._nodes.items()}.get(node, f"node {node}")
+        self._due[node] = self._clock() + RETRY_SECONDS
+        if message.has_error():
+            _log.warning("%s failed: %s", who, str(message.error.reason)[:MOST_OF_REFUSAL])
+            return
+        try:
+            record: Any = message.content[RECORD]
+            name, reply, signature = record["name"], record["reply"], record["signature"]
+            identity = self._identities[name]
+            is_signed = identity.verifies(signature, signed_bytes(self._session, task, reply))
+            if not is_signed or not (service is None or name in service.callers):
+                raise PermissionError("the signature is not of this name on the roster")
+            answer: object = Answer.OK
+            if service is None:
+                # Of two nodes that prove a name the later one replaces the other for a while.
+                self._due[self._nodes.get(name, node)] = self._clock() + ANSWER_SECONDS
+                self._nodes[name] = node
+            else:
+                kind, submit = service.methods["Submit"]
+                answer = submit(decode(kind, reply), Caller(name, 0.0))
+        except (KeyError, TypeError, ValueError, PermissionError) as error:
+            _log.warning("the reply of %s was dropped: %s", who, str(error)[:MOST_OF_REFUSAL])
+            return
+        if answer in (Answer.OK, Answer.SAME):
+            self._due[node] = 0.0
+        else:
+            _log.warning("%s: %s", name, answer)
+
+
+def run_command(
+    command: ModuleType, arguments: str, define: Callable[[], None], main: Callable[[], None]
+) -> None:
+    """Runs a command of `pate` in this process, which Flower started.
+
+    Args:
+        command: its module.
+        arguments: its flags, as in a shell.
+        define: defines the flags.
+        main: what runs once they are read.
+
+    Raises RuntimeError if the command fails. Flower sends its text to the other end, so it contains
+    the exit code and nothing of the data: the line that says why is printed at this end only.
+    """
+    sys.argv = [f"pate {command.__name__}", *shlex.split(arguments)]
+    code: Any = 0
+    try:
+        guarded = command_line.guarded(main, command_line.FLAGS, command.FLAG_OF_ARGUMENT)
+        command_line.run(guarded, define, command.__doc__)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = command_line.USER_ERROR
+    if code:
+        raise RuntimeError(f"pate ended with exit code {code}; the log of this end says why")
+
+
+def silo_reply(task: bytes) -> tuple[Keys, bytes]:
+    """Returns a silo's keys, and its reply to a task; no reply to none. Its flags were read."""
+    run = silo_command.settings_of_silo()
+    policy = Policy.read(run.folder / silo_server.POLICY)
+    keys = Keys.load_or_create(run.folder / artifacts.SENSITIVE / silo_server.KEYS, policy.silo)
+    if not task:
+        return keys, b""
+    log, _ = command_line.start_operation("silo", policy.silo)
+    with (
+        artifacts.only_writer(run.folder),
+        silo_server.open_silo(run, policy, on_event=log) as silo,
+    ):
+        reply, event = silo.result(decode(QueryBatch, task))
+    log(event)
+    return keys, encode(reply)
+
+
+def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
+    """Returns an aggregator's keys, and its reply to a task; no reply to none."""
+    run = command_line.read(silo_server.AggregatorRun)
+    with artifacts.only_writer(run.folder):
+        keys, aggregator, roster = silo_server.open_aggregator(run)
+        with aggregator:
+            if not task:
+                return keys, b""
+            log, _ = command_line.start_operation("aggregator", keys.identity.name)
+            result, event = task_result(aggregator, roster, decode(AggregatorTask, task))
+    log(event)
+    return keys, encode(result)
+
+
+# By the first word of a node's `pate`: module, what defines the flags, what replies.
+ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
+    "silo": (silo_command, functools.partial(silo_command.define, "serve"), silo_reply),
+    "aggregator": (aggregator_command, aggregator_command.define, aggregator_reply),
+}
+
+
+@client_app.query()
+def reply_to(message: Message, context: Context) -> Message:
+    """Replies as the silo or the aggregator that the node's configuration `pate` names."""
+    role, _, arguments = str(context.node_config.get("pate", "")).strip().partition(" ")
+    if role not in ROLES:
+        raise ValueError(f"--node-config needs pate='ROLE FLAGS' with a role of {', '.join(ROLES)}")
+    command, define, reply_of = ROLES[role]
+    asked: Any = message.content[RECORD]
+    replies: list[tuple[Keys, bytes]] = []
+    run_command(command, arguments, define, lambda: replies.append(reply_of(asked["task"])))
+    ((keys, reply),) = replies
+    signed = signed_bytes(asked["session"], asked["task"], reply)
+    record = ConfigRecord(
+        {"name": keys.identity.name, "reply": reply, "signature": keys.signing.sign(signed)}
+    )
+    return Message(RecordDict({RECORD: record}), reply_to=message)
+
+
+@server_app.main()
+def coordinate(grid: Grid, context: Context) -> None:
+    """Runs `pate coordinator`, with the flags of the run configuration `coordinator`."""
+    main = functools.partial(coordinator_command.main, functools.partial(FlowerServer, grid))
+    arguments = str(context.run_config["coordinator"])
+    run_command(coordinator_command, arguments, coordinator_command.define, main)

@@ -1,0 +1,113 @@
+"""The report of a run, for the person who signs, and the model card. Both are publishable.
+
+They show the statement, the accuracy on public samples and the charges of the ledger. Nothing is
+computed from private records here.
+"""
+
+import pathlib
+import re
+from collections import Counter
+from typing import Any, Final
+
+import markdown_it
+
+from pate_tf.accounting.composition import Charge, smallest_epsilon
+from pate_tf.core import artifacts
+from pate_tf.ledger.journal import Store
+from pate_tf.ledger.ledger_file import DEBITS, charge_of
+from pate_tf.statement import JSON_FILE, opened_stores
+from pate_tf.statement.privacy_statement import TEMPLATES, PrivacyStatement
+
+PAGE: Final = "report.html"
+MODEL_CARD: Final = "README.md"
+# Statements, with the folder of their models.
+STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
+# What a run writes about its model, in its folder or below `sensitive/`.
+REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
+SIGNATURE: Final = "\nSigned"  # begins the last paragraph of a statement
+
+
+def write_pages(train_dir: str | pathlib.Path, *, audit: Any = None) -> pathlib.Path:
+    """Writes the report and the model card of a run into its `released/`; returns the report.
+
+    Args:
+        train_dir: as `report_page` takes it.
+        audit: as `report_page` takes it.
+
+    Raises:
+        ValueError: as `report_page`.
+        LedgerError: as `report_page`.
+    """
+    released = pathlib.Path(train_dir) / artifacts.RELEASED
+    page = report_page(train_dir, audit=audit)
+    card = TEMPLATES.get_template("model_card.md").render(_contents(pathlib.Path(train_dir)))
+    artifacts.write_text(released / PAGE, page)
+    artifacts.write_text(released / MODEL_CARD, card)
+    return released / PAGE
+
+
+def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
+    """Returns one self-contained, publishable HTML page about a run.
+
+    >>> import pate_tf
+    >>> page = pate_tf.audit.report_page(folder / "audited")
+    >>> page.startswith("<!DOCTYPE html>")
+    True
+
+    Args:
+        train_dir: the folder of a run with a published student, of silos or of shared training.
+        audit: what `audit_run` returned. The page shows its outcome, and the name, the outcome and
+            the blind spot of each check. Default: the page says that the run was not audited.
+
+    Raises:
+        ValueError: if there is no statement in the folder, or it is broken.
+        LedgerError: if the ledger is broken.
+    """
+    contents = _contents(pathlib.Path(train_dir))
+    text, _, signature = contents["statement"].to_markdown().rpartition(SIGNATURE)
+    # HTML in a statement is escaped, and nothing in it loads anything. Its headings are one level
+    # below the heading of the report.
+    markdown = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
+    return TEMPLATES.get_template("report.html").render(
+        contents,
+        audit=audit,
+        charges=_charges(pathlib.Path(train_dir)),
+        text=markdown.render(re.sub(r"^#", "##", text, flags=re.MULTILINE)),
+        signature=markdown.renderInline(f"{SIGNATURE}{signature}".strip()),
+    )
+
+
+def _contents(root: pathlib.Path) -> dict[str, Any]:
+    """Returns the statement, and the JSON values that the run wrote; none if there are none."""
+    places = [root / artifacts.RELEASED / name for name in STATEMENTS]
+    stated = next((path for path in places if path.exists()), None)
+    if stated is None:
+        raise ValueError(
+            f"train_dir: {root} has no privacy statement; first publish a student into it, with "
+            f"pate student or `publish()`"
+        )
+    statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
+    reports = [folder / name for folder in (root / artifacts.SENSITIVE, root) for name in REPORTS]
+    values = next((artifacts.read_json(path) for path in reports if path.exists()), {})
+    return {"statement": statement, "rows": statement.guarantees, "values": values}
+
+
+def _charges(root: pathlib.Path) -> list[tuple[str, int, str, float]]:
+    """Returns each charge of the run's ledger: time, row, words, and epsilon spent by then."""
+    found = []
+    for folder in ledger_folders(root)[:1]:
+        with opened_stores([folder]) as (store,):
+            charges: Counter[Charge] = Counter()
+            for row in store.history():
+                if row.kind in DEBITS:
+                    charge, number = charge_of(row)
+                    charges[charge] += number
+                    spent, _ = smallest_epsilon(charges, store.delta)
+                    found.append((row.time, row.sequence, charge.several(number), spent))
+    return found
+
+
+def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
+    """Returns where ledgers and accounts lie, below any folder of a run but `released/`."""
+    paths = sorted(root.rglob(f"{Store.name}.sqlite3"))
+    return [path.parent for path in paths if root / artifacts.RELEASED not in path.parents]
