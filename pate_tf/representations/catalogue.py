@@ -186,7 +186,7 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
-    if dataset.kind == "text":  # features of the same name that version 1 hashed in another way
+    if dataset.kind == "text":  # version 1 hashed features of the same name differently
         description["ngrams"] = NGRAMS_VERSION
     if kind.is_trained:
         digest = artifacts.digest_array(pool.inputs)
