@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.ledger import Ledger, LedgerError
@@ -32,6 +31,9 @@ from pate_tf.statement.privacy_statement import PrivacyStatement
 from pate_tf.statement.report import STATEMENTS, ledger_folders
 from pate_tf.teachers.run_folder import described_run, ensemble_folder
 
+PASSED: Final = "passed"
+VIOLATION: Final = "violation"
+NOT_CHECKED: Final = "not checked"
 NO_LEDGER: Final = "none here (silos keep their own): verify the statement with --ledger=LEDGER"
 HALF_WRITTEN: Final = "do not publish .writing-* files; the next command here removes them"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
@@ -221,7 +223,7 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
                 for row in rows
                 if row.kind in DEBITS and not row.details.get("secure_noise", True)
             ]
-            blind = "a noise source that was replaced; see pate audit mechanism"
+            blind = "a noise source that was replaced"
             yield verdict(f"ledger{place}: noise", seeded, "no row has noise from a seed", blind)
             yield _registry_check(folder, store, f"ledger{place}: registry")
 

@@ -19,7 +19,7 @@ from silo_helpers import teacher as silo_teacher
 
 import pate_tf
 from pate_tf.audit import audit_run, report_page
-from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
+from pate_tf.audit.run_audit import NOT_CHECKED, PASSED, VIOLATION
 from pate_tf.core import artifacts
 from pate_tf.silos import Coordinator, Member, SiloRoster
 from pate_tf.statement.privacy_statement import PrivacyStatement

@@ -146,7 +146,7 @@ def test_what_is_transparent_is_laid_on_white(tmp_path):
     for path in (tmp_path / "public/ink").iterdir():
         save(path.with_suffix(".png"), Image.new("RGBA", (8, 8), (255, 255, 255, 9)))
     (tmp_path / "public/ink/c.gif").unlink()
-    with pytest.raises(ValueError, match="all 4 images are equal, with white behind"):
+    with pytest.raises(ValueError, match="all images are equal, with white behind"):
         image_folders.load_public(tmp_path / "public")
 
 
@@ -308,5 +308,5 @@ def test_too_large_negative_and_other_files_are_named(tmp_path, monkeypatch):
             ValueError, match=r"it has no folders. Files that are not images, such as \.npz"
         ):
             image_folders.load_public(None, tmp_path / name, size=(8, 8))
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="got none; files that are"):
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="Files that are"):
         image_folders.load_public(tmp_path / "none")

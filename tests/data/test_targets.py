@@ -172,8 +172,8 @@ def test_arrays_and_lists():
     for labels, options, told in (
         ([np.nan, *AMOUNTS[1:]], {"target_range": (0, 450)}, "expected finite numbers, got NaN"),
         (SEVERAL, {}, "num_classes: pass one of num_classes, target_range and"),
-        (unknown, {"label_names": ["a", "b"]}, "labels of arrays: expected"),
-        (SEVERAL[:, 0], {"label_names": ["a", "b"]}, "labels of arrays: expected one for each"),
+        (unknown, {"label_names": ["a", "b"]}, "labels of arrays must be"),
+        (SEVERAL[:, 0], {"label_names": ["a", "b"]}, "labels of arrays must be one for each"),
     ):
         with pytest.raises(ValueError, match=told):
             of_arrays(labels, **options)

@@ -29,7 +29,7 @@ TASKS = {
     "use a pre-trained encoder": ("how-to/pretrained_encoder.md", "--representation="),
     "serve the student": ("how-to/serve.md", "serving_default"),
     "sign a release": ("how-to/sign.md", "What you sign"),
-    "attack my own release": ("how-to/audit.md", "pate audit mechanism"),
+    "attack my own release": ("how-to/audit.md", "mechanism_audit"),
     "my ledger was restored from a backup": (
         "how-to/recover_a_ledger.md",
         "restore the newest ledger",

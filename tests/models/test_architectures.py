@@ -121,7 +121,7 @@ def in_a_loop(shape):
 @pytest.mark.parametrize("training", [True, False])
 def test_shared_generators_are_refused(draw, training):
     noisy = model(Noise(draw, always=True))
-    with pytest.raises(ValueError, match=r"^model: expected .*keras.random.SeedGe") as caught:
+    with pytest.raises(ValueError, match=r"^model: it shares .*keras.random.SeedGe") as caught:
         check_draws(noisy, training=training)
     assert "\n" not in str(caught.value)
 
@@ -151,5 +151,5 @@ class Stranger(keras.layers.Layer):
 
 
 def test_an_unknown_variable_is_refused():
-    with pytest.raises(ValueError, match="model: expected one that reads variables of its own"):
+    with pytest.raises(ValueError, match="model: it shares variables"):
         check_draws(model(Stranger()), training=False)

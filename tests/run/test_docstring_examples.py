@@ -26,7 +26,7 @@ MODULES = (
         "planning.forecast",
         "run.pipeline",
     ),
-    *("audit.mechanism", "audit.run_audit"),
+    *("audit.run_audit",),
     *(f"accounting.mechanisms.{name}" for name in MECHANISMS),
 )
 

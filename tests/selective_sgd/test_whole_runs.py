@@ -7,7 +7,7 @@ import pytest
 from script_processes import free_port
 
 from pate_tf.audit import audit_run
-from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
+from pate_tf.audit.run_audit import NOT_CHECKED, PASSED, VIOLATION
 from pate_tf.core import artifacts
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import datasets

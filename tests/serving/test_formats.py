@@ -86,7 +86,7 @@ def a_forest() -> ForestModel:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("model", [a_forest, unusual])
 def test_what_can_not_be_converted_leaves_no_version(tmp_path, name, model):
-    with pytest.raises(ValueError, match=f"{name}: expected a student of operations") as caught:
+    with pytest.raises(ValueError, match=f"{name}: the student has operations") as caught:
         export_student(model(), DIGITS, tmp_path / "student", {}, formats=[name])
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "student").iterdir()) == []
@@ -95,7 +95,7 @@ def test_what_can_not_be_converted_leaves_no_version(tmp_path, name, model):
 def test_formats_are_checked_by_name_and_package(monkeypatch):
     check_formats([])
     check_formats(FORMATS)
-    with pytest.raises(ValueError, match="export_formats: expected one of onnx, litert, got"):
+    with pytest.raises(ValueError, match="export_formats must be one of onnx, litert, got"):
         check_formats(["litert", "pickle"])
     find = importlib.util.find_spec
     monkeypatch.setattr(

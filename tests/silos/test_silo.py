@@ -21,8 +21,8 @@ from silo_helpers import (
     teacher,
 )
 
+from benchmarks.mechanism_audit import epsilon_lower_bound
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.audit.mechanism import epsilon_lower_bound
 from pate_tf.ledger import SensitiveWarning
 from pate_tf.net.wire_values import encode
 from pate_tf.release.noise import SeededNoise

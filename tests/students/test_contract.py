@@ -137,7 +137,7 @@ BATCH_STATISTICS = f"{__name__}:with_batch_statistics"
 @pytest.mark.parametrize(
     ("dataset", "changes", "message"),
     [
-        (DIGITS, {"student": "nosuch"}, "student: expected one of consistency, gan"),
+        (DIGITS, {"student": "nosuch"}, "student one of consistency, gan"),
         (DIGITS, {"student": "gan", "model": "cnn"}, "model: expected none for student gan"),
         (DIGITS, {"student": "consistency", "model": "random_forest"}, "model: expected one of"),
         (DIGITS, {"student": "random_forest", "model": "cnn"}, "model: expected a forest"),

@@ -63,7 +63,9 @@ def test_any_parties_above_the_degree_know_the_secret(num_parties, degree):
     for first in range(num_parties - degree):
         some = {party + 1: shares[party] for party in range(first, num_parties)}
         assert np.array_equal(shamir.reconstruct(some, degree=degree), secrets)
-    with pytest.raises(ValueError, match=f"shares of {degree + 1} parties, got {degree}"):
+    with pytest.raises(
+        ValueError, match=f"shares of {degree + 1} parties are needed, got {degree}"
+    ):
         shamir.reconstruct({i + 1: shares[i] for i in range(degree)}, degree=degree)
 
 

@@ -1,4 +1,6 @@
-"""Lower bound on the epsilon of a mechanism, from samples for neighboring votes or sums.
+"""Lower bound on the epsilon of a mechanism: `python -m benchmarks.mechanism_audit NAME`.
+
+Samples the mechanism for neighboring votes or sums.
 
 An (epsilon, delta) guarantee means that Pr[E | D] <= exp(epsilon) Pr[E | D'] + delta for every
 event E and all neighbors D and D'. Therefore, samples for both data sets bound epsilon from below,
@@ -9,25 +11,31 @@ epsilon, the guarantee is violated.
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from absl import flags
 from scipy import special
 
 from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.accounting.conversions import DEFAULT_DELTA, LATTICE, FloatArray
 from pate_tf.accounting.mechanisms import GaussianMoments
-from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums, check_mechanism
+from pate_tf.accounting.mechanisms.base import (
+    MECHANISMS,
+    Mechanism,
+    ReleasesFeatureSums,
+    check_mechanism,
+)
+from pate_tf.audit.run_audit import PASSED, VIOLATION
+from pate_tf.cli import command_line
 from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.release.noise import SystemNoise, check_drawable
 
-PASSED: Final = "passed"
-VIOLATION: Final = "violation"
-NOT_CHECKED: Final = "not checked"
 DEFAULT_DRAWS: Final = 200_000
 CONFIDENCE: Final = 0.999
 CHUNK: Final = 50_000  # queries or sums per batch of draws
@@ -306,3 +314,38 @@ def audit_mechanism(
         num_draws=num_draws,
         neighbors=f"votes {pair.first} and {pair.second}",
     )
+
+
+def main() -> int:
+    """Audits the mechanism that the first argument names; the flags are its parameters.
+
+    Exit code 0: passed; 1: a violation was found; 2: it could not be run.
+    """
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    kind = MECHANISMS.get(name)
+    if kind is None or ("draw" in kind.lacks and not kind.releases_feature_sums):
+        print(f"error: name one of {', '.join(sorted(MECHANISMS))}", file=sys.stderr)
+        return 2
+    command_line.define_parameters(kind)
+    if "delta" not in flags.FLAGS:
+        flags.DEFINE_float("delta", DEFAULT_DELTA, "Delta to test, in addition to others.")
+    flags.DEFINE_integer("draws", DEFAULT_DRAWS, "Draws for each of two data sets.")
+    command_line.parse_flags(sys.argv)
+    try:
+        audit = audit_mechanism(
+            command_line.chosen(kind), delta=flags.FLAGS.delta, num_draws=flags.FLAGS.draws
+        )
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(
+        f"  epsilon at delta {audit.delta:g}: claimed {audit.claimed:.4g}, at least "
+        f"{audit.lower_bound:.4g} by {audit.num_draws:,} draws for {audit.neighbors} "
+        f"(confidence 99.9 %)"
+    )
+    print(audit.outcome.upper())
+    return int(audit.outcome == VIOLATION)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
