@@ -660,7 +660,7 @@ def sums(
     if not source.is_strict:  # even if every record fits
         place = sums_folder(run) / DESCRIPTION
         reporting.note(
-            f"the number of records that do not fit the schema is `left_out` in {place} (sensitive)"
+            f"number of records that do not fit the schema: left_out in {place} (sensitive)"
         )
     warn_of_same_records(charged_to, total["lanes"].tobytes(), run.sensitive)
     return summed.store(

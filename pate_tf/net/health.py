@@ -15,9 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
-CONTACT: Final = (
-    "contact"  # a file whose time is the last successful call from or to another process
-)
+CONTACT: Final = "contact"  # file, whose time is the last successful call from or to others
 CONTACT_AGE: Final = 'pate_contact_age_seconds{{peer="{}"}}'  # by the name of the other process
 
 # The reason why the process can't work, "" if it can; and values by metric name with its label.
@@ -72,8 +70,6 @@ def serve_health(port: int | None) -> Watch:
             reason = f"`metrics_port={port}` can't be used on {HOST}: {error.strerror}"
             raise ValueError(f"{reason}. Choose a free port above 1023.") from None
         server.looks = looks
-        server.handle_error = lambda request, client: (
-            None
-        )  # a client that disconnects is not an error
+        server.handle_error = lambda request, client: None  # ignore clients that disconnect
         threading.Thread(target=server.serve_forever, daemon=True).start()
     return looks.append

@@ -117,15 +117,9 @@ def release_sums(
         raise lacking(mechanism, "sums of records", "sums")
     check_drawable(mechanism)
     if mechanism.unit == "owner" and unit != "owner":
-        raise ValueError(
-            f"unit must be 'owner' for {mechanism.summary()}, got {unit!r}. To protect records, "
-            f"use a mechanism with unit='record'."
-        )
+        raise ValueError(f"unit must be 'owner' for {mechanism.summary()}, got {unit!r}")
     if unit == "owner" and mechanism.num_rounds > 1:  # later rounds do not clip an owner's total
-        raise ValueError(
-            f"num_rounds must be 1 for owners, because later rounds only protect single records, "
-            f"got {mechanism.num_rounds}"
-        )
+        raise ValueError("num_rounds must be 1 for owners: later rounds protect only records")
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
             f"num_rounds={mechanism.num_rounds} does not fit `next_sums`: pass it for several "

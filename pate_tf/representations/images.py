@@ -233,9 +233,7 @@ ANGLES = 8
 STRIDE = 2**SCALES  # pixels between local means
 MAX_PIXELS = 32  # along a side; in larger images, blocks are averaged to one pixel
 CELLS = 4  # at most, along each side of an image
-MIN_SCALE = (
-    0.01  # as a fraction of the largest deviation, added so that constant features stay small
-)
+MIN_SCALE = 0.01  # fraction of the largest deviation, added so that constant features stay small
 
 
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:

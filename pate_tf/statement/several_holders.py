@@ -93,9 +93,7 @@ class SilosStatement(PrivacyStatement):
         if not self.silos:
             raise ValueError("silos must contain at least one silo")
         if (self.unit == "silo") != (self.sums is None):
-            raise ValueError(
-                f"unit must be record or owner for feature sums and silo for votes, got {self.unit}"
-            )
+            raise ValueError("unit must be record or owner for feature sums, and silo for votes")
         check_unit(self.unit, self.charges)
 
     @property
@@ -353,8 +351,6 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
                 there, _ = smallest_epsilon(charges, self.delta_source or self.delta)
                 at_least("epsilon_source", self.epsilon_source, there)
             was_reset = any(row.kind == "acknowledged" for row in rows)
-            require(
-                self.ledger_was_reset or not was_reset,
-                "ledger_was_reset is False, but True in the ledger",
-            )
+            is_reset = self.ledger_was_reset or not was_reset
+            require(is_reset, "ledger_was_reset is False, but True in the ledger")
             check_noise(self, rows)

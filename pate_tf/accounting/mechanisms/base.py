@@ -87,9 +87,7 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
         """
         if not self.delta:
             check_pure(of_scale(1.0))
-        from scipy.optimize import (
-            brentq,
-        )  # imported late, because silos never plan and need less memory without it
+        from scipy.optimize import brentq  # only here, because silos need less memory without it
 
         lowest, highest = (log(scale) for scale in SCALE_RANGE)
 
@@ -106,8 +104,7 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
             enough += min(max(over, log(2.0)), log(64.0))
             if enough > highest:
                 raise ValueError(
-                    f"epsilon={self.epsilon} is too small: no amount of noise reaches it at delta "
-                    f"{self.delta}"
+                    f"epsilon={self.epsilon} at delta {self.delta} needs more noise than possible"
                 )
         if excess(too_little) > 0.0:
             step = TOLERANCE / 4.0

@@ -75,9 +75,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         squared = self.squared_sensitivity
         replaced = "2" if squared == CHANGED**2 else f"sqrt({squared:g})"
         if self.unit == "owner":
-            return (
-                f"sensitivity 1 if an owner is added or removed, {replaced} if an owner is replaced"
-            )
+            return f"sensitivity 1 if an owner is added or removed, {replaced} if one is replaced"
         return f"sensitivity {replaced}"
 
     @property
