@@ -115,8 +115,8 @@ class GaussianResidualSums(GaussianFeatureSums):
         "{self.num_rounds} rounds. In each later round, a linear model was computed from all "
         "earlier noisy sums. Each record then added its vector times the difference between its "
         "class and the probabilities that the model predicted for it. This contribution was "
-        "clipped to a fixed L2 norm and divided by that norm. The sums of each round got the same "
-        "noise. Nothing else was computed from the records."
+        "clipped to a fixed L2 norm and divided by that norm. Each round got independent noise of "
+        "the same standard deviation. Nothing else was computed from the records."
     )
     released_in_words: ClassVar[str] = (
         "the sum of the private feature vectors of each class, then sums of the errors of a linear "
@@ -194,9 +194,9 @@ class LaplaceClusterCounts(ReleasesFeatureSums):
     }
     words: ClassVar[str] = (
         "Each record was assigned to one of {self.num_clusters} clusters of the public pool. The "
-        "records of each class in each cluster were counted. A random whole number from the "
-        "discrete Laplace distribution of scale {self.scale:.3g} was added to each count, and only "
-        "these sums were released. Nothing else was computed from the records."
+        "records of each class in each cluster were counted. Discrete Laplace noise of scale "
+        "{self.scale:.3g} was added to each count, and only these sums were released. Nothing else "
+        "was computed from the records."
     )
     released_in_words: ClassVar[str] = (
         "the number of private records of each class in each cluster of the pool"
