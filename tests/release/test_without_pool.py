@@ -160,7 +160,7 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     assert not list(tmp_path.rglob("*.sqlite3"))
     with pytest.raises(
-        ValueError, match="expected bins, coarse_bins, raw, gradients or a pre-trained"
+        ValueError, match="must be one of bins, coarse_bins, raw, gradients, or a pre-trained"
     ):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool
@@ -258,7 +258,7 @@ def in_folders(folder, images, labels):
         Image.fromarray(image).save(path)
     for files, message in (
         (FileSource(private=folder), "image_size is required without public images"),
-        (FileSource(private=folder, image_size="16", label="ill"), "label: expected with tables"),
+        (FileSource(private=folder, image_size="16", label="ill"), "label is only for tables"),
     ):
         with pytest.raises(ValueError, match=message):
             pate_tf.Data.of(DataSource(files=files))
