@@ -279,7 +279,7 @@ def noisy_compiled(dataset):
     return net
 
 
-REFUSED = r"^model: expected one that .*keras.random.SeedGenerator"
+REFUSED = r"^model: it shares .*keras.random.SeedGenerator"
 
 
 @pytest.mark.parametrize("net", [noisy_net, noisy_compiled])
