@@ -54,7 +54,7 @@ def test_every_strategy_asks_what_it_may_and_the_same_after_any_answers(strategy
 def test_the_seed_decides_where_asking_begins(strategy):
     pool, _ = islands(200)  # these are not images, so no features are learned
     one, other = (STRATEGIES[strategy].choose(pool, 5, seed) for seed in (0, 1))
-    # Every seed finds the groups that stand apart, and with them the typical inputs of each.
+    # Every seed finds the separate groups, and with them the typical inputs of each group.
     assert strategy == "medoids" or np.array_equal(one, other) == (strategy == "first")
 
 
