@@ -55,7 +55,7 @@ def test_a_package_of_an_extra_is_named_with_the_extra(capsys):
         raise ModuleNotFoundError("No module named 'grpc'", name="grpc")
 
     assert end(command_line.guarded(main, flag_values()), ["script"]) == 1
-    expected = "error: expected the package grpc to be installed: pip install 'pate_tf[silos]'\n"
+    expected = "error: The package grpc is not installed. Run: pip install 'pate_tf[silos]'\n"
     assert capsys.readouterr().err == expected
 
 

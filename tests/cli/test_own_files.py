@@ -50,7 +50,7 @@ def clinic(tmp_path_factory):
     ("flags", "told"),
     [
         (["--private=patients.csv"], "schema: expected a file that states"),
-        (["--schema=schema.toml"], "private: expected it with --schema, got none"),
+        (["--schema=schema.toml"], "--private is required with --schema"),
         (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --private"),
         (["--private=patients.csv", *FILES, "--label=nosuch"], "expected a column nosuch"),
         (["--private=.", *FILES], "expected two folders of images or two files"),
