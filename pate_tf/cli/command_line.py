@@ -339,7 +339,7 @@ def print_status(status_of: StatusOf) -> None:
     numbers["rounds"] = numbers.pop("rounds_total")
     if (folder / CONTACT).exists():
         numbers["contact_age_seconds"] = time.time() - (folder / CONTACT).stat().st_mtime
-    process = "running"
+    process = "at work"
     with contextlib.suppress(ValueError), artifacts.only_writer(folder):
         process = "not running"
     if FLAGS.json:
