@@ -1,4 +1,4 @@
-"""The graph that counts votes and picks noisy winners."""
+"""TensorFlow graphs that count votes and return noisy winners."""
 
 import functools
 
@@ -8,10 +8,10 @@ from pate_tf.accounting.mechanisms import LATTICE
 
 
 class VoteAggregation(tf.Module):
-    """Counts votes and picks noisy winners, for any number of teachers and queries.
+    """Counts votes and returns noisy winners, for any number of teachers and queries.
 
-    Both functions are traced once, whatever the batch, and can be exported with
-    `tf.saved_model.save`. They stay in int64 throughout.
+    Both functions are traced once for all batch sizes, and can be exported with
+    `tf.saved_model.save`. They use only int64.
 
     Attributes:
         num_classes: number of classes.
@@ -20,7 +20,7 @@ class VoteAggregation(tf.Module):
     def __init__(self, num_classes: int) -> None:
         if not 1 <= num_classes < LATTICE:
             raise ValueError(
-                f"num_classes: expected at least 1 and below {LATTICE}, got {num_classes}"
+                f"num_classes must be at least 1 and below {LATTICE}, got {num_classes}"
             )
         super().__init__(name="vote_aggregation")
         self.num_classes = num_classes
@@ -37,12 +37,10 @@ class VoteAggregation(tf.Module):
 
         Raises:
             tf.errors.InvalidArgumentError: if a label is not from 0 to num_classes - 1. The message
-                carries no label.
+                contains no label.
         """
         in_range = tf.reduce_all((labels >= 0) & (labels < self.num_classes))
-        check = tf.debugging.Assert(
-            in_range, [f"labels: expected 0 to {self.num_classes - 1}, got others"]
-        )
+        check = tf.debugging.Assert(in_range, [f"labels must be from 0 to {self.num_classes - 1}"])
         with tf.control_dependencies([check]):
             batch = tf.shape(labels, tf.int64)[1]
             cells = tf.range(batch)[tf.newaxis, :] * self.num_classes + labels
@@ -65,13 +63,13 @@ class VoteAggregation(tf.Module):
                 `AdditiveNoisyMax.additive_noise`.
 
         Returns:
-            Labels, int64 `[batch]`, the lowest index among equal sums.
+            Labels, int64 `[batch]`; among equal sums, the class with the lowest index.
         """
         sums = counts * LATTICE + noise
-        # tf.argmax doesn't promise which of several equal maxima it returns.
+        # tf.argmax does not specify which of several equal maxima it returns.
         is_largest = sums == tf.reduce_max(sums, axis=1, keepdims=True)
         classes = tf.range(self.num_classes, dtype=tf.int64)
         return tf.reduce_min(tf.where(is_largest, classes, tf.int64.max), axis=1)
 
 
-aggregation_of = functools.cache(VoteAggregation)  # each is traced once
+aggregation_of = functools.cache(VoteAggregation)  # so that each is traced once

@@ -275,7 +275,7 @@ def at_least(name: str, stated: float, due: float, what: str = "") -> None:
         ValueError: if it is smaller or NaN.
     """
     is_enough = stated >= due * (1.0 - ROUNDING)
-    require(is_enough, f"{name} must be at least {due:.6g} {what}, got {stated}")
+    require(is_enough, f"{name} must be at least {f'{due:.6g} {what}'.strip()}, got {stated}")
 
 
 def check_unit(unit: str, charges: Iterable[Charge]) -> None:

@@ -72,7 +72,7 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
     assert sorted(folder.rglob("*")) == before and not (tmp_path / "runs").exists()
     shutil.copy(tmp_path / file, tmp_path / "sent.json")
     nowhere = run_script("analysis.py", "--statement=sent.json", folder=tmp_path)
-    assert_one_line(nowhere, "statement: expected --ledger or --train_dir to verify it against")
+    assert_one_line(nowhere, "statement: its run has no ledger; pass --ledger or --train_dir")
     stated = (tmp_path / file).read_text()
     (tmp_path / file).write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 6.0', stated))
     lies = run_script("analysis.py", f"--statement={file}", folder=tmp_path)
@@ -86,10 +86,16 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
             (*SUMS[1:], "--queries=100", "--epsilon=1"),
             "queries needs --method=pate, got --method=feature_sums",
         ),
-        ((*SUMS[1:], "--mechanism=gaussian_histogram", "--epsilon=1"), "mechanism needs --method=pate"),
+        (
+            (*SUMS[1:], "--mechanism=gaussian_histogram", "--epsilon=1"),
+            "mechanism needs --method=pate",
+        ),
         (SUMS[1:], "epsilon: expected a number with method feature_sums"),
         ((*SUMS[1:], "--epsilon=1", "--public=x.csv"), "--private is required with --public"),
-        ((f"--train_dir={RUN}", "--method=pate", "--queries=9"), "--method=pate differs from the method"),
+        (
+            (f"--train_dir={RUN}", "--method=pate", "--queries=9"),
+            "--method=pate differs from the method",
+        ),
         ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset: expected digits"),
         ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "expected raw, of the"),
     ],

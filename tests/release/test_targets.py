@@ -178,7 +178,7 @@ def test_an_estimate_on_held_back_records_is_charged_and_stated(tmp_path, datase
         assert "a root mean squared error of " in statement.estimated_in_words
     else:
         reached = (answers == truth).mean()
-        assert "of the labels are right" in statement.estimated_in_words
+        assert "of the labels are correct" in statement.estimated_in_words
     # An interval of 95 % for the held-back records, and the error of 1,000 other samples.
     assert low - 0.03 <= reached <= high + 0.03 and epsilon == 1.0
     assert fitted.source.num_records == 7_200

@@ -90,7 +90,7 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
             with pytest.raises(ValueError, match="labels: expected labels that were charged"):
                 published(forged, "forged")
         beyond = dataclasses.replace(labels, neighbours=labels.neighbours + POOL)
-        with pytest.raises(ValueError, match="queries: expected positions in a pool of 400"):
+        with pytest.raises(ValueError, match="queries must be positions in a pool of 400"):
             published(beyond, "forged")
         assert not (tmp_path / "forged").exists()
         statement = published(labels, "out")

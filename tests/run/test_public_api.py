@@ -42,7 +42,7 @@ def test_the_student_is_evaluated_where_labels_exist(whole):
     accuracies = whole.student.evaluate(held_out)
     assert accuracies == pytest.approx(np.mean(whole.student.predict(held_out) == held_out.labels))
     assert whole.student.evaluate(held_out.inputs, held_out.labels) == accuracies
-    with pytest.raises(ValueError, match=r"`labels=` with raw inputs, or data.held_out"):
+    with pytest.raises(ValueError, match=r"`labels=` with raw inputs, or pass data.held_out"):
         whole.student.evaluate(held_out.inputs)
     assert whole.student.evaluate(held_out.inputs[:2], [-1, -1]) is None
 
@@ -94,7 +94,7 @@ WRONG = {
         lambda data, folder: pate_tf.Labeller(
             pate_tf.Teachers.from_votes([[1]], directory=folder), 5.0, delta=1e-5
         ),
-        "mechanism: expected one such as",
+        "mechanism must be a mechanism, such as",
     ),
     "a student that was not trained": (
         lambda data, folder: pate_tf.Student().predict(data.pool),
