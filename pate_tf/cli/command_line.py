@@ -343,7 +343,7 @@ def print_status(status_of: StatusOf) -> None:
     with contextlib.suppress(ValueError), artifacts.only_writer(folder):
         process = "not running"
     if FLAGS.json:
-        print(json.dumps({"process": process, **numbers}))
+        RESULTS.append(json.dumps({"process": process, **numbers}))
         return
     rows = [(name.replace("_", " "), f"{number:.6g}") for name, number in numbers.items()]
     print_table(str(folder), [("process", process), *rows])

@@ -243,9 +243,7 @@ def reply_to(message: Message, context: Context) -> Message:
     """Replies as the silo or aggregator that `pate` in the node's configuration names."""
     role, _, arguments = str(context.node_config.get("pate", "")).strip().partition(" ")
     if role not in ROLES:
-        raise ValueError(
-            f"--node-config needs pate='ROLE FLAGS'. The roles are {', '.join(ROLES)}."
-        )
+        raise ValueError(f"node-config needs pate='ROLE FLAGS'. The roles are {', '.join(ROLES)}.")
     command, define, reply_of = ROLES[role]
     asked: Any = message.content[RECORD]
     replies: list[tuple[Keys, bytes]] = []

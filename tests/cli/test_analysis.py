@@ -95,7 +95,9 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
         again = succeed(f"--counts_file={tmp_path / name}.csv")
         assert again.out.startswith("votes: 12 teachers, 30 queries, 10 classes\n")
         assert again.report["bounds"] == ended.report["bounds"]
-    assert "bad.csv: expected numbers separated by" in run(f"--counts_file={tmp_path}/bad.csv").err
+    assert (
+        "bad.csv must contain numbers separated by" in run(f"--counts_file={tmp_path}/bad.csv").err
+    )
     transposed = f"--counts_file={save(tmp_path / 'transposed.npy', labels.T)}"
     told = "got 30 teachers, 12 queries, 10 classes: transpose them, or confirm"
     assert told in run(transposed).err and told in run(transposed, "--nb_teachers=12").err

@@ -104,11 +104,8 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"num_answered": -1}, "no more answers than queries"),
         ({"num_answered": 8}, "no more answers than queries"),
         ({"num_answered": 6}, "6 answers to 7 queries"),
-        ({"num_queries": 0, "num_answered": 0}, "num_queries must be at least 1 , one per row"),
-        (
-            {"ledger_rows": [2, 4], "num_queries": 1, "num_answered": 1},
-            "num_queries must be at least 2 ",
-        ),
+        ({"num_queries": 0, "num_answered": 0}, "at least 1 queries, one per row"),
+        ({"ledger_rows": [2, 4], "num_queries": 1, "num_answered": 1}, "at least 2 queries"),
         ({"epsilon_budget": 0.1}, "epsilon_budget is 0.1, but None in the ledger"),
         ({"budget_was_raised": True}, "budget_was_raised is True, but False in the ledger"),
         ({"guarantees": []}, "words do not match its numbers in guarantees"),
