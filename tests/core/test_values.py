@@ -142,7 +142,7 @@ def test_a_dataset_refuses_nonsense(change):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones((2, 2)) / 2, r"weights: expected \[2, 3\]"),
+        (np.ones((2, 2)) / 2, r"weights must have the shape \[2, 3\]"),
         ([[0.5, 0.5, 0.5], [1, 0, 0]], "rows with a sum of 1"),
         ([[2.0, -1.0, 0.0], [1, 0, 0]], "at least 0"),
         ([[np.nan, 0.0, 0.0], [1, 0, 0]], "finite"),
