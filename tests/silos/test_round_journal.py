@@ -129,7 +129,7 @@ def test_a_round_that_is_open_again_takes_replies_until_they_are_complete(tmp_pa
 
 
 def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path, journal):
-    with pytest.raises(LedgerError, match="no other process"):
+    with pytest.raises(LedgerError, match="another process is using"):
         CoordinatorJournal("r", "abc", tmp_path)
     journal.submit(votes("a", [0, 1, 2, 3]))
     journal.close()
