@@ -72,7 +72,7 @@ KINDS = {
 
 def default_representation(dataset: Dataset) -> str:
     """Returns the name of the default representation for comparing inputs."""
-    if dataset.kind == "image" and not dataset.has_colours:
+    if dataset.kind == "image" and not dataset.has_colors:
         return "contrastive"
     return default_of_teachers(dataset)
 
@@ -81,7 +81,7 @@ def default_of_teachers(dataset: Dataset) -> str:
     """Returns the name of the default representation for teachers."""
     if dataset.kind != "image":
         return "lsa" if dataset.kind == "text" else "raw"
-    return "patches+wavelets" if dataset.has_colours else "contrastive+patches"
+    return "patches+wavelets" if dataset.has_colors else "contrastive+patches"
 
 
 # Few bins are better below this ratio of records to the standard deviation of the noise. In 29

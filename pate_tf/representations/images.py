@@ -141,7 +141,7 @@ class PatchPart(ImagePart):
             seed: seed of the drawn patches and of the initial centers.
         """
         height, width, channels = pool.dataset.input_shape
-        layout = COLOUR if pool.dataset.has_colours else GREY
+        layout = COLOUR if pool.dataset.has_colors else GREY
         shorter = min(height, width)
         side = min(SIDE, max(2, shorter // 2), shorter)
         shapes = [(side, side, channels, layout.filters), (layout.filters,)]

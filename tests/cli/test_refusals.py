@@ -77,7 +77,7 @@ OF_NUMBERS = [
     teach("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     ask("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     *(
-        teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")
+        teach(f"--nb_teachers={number}", told="must be at most the number of records, 1200")
         for number in (10**9, 2**63, 2**64 + 1)
     ),
     *(
@@ -132,7 +132,7 @@ OF_PLACES = [
     Case(
         script=STUDENT,
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
-        told="expected a run folder with a trained ensemble, got nosuch; run",
+        told="nosuch contains no trained ensemble. Run `pate teachers`",
     ),
     teach(f"--report_file={'y/' * 3000}", told="can't be written"),
     teach("--report_file=/proc/nosuch", told="can't be written"),

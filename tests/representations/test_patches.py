@@ -37,7 +37,7 @@ def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -
     filters, offsets, *_ = (variable.numpy().astype(np.float64) for variable in part.learnt)
     side, _, _, num_filters = filters.shape
     low, high = dataset.value_range
-    layout = patches.COLOUR if dataset.has_colours else patches.GREY
+    layout = patches.COLOUR if dataset.has_colors else patches.GREY
     stride = layout.stride * -(-max(dataset.input_shape[:2]) // patches.MAX_PLACES)
     before, after = (side - 1) // 2, side - 1 - (side - 1) // 2
     padded = np.pad((image - low) / (high - low), [(before, after), (before, after), (0, 0)])
