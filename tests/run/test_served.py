@@ -47,7 +47,7 @@ def test_a_file_is_predicted_and_keeps_its_columns(run, tmp_path, place):
     assert [row["id"] for row in rows] == ["1", "2", "3", "4"]
     assert [row["age"] for row in rows] == ["0,2", "0,9", "0,7", "0,1"]
     assert float(rows[1]["probability of yes"].replace(",", ".")) > 0.5
-    with pytest.raises(ValueError, match="output: .* already exists"):
+    with pytest.raises(ValueError, match=r"output: .* already exists"):
         served.predict(run, run / "rows.csv", output)
     with pytest.raises(ValueError, match="inputs: rename the column 'predicted'"):
         served.predict(run, output, tmp_path / "again.csv")
@@ -67,7 +67,7 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
     for name, told in (("bad.csv", "line 3: sex must be a category"), ("none.csv", "none.csv")):
         with pytest.raises(ValueError, match=told):
             served.predict(run, tmp_path / name, tmp_path / "out.csv", strict=True)
-    with pytest.raises(ValueError, match="output: the folder .* does not exist"):
+    with pytest.raises(ValueError, match=r"output: the folder .* does not exist"):
         served.predict(run, tmp_path / "bad.csv", tmp_path / "no" / "out.csv")
     with pytest.warns(UserWarning, match="1 records do not fit and are left out: line 3: sex"):
         assert served.predict(run, tmp_path / "bad.csv", tmp_path / "o.csv").values["inputs"] == 1
