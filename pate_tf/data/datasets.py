@@ -156,23 +156,9 @@ MNIST = Dataset(
 )
 # TFDS gives digit 0 the label 0; in the original files it is 10.
 SVHN = dataclasses.replace(MNIST, name="svhn", input_shape=(32, 32, 3), pool_size=10_000)
+_OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10 = dataclasses.replace(
-    SVHN,
-    name="cifar10",
-    class_names=(
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
-    ),
-    augmentation="flip",
-    pool_size=9_000,
+    SVHN, name="cifar10", class_names=tuple(_OBJECTS.split()), augmentation="flip", pool_size=9_000
 )
 
 SOURCES = {

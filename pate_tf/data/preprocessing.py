@@ -162,19 +162,11 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
 
 # Stateful operations that neither change state nor draw at random: reads, and calls of functions,
 # whose operations are scanned as well.
-READS = {
-    "Case",
-    "If",
-    "LookupTableFindV2",
-    "LookupTableSizeV2",
-    "Placeholder",
-    "ReadVariableOp",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "StatefulPartitionedCall",
-    "VarHandleOp",
-    "While",
-}
+_READS = (
+    "Case If LookupTableFindV2 LookupTableSizeV2 Placeholder ReadVariableOp "
+    "ResourceGather ResourceGatherNd StatefulPartitionedCall VarHandleOp While"
+)
+READS = set(_READS.split())
 # Operations that TensorFlow considers stateless, but that pass inputs to Python or to files.
 HANDS_ON = {"DebugIdentity", "DebugNanCount", "DebugNumericSummary", "PyFuncStateless"}
 # Operations of keras-hub's tokenizers that keep nothing. `Assert` can stop a run, so other models

@@ -31,32 +31,11 @@ from pate_tf.core.dataset import CLASS, MAX_CHARACTER, NUMBER, SEVERAL_LABELS, U
 
 MAX_TEXT_FEATURES = 2**16
 # Words that mean "no number": `STR_NA_VALUES` of pandas, and marks.
-GAPS = frozenset(
-    [
-        "#N/A",
-        "#N/A N/A",
-        "#NA",
-        "-1.#IND",
-        "-1.#QNAN",
-        "-NaN",
-        "-nan",
-        "1.#IND",
-        "1.#QNAN",
-        "<NA>",
-        "N/A",
-        "NA",
-        "NULL",
-        "NaN",
-        "None",
-        "n/a",
-        "nan",
-        "null",
-        "?",
-        "-",
-        "--",
-        ".",
-    ]
+_GAPS = (
+    "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|"
+    "null|?|-|--|."
 )
+GAPS = frozenset(_GAPS.split("|"))
 Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
 # Ways to describe a label: one class, or several in one field; a number; several columns.
 WAYS = ({"label", "classes", "separator"}, {"label", "low and high"}, {"labels"})

@@ -257,18 +257,12 @@ def load_keras_file(path: pathlib.Path) -> Any:
 
 
 # Draws whose state is not a variable.
-SHARED_STATE = {
-    "RandomUniform",
-    "RandomUniformInt",
-    "RandomStandardNormal",
-    "TruncatedNormal",
-    "ParameterizedTruncatedNormal",
-    "RandomShuffle",
-    "Multinomial",
-    "RandomGamma",
-    "RandomPoisson",
-    "RandomPoissonV2",
-}
+_SHARED_STATE = (
+    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal "
+    "ParameterizedTruncatedNormal RandomShuffle Multinomial RandomGamma RandomPoisson "
+    "RandomPoissonV2"
+)
+SHARED_STATE = set(_SHARED_STATE.split())
 
 
 def check_draws(model: keras.Model, *, training: bool) -> None:

@@ -515,20 +515,11 @@ LAYERS = {getattr(keras.layers, name) for name in ROW_WISE}
 ARITHMETIC = {keras_numpy.Add, keras_numpy.Subtract, keras_numpy.Multiply, keras_numpy.TrueDivide}
 ACTIVATIONS = {each for each in vars(keras.activations).values() if callable(each)}
 # Encoders of keras-hub that attend or convolve within a row. Their code builds all layers.
-HUB_MODELS = {
-    "albert",
-    "bert",
-    "deberta_v3",
-    "densenet",
-    "distil_bert",
-    "efficientnet",
-    "electra",
-    "mobilenet",
-    "resnet",
-    "roberta",
-    "vit",
-    "xlm_roberta",
-}
+_HUB_MODELS = (
+    "albert bert deberta_v3 densenet distil_bert efficientnet electra mobilenet resnet "
+    "roberta vit xlm_roberta"
+)
+HUB_MODELS = set(_HUB_MODELS.split())
 
 
 def answering(model: Any, dataset: Dataset) -> Any:
