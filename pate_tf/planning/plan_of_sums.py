@@ -59,7 +59,7 @@ from pate_tf.representations.catalogue import (
 )
 from pate_tf.representations.raw import MAX_OF_PAIRS
 
-OF_VOTES = ("num_queries", "strategy", "num_neighbours")  # settings
+OF_VOTES = ("num_queries", "strategy")  # settings
 
 MOST_LABELED = 3_000  # public samples, in the trial of a representation
 FEWEST_LABELED: Final = 20  # from which on n p (1 - p) reaches 5, and a binomial law is near normal

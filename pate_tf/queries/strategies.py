@@ -165,8 +165,6 @@ class QueryWishes(OnFeatures):
 
     Attributes:
         seed: of random choices of queries. Another seed asks other queries, which are charged.
-        num_neighbours: how many nearest neighbors of a query in the pool go with it; a teacher
-            votes once for all. None: 0.
     """
 
     restated: ClassVar = {
@@ -191,7 +189,6 @@ class QueryWishes(OnFeatures):
         None, flag="queries", least=1, help="How many of the pool are put to the teachers."
     )
     seed: int = 0
-    num_neighbours: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,22 +199,19 @@ class QueryConfig(QueryWishes):
     num_queries: int
 
 
-def check_queries(config: QueryConfig, pool: Pool, *, covers_pool: bool = True) -> None:
+def check_queries(config: QueryConfig, pool: Pool) -> None:
     """Raises ValueError, before anything is charged, unless strategy, pool and queries fit.
 
     Args:
         config: how many, and how they are chosen.
         pool: public inputs.
-        covers_pool: whether teachers can vote on every input of the pool.
     """
     checks.one_of(STRATEGIES, strategy=config.strategy)
     strategy = STRATEGIES[config.strategy]
-    for name in ("num_queries", "num_neighbours", "seed"):
+    for name in ("num_queries", "seed"):
         value = getattr(config, name)
         if value is not None and type(value) is not int and not isinstance(value, np.integer):
             raise ValueError(f"{name}: expected a whole number, got {value!r}")
-    if (config.num_neighbours or 0) < 0:
-        raise ValueError(f"num_neighbours: expected at least 0, got {config.num_neighbours}")
     if not 1 <= config.num_queries <= len(pool):
         raise ValueError(
             f"num_queries: expected from 1 to the pool's {len(pool)}, got {config.num_queries}"
@@ -232,14 +226,6 @@ def check_queries(config: QueryConfig, pool: Pool, *, covers_pool: bool = True) 
         from pate_tf.representations.catalogue import check_representation
 
         check_representation(config.representation, pool.dataset)
-    if config.num_neighbours and not (
-        strategy.infer and covers_pool and config.num_neighbours < len(pool.inputs)
-    ):
-        raise ValueError(
-            f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
-            f"pool's {len(pool)} inputs, and teachers that can label all of them, got "
-            f"{config.num_neighbours} for strategy {config.strategy}"
-        )
 
 
 def ask_once(
@@ -275,25 +261,15 @@ def ask_once(
     )
 
 
-def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> npt.NDArray[Any]:
-    """Returns what teachers are asked about queries, each together with its neighbors.
-
-    Args:
-        pool: public inputs.
-        queries: positions in it, `[num_queries]`.
-        neighbours: `[num_queries, num_neighbours]`; None for each query alone.
-
-    Returns:
-        `[num_queries, *input_shape]`; with neighbors, `[num_queries, 1 + num_neighbours,
-        *input_shape]`, the query first.
+def inputs_at(pool: Pool, queries: IntArray) -> npt.NDArray[Any]:
+    """Returns the inputs of a pool at these positions, `[num_queries, *input_shape]`.
 
     Raises:
         ValueError: if a position is not in the pool.
     """
-    places = queries if neighbours is None else np.column_stack([queries, neighbours])
-    if places.size and not 0 <= places.min() <= places.max() < len(pool.inputs):
+    if queries.size and not 0 <= queries.min() <= queries.max() < len(pool.inputs):
         raise ValueError(
-            f"queries: expected positions in a pool of {len(pool)}, got {places.min()} to "
-            f"{places.max()}"
+            f"queries: expected positions in a pool of {len(pool)}, got {queries.min()} to "
+            f"{queries.max()}"
         )
-    return pool.inputs[places]
+    return pool.inputs[queries]

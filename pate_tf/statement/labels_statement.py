@@ -75,7 +75,6 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             `queries.strategies.STRATEGIES`.
         num_queries: queries asked for this student.
         num_answered: queries that got a label.
-        num_neighbours: how many nearest public inputs a query was asked together with.
         choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
         predicts: what the student predicts, where it is no class; or None.
         target_range: lowest and highest value of a number that it predicts; or None.
@@ -121,7 +120,6 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     query_strategy: str = "first"
     num_queries: int
     num_answered: int
-    num_neighbours: int = 0
     choice: str | None = None
     predicts: str | None = None
     target_range: tuple[float, float] | None = None

@@ -98,36 +98,19 @@ class Voter:
 
         Of numbers and several labels it returns the predictions.
 
-        Each teacher has one vote for a query. For a group of inputs it votes for the class that it
-        names most often in the group. Of several it takes that of the group's first input if that
-        is one of them, else the first class. Few votes are in memory at a time.
+        Each teacher has one vote for a query. Few votes are in memory at a time.
 
         Args:
-            inputs: raw queries `[num_queries, *input_shape]`, or groups of inputs
-                `[num_queries, group_size, *input_shape]`, a query first in each.
+            inputs: raw queries `[num_queries, *input_shape]`.
             progress: as of `votes`.
         """
         if self.dataset.target != CLASS:
             return self.votes(inputs, progress)
-        are_groups = inputs.ndim > 1 + len(self.dataset.input_shape)
-        group_size = inputs.shape[1] if are_groups else 1
-        together = max(1, MOST_VOTES // (self.num_teachers * group_size))
+        together = max(1, MOST_VOTES // self.num_teachers)
         parts = []
         for start in range(0, max(1, len(inputs)), together):
             part = inputs[start : start + together]
-            if are_groups:
-                single = self.votes(part.reshape(-1, *inputs.shape[2:]))
-                labels = single.labels.reshape(self.num_teachers, -1, group_size)
-                # Doubled, so that the first input can break a tie and do no more.
-                numbers = [
-                    2 * (labels == place).sum(axis=2) + (labels[..., 0] == place)
-                    for place in range(single.num_classes)
-                ]
-                votes = Votes(np.stack(numbers, axis=2).argmax(axis=2), single.num_classes)
-                progress(len(part))
-            else:
-                votes = self.votes(part, progress)
-            parts.append(votes.counts().values)
+            parts.append(self.votes(part, progress).counts().values)
         return VoteCounts(np.concatenate(parts))
 
 

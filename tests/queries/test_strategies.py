@@ -98,8 +98,6 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
         ({"strategy": "auto"}, "strategy: expected one of first, random"),
         ({"num_queries": 0}, "num_queries: expected from 1 to the pool's 300, got 0"),
         ({"seed": True}, "seed: expected a whole number, got True"),
-        ({"num_neighbours": -1}, "num_neighbours: expected at least 0, got -1"),
-        ({"num_neighbours": 8}, "num_neighbours: expected 0 but for a strategy"),
         ({"representation": "raw"}, "representation: expected with strategy diverse or medoids"),
         ({"num_queries": 301}, "num_queries: expected from 1 to the pool's 300, got 301"),
     ],
