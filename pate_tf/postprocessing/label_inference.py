@@ -193,8 +193,8 @@ def labels_from_sums(
             return labels_of(confidence), weights
     sums = sums_of_pool(vectors, total, noise, centres)
     if is_linear:
-        if public_labels is not None:
-            sums = sums.with_shares_of(public_labels, num_records)
+        if public_labels is not None and num_records:  # a noisy number may be far from it
+            sums = dataclasses.replace(sums, num_of_class=num_records * sums.shares)
         shrinkages = SHRINKAGES if is_frozen else (LEAST_VARIANCE,)
         confidence, weights = linear_model(sums, shrinkages, public_labels)
         return labels_of(confidence), weights
