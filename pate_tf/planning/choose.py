@@ -117,17 +117,8 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         evaluate_epsilon=settings.budget.evaluate_epsilon,
         choices=tuple(choices),
     )
-    forecast = plan.forecast
-    if forecast is not None and not settings.budget.accept_forecast:
-        forecast.check(known.pool.majority_share)
-    if forecast is not None and forecast.public_accuracy is not None:
-        if forecast.gain <= forecast.gain_error:
-            reporting.warn(
-                f"The private data may not add to the public labels: the expected gain is "
-                f"{100.0 * forecast.gain:.1f} points, with a standard error of "
-                f"{100.0 * forecast.gain_error:.1f}. With public_labels=evaluate the student "
-                f"learns from the private data only."
-            )
+    if plan.forecast is not None and not settings.budget.accept_forecast:
+        plan.forecast.check(known.pool.majority_share)
     return plan
 
 

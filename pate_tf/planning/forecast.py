@@ -193,6 +193,8 @@ class Forecast(NamedTuple):
                 f"are expected to add {100.0 * self.gain:.1f} points, with a standard error of "
                 f"{100.0 * self.gain_error:.1f}."
             )
+            if self.gain <= self.gain_error:
+                compared += " Warning: the private data may add nothing."
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."

@@ -16,7 +16,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled, target_rows
+from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled
 from pate_tf.core.public import Pool, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
@@ -25,7 +25,6 @@ from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sum
 from pate_tf.planning.forecast import Forecast, ForecastError
 from pate_tf.planning.release_settings import Known, ReleasePlan, ReleaseSettings
 from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
-from pate_tf.postprocessing.label_propagation import nearest_centres
 from pate_tf.postprocessing.regression import (
     Averages,
     NoisySums,
@@ -37,14 +36,8 @@ from pate_tf.postprocessing.regression import (
 )
 from pate_tf.postprocessing.targets import predicted
 from pate_tf.queries.strategies import QueryConfig
-from pate_tf.release.exact_sums import (
-    counts_by_class,
-    residual_sums,
-    sums_by_class,
-    sums_of_products,
-    vector_steps,
-)
-from pate_tf.release.feature_sums import pool_centres
+from pate_tf.release.exact_sums import residual_sums, sums_by_class, vector_steps
+from pate_tf.release.feature_sums import Summands, pool_centres
 from pate_tf.release.noise import SeededNoise, check_drawable
 from pate_tf.representations.catalogue import (
     check_representation,
@@ -322,8 +315,11 @@ def trial(
     released = list[NoisySums]()
     folds = np.arange(len(labels)) % FOLDS
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
+    clusters = {} if centres is None else {len(centres): centres}
+    summands = Summands(dataset, np.ones(features.shape[1]), clusters)
+    first = 0 if centres is None else vectors.shape[1]  # counts follow the sums
     of_others = [
-        exact_table(vectors[folds != fold], labels[folds != fold], dataset, centres)
+        summands.of_records(vectors[folds != fold], labels[folds != fold])[first:]
         for fold in range(FOLDS)
     ]
     noisy = list[IntArray]()
@@ -417,25 +413,6 @@ def trial_with_public_labels(
     error = float(gains.std()) / len(gains) ** 0.5
     factor = likeliest_factor(logits[0], np.eye(num_classes)[labels])
     return forecast.with_private(float(gains.mean()), error), factor
-
-
-def exact_table(
-    vectors: npt.NDArray[np.float64],
-    labels: npt.NDArray[Any],
-    dataset: Dataset,
-    centres: npt.NDArray[np.float64] | None,
-) -> IntArray:
-    """Returns the exact sums of samples' vectors by target, or counts in clusters of centers."""
-    if dataset.target != CLASS:
-        return sums_of_products(vectors, target_rows(labels, dataset))
-    if centres is None:
-        return sums_by_class(vectors, labels, num_classes=dataset.num_classes)
-    return counts_by_class(
-        nearest_centres(vectors[:, :-1], centres),
-        labels,
-        num_clusters=len(centres),
-        num_classes=dataset.num_classes,
-    )
 
 
 def forecast_of_trial(

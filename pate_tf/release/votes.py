@@ -186,7 +186,7 @@ def release_votes(
             Called before anything is charged, and only with queries that have no answer yet. Every
             teacher has one vote on every query.
         ledger: the ensemble's ledger, opened for labeling.
-        noise: where privacy noise comes from, and what picks winners.
+        noise: where privacy noise comes from.
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...

@@ -123,18 +123,8 @@ def parameter(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
 # What a mechanism draws with, and what it draws: integers in, labels out.
 
 
-NoisyWinners = Callable[[IntArray, IntArray], IntArray]
-
-
 class NoiseDraws(Protocol):
-    """The primitive draws that mechanisms are composed of; `pate_tf.release.noise` has them.
-
-    Attributes:
-        noisy_winners: what picks the largest of counts with noise, as `largest_sums`; may be a
-            graph.
-    """
-
-    noisy_winners: NoisyWinners
+    """The primitive draws that mechanisms are composed of; `pate_tf.release.noise` has them."""
 
     def words(self, size: int) -> NDArray[np.uint64]:
         """Returns independent uniform 64-bit words, uint64 `[size]`."""
@@ -153,7 +143,7 @@ class NoiseDraws(Protocol):
 
 
 def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
-    """Returns the class with the largest counts * LATTICE + noise, int64 [num_queries].
+    """Returns the first class with the largest counts * LATTICE + noise, int64 [num_queries].
 
     Args:
         counts: int64 [num_queries, num_classes].
