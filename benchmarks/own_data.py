@@ -345,17 +345,18 @@ def page(results: Mapping[str, Any], date: str) -> str:
     errors = [abs(sum(report["forecast"]) / 2 - report["label_accuracy"]) for report in forecasts]
     return f"""# Ten data sets as people have them
 
-Accuracy on held-out samples of the student that `pate schema` and `pate run` publish by default, at
-delta 1e-5, one run each, beside gradient boosting without privacy (logistic regression for texts).
-Defaults were chosen on the first five, and on public labels of `digits` and `quantiles`.
+Held-out accuracy of the student that `pate schema` and `pate run` publish by default, at delta
+1e-5, with one run for each cell. The column without privacy has gradient boosting, or logistic
+regression for texts. Defaults were chosen on the first five data sets, and on public labels of
+`digits` and `quantiles`.
 
 {markdown_table(rows)}
 `python -m benchmarks.own_data --publish`, {date}.
 
-Forecasts of label accuracy that `pate run` prints before anything is charged, of both methods at
-both epsilons: {within} of {len(forecasts)} accuracies lie in the range, and its middle is off by
-{np.mean(errors):.1%} on average. Widths of the ranges were chosen on the first five. Records of a
-real holder need not be like the public ones, as they are here.
+`pate run` prints a forecast of the label accuracy before anything is charged. For both methods and
+both epsilons, {within} of {len(forecasts)} accuracies are in the forecast range, and its middle
+differs by {np.mean(errors):.1%} on average. The widths of the ranges were chosen on the first five
+data sets. Here private and public records have the same distribution, which may not hold for yours.
 
 ![Forecast and label accuracy](pictures/own_data.png)
 """

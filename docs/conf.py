@@ -1,4 +1,4 @@
-"""How Sphinx builds the guide: `python3 make.py docs` writes it to build/docs."""
+"""Sphinx configuration of the guide. `python3 make.py docs` writes it to build/docs."""
 
 import pathlib
 import re
@@ -38,7 +38,7 @@ napoleon_attr_annotations = False
 def from_markdown(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Turns names in single backticks into code; stars and bars outside of them are no markup."""
+    """Converts names in single backticks to code, and escapes stars and bars elsewhere."""
     parts = re.split(r"`([^`]+)`", "\n".join(lines))
     parts[::2] = [re.sub(r"([*|])", r"\\\1", text) for text in parts[::2]]
     # The escaped space lets a letter follow: `Record`s.
@@ -49,19 +49,19 @@ def from_markdown(
 def with_short_arrays(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, *signature: str | None
 ) -> tuple[str | None, ...]:
-    """Writes `ndarray[int64]` where NumPy's types would fill lines; shapes stand in the text."""
+    """Shortens NumPy's array types to `ndarray[int64]`; docstrings contain the shapes."""
     return tuple(part and ARRAY.sub(r"ndarray[\1]", part) for part in signature)
 
 
 def is_scikit_learns(
     app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leaves out the methods that scikit-learn adds to an estimator, with docstrings of its own."""
+    """Skips methods that scikit-learn adds to an estimator."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
 def setup(app: Sphinx) -> None:
-    """Adds what the pages need beyond Sphinx."""
+    """Connects the functions above to Sphinx."""
     app.connect("autodoc-process-docstring", from_markdown, priority=100)
     app.connect("autodoc-process-signature", with_short_arrays)
     app.connect("autodoc-skip-member", is_scikit_learns)

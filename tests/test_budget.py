@@ -103,11 +103,7 @@ def figures_of(folder):
 
 
 # Of commands whose flags differ by what follows.
-SUBCOMMANDS = {
-    "audit": ("run", "mechanism laplace_noisy_max"),
-    "silo": ("init", "serve"),
-    "dssgd": ("", "serve", "join"),
-}
+SUBCOMMANDS = {"audit": ("run",), "silo": ("init", "serve"), "dssgd": ("", "serve", "join")}
 
 
 def flags_of(command, folder):

@@ -15,7 +15,7 @@ from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_sums, encoder_of
-from pate_tf.representations.images import TOGETHER, transform
+from pate_tf.representations.images import IMAGE_CHUNK, transform
 from pate_tf.students.student_kinds import StudentSettings, complete, kind_of
 from pate_tf.students.student_training import outputs
 
@@ -117,7 +117,7 @@ class Problem:
         sides = []
         for side in (data.pool, data.private, data.held_out):
             inputs = side.inputs.astype(np.float32)
-            parts = np.array_split(inputs, -(-len(inputs) // TOGETHER))
+            parts = np.array_split(inputs, -(-len(inputs) // IMAGE_CHUNK))
             features = np.concatenate([compiled(part).numpy() for part in parts])
             sides.append(features.reshape(len(features), -1))
         mean, deviations = sides[0].mean(axis=0), sides[0].std(axis=0)

@@ -160,15 +160,16 @@ def _private_rows(laboratory: Laboratory) -> Iterator[Row]:
 
 SELECTIVE_SGD = Experiment(
     title="Shared training: distributed selective SGD",
-    about="Accuracy on all public samples, one seed, default rates of `pate dssgd`. `centralized` "
-    "has the records of all participants, `alone` those of one. The paper has 600 records and 60 "
-    "rounds. Orders: 30 participants of 600 records, 6 rounds; numbers of participants: 5 rounds.",
+    about="Accuracy on all public samples, with one seed and the default rates of `pate dssgd`. "
+    "`centralized` trains on the records of all participants, and `alone` on the records of one. "
+    "The paper uses 600 records and 60 rounds. The rows on orders use 30 participants with 600 "
+    "records and 6 rounds, and the rows on numbers of participants use 5 rounds.",
     rows=_rows,
 )
 SELECTIVE_SGD_PRIVATE = Experiment(
     title="Shared training: single records protected",
-    about="A linear model of 1,290 parameters on `whitened` features of the pool, at delta 1e-5, "
-    "against replacement. Rates, rounds and clipping were chosen on Fashion-MNIST. Samples "
-    "are held out.",
+    about="A linear model of 1,290 parameters on `whitened` features of the pool, at delta 1e-5 "
+    "under replace-one. Rates, rounds and clipping were chosen on Fashion-MNIST. Accuracy is "
+    "measured on held-out samples.",
     rows=_private_rows,
 )

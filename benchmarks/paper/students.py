@@ -177,7 +177,8 @@ FIGURE4 = Experiment(
 GNMAX = Experiment(
     title="2018: mechanisms with Gaussian noise",
     about="Papernot, Song et al. 2018, table 1; 250 random forests as teachers, one run. On Adult "
-    "the threshold of 300 is above the number of teachers, as in the paper: noise alone answers.",
+    "the threshold of 300 exceeds the number of teachers, as in the paper, so only noise can "
+    "pass it.",
     rows=_gnmax_rows,
     page=REPRODUCED,
 )
@@ -191,7 +192,7 @@ PATE_G = Experiment(
 FORESTS = Experiment(
     title="Appendix C: random forests",
     about="250 forests of 100 trees, Laplace noise of scale 20, 500 queries, five draws; held-out "
-    "samples. `benchmarks/uci.py` says why Diabetes differs from the paper.",
+    "samples. `benchmarks/uci.py` explains why Diabetes differs from the paper.",
     rows=_forest_rows,
     page=REPRODUCED,
 )

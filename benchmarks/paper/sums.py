@@ -97,11 +97,11 @@ def _rows(laboratory: Laboratory) -> Iterator[Row]:
 
 ACCURACY = Experiment(
     title="Accuracy by one protocol",
-    about="Median of so many splits of the public samples into pool and held-out ones (the first "
-    "is the data set's own), each with other seeds and other noise; worst-case epsilon at delta "
-    '1e-6 against replacement of a record. Ours is `pate_tf.fit(data, method="feature_sums")`. '
-    "DP-SGD is the better one of a linear head on the same features and, of images with a pool, a "
-    "linear head on fixed wavelets, of tables a small network. Without privacy: gradient boosting "
-    "of tables, a network of images.",
+    about="Median accuracy over splits of the public samples into pool and held-out samples, each "
+    "with other seeds and noise (the first split is the data set's own). Epsilons are worst-case "
+    'at delta 1e-6 under replace-one. Ours is `pate_tf.fit(data, method="feature_sums")`. DP-SGD '
+    "is the better of two models: a linear head on the same features, and a linear head on fixed "
+    "wavelets (images with a pool) or a small network (tables). The column without privacy has "
+    "gradient boosting for tables, and a network for images.",
     rows=_rows,
 )

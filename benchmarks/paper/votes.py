@@ -202,8 +202,8 @@ def _draw_costs(figure: Figure, numbers: Sequence[Mapping[str, Any]]) -> None:
 
 TEACHERS = Experiment(
     title="Section 4.1: teachers",
-    about="Accuracy on all public samples. Teachers are the default network, another than the "
-    "paper's, with augmentation.",
+    about="Accuracy on all public samples. Teachers use the default network with augmentation, "
+    "which differs from the paper's network.",
     rows=_teacher_rows,
     page=REPRODUCED,
 )
@@ -217,8 +217,8 @@ FIGURE2 = Experiment(
 )
 FIGURE3 = Experiment(
     title="Figure 3: vote margin",
-    about="Votes for the first class less votes for the second, divided by the number of teachers, "
-    "mean over all public samples.",
+    about="Votes for the first class minus votes for the second, divided by the number of "
+    "teachers; mean over all public samples.",
     rows=_figure3_rows,
     page=REPRODUCED,
 )
@@ -231,7 +231,7 @@ DATA_INDEPENDENT = Experiment(
 )
 COSTS = Experiment(
     title="Cost against queries",
-    about="Worst-case epsilon at delta 1e-5 of mechanisms at the scales that `--help` names.",
+    about="Worst-case epsilon at delta 1e-5, with the scales that `--help` suggests.",
     rows=_cost_rows,
     draw=_draw_costs,
 )

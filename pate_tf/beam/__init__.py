@@ -1,8 +1,8 @@
-"""Pipelines: feature sums.
+"""Feature sums computed by a Beam pipeline.
 
-Integer sums do not depend on bundles, workers or retries, so a result is to the last bit that of
-one process. What becomes of a record follows from that record and the schema alone. One that does
-not fit is counted as bad; it never changes what another record becomes.
+Integer sums do not depend on bundles, workers or retries, so the result is identical to the result
+of a single process. The treatment of a record depends only on that record and the schema. A record
+that does not fit the schema is counted as bad, and never affects other records.
 """
 
 from pate_tf.beam.summing import sums

@@ -1,6 +1,6 @@
-"""Feature sums by a pipeline: to the last bit those of one process.
+"""Computes feature sums by a Beam pipeline, identical to the sums of a single process.
 
-Records come in spans of files, which are read in blocks of rows.
+Workers read spans of files, block by block.
 """
 
 import contextlib
@@ -60,10 +60,10 @@ from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sum
 ENCODER: Final = "encoder.zip"
 KEY: Final = "digest.key"
 PARTIAL: Final = "partial.npz"
-ADDED: Final = -1  # key of what is added up as it is; a bucket's is the first byte of its owners
-FEWEST_MERGED: Final = 4_096
+ADDED: Final = -1  # key of partial sums; a bucket's key is the first byte of its owners' digests
+MIN_MERGED: Final = 4_096
 PAIR: Final = np.dtype([("owner", f"S{DIGEST_BYTES}"), ("label", np.int64)])
-ROWS: Final = 2**15  # of a block
+ROWS: Final = 2**15  # rows of a block
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -73,8 +73,8 @@ class Span:
     """A part of a source that one worker reads.
 
     Attributes:
-        number: of the span, from 0.
-        path: of the file.
+        number: index of the span, from 0.
+        path: path of the file.
         start: row group of a Parquet file; 0 for other files.
     """
 
@@ -90,8 +90,8 @@ class Block:
     Attributes:
         inputs: `[num_records, *input_shape]`, finite.
         labels: int64 `[num_records]`.
-        owners: names `[num_records]`; None for none.
-        num_bad: how many records next to these do not fit the schema.
+        owners: names of owners, `[num_records]`; None if records have no owners.
+        num_bad: number of further records, which do not fit the schema.
     """
 
     inputs: npt.NDArray[Any]
@@ -101,39 +101,40 @@ class Block:
 
 
 class TableSource:
-    """Records of files of comma-separated values or Parquet, by a schema.
+    """Records of CSV or Parquet files, read by a schema.
 
     Attributes:
-        dataset: what is publicly known of them.
+        dataset: public facts about the records.
         has_owners: whether records have owners.
-        is_strict: whether a record that does not fit is an error.
+        is_strict: whether a record that does not fit the schema is an error.
     """
 
     def __init__(self, data: DataSource, pattern: str | None, dataset: Dataset) -> None:
-        """Names them; nothing is read before `spans`.
+        """Initializes the source; private files are not read before `spans`.
 
         Args:
-            data: their schema, columns of label and owner, and a public file in the same form.
-            pattern: a path, or one with `*`; None for `data.files.private`.
-            dataset: what is publicly known of them.
+            data: source with the schema, the label and owner columns, and a public file in the same
+                format.
+            pattern: a path, or a pattern with `*`; None for `data.files.private`.
+            dataset: public facts about the records.
 
         Raises:
-            ValueError: if they can't be had, are no tables, or have no label.
+            ValueError: if `data` has no files, no schema or no label.
         """
         files: FileSource | None = data.files
         if files is None:
             raise ValueError(
-                f"dataset: expected files of records, got the name {data.dataset}; "
-                f"FeatureSums.fit sums a data set that has a name"
+                f"dataset={data.dataset} is a named data set, and Beam reads only files. Use "
+                f"FeatureSums.fit for named data sets."
             )
         if data.owners_file is not None:
-            raise ValueError("owners_file: expected none, as the schema names the owner's column")
+            raise ValueError("owners_file must not be set: the schema names the owner column")
         if files.schema is None:
-            raise ValueError("schema: expected a schema of the files, got none")
+            raise ValueError("schema is required: the schema of the files")
         pattern = pattern or (None if files.private is None else str(files.private))
         if pattern is None:
-            raise ValueError("private: expected the files of the private records, got none")
-        if is_local(pattern):  # Beam finds nothing by a pattern without a folder
+            raise ValueError("private is required: the files of the private records")
+        if is_local(pattern):  # Beam finds no files for a pattern without a folder
             pattern = str(pathlib.Path(pattern).absolute())
         self.dataset = dataset
         self._schema = dataset.schema
@@ -148,23 +149,23 @@ class TableSource:
         self.is_strict = files.on_bad_record == REFUSE
         if self.has_owners and dataset.target != CLASS:
             raise ValueError(
-                f"owner: Beam adds up owners' records of classes alone, and these have target "
-                f"{dataset.target}; FeatureSums.fit adds up both"
+                f"owner is not supported by Beam for the target {dataset.target}, only for "
+                f"classes. Use FeatureSums.fit."
             )
         if not self._labels:
-            raise ValueError("label: expected the name of the label's column, got none")
+            raise ValueError("label is required: the name of the label column")
 
     def spans(self) -> list[Span]:
-        """Returns all spans; raises ValueError if there are none, or a file can't be read."""
+        """Returns all spans; raises ValueError if no file matches, or a file can't be read."""
         try:
             matches = filesystems().match([self._pattern])[0].metadata_list
-        except Exception as error:  # each file system has its own
+        except Exception as error:  # each file system has its own errors
             raise ValueError(
-                f"private: expected files {self._pattern}, got {' '.join(str(error).split())}"
+                f"private={self._pattern} can't be listed: {' '.join(str(error).split())}"
             ) from error
         paths = sorted(match.path for match in matches)
         if not paths:
-            raise ValueError(f"private: expected files {self._pattern}, got none")
+            raise ValueError(f"private={self._pattern} matches no file")
         spans: list[Span] = []
         for path in paths:
             if path.lower().endswith(PARQUET):
@@ -183,11 +184,11 @@ class TableSource:
             yield self._block(columns, is_whole, path)
 
     def _block(self, columns: Mapping[str, Column], is_whole: BoolArray, path: str) -> Block:
-        """Returns the records that fit, of those with all fields."""
+        """Returns the complete records that fit the schema."""
         schema = self._schema
         for name in filter(None, self._wanted):
             if name not in columns:
-                raise ValueError(f"{path}: expected a column {name}, got none")
+                raise ValueError(f"{path} has no column {name!r}")
         encoded = [column.encode(columns[column.name]) for column in schema.columns]
         labels, fit = schema.labels(*(columns[name] for name in self._labels))
         is_good = np.all([is_whole, *fit.T, *(fits for _, fits in encoded)], axis=0)
@@ -208,7 +209,7 @@ class TableSource:
                     columns = {name: of_arrow(batch.column(name)) for name in names}
                     yield columns, np.ones(batch.num_rows, np.bool_)
             except (OSError, pyarrow.ArrowException) as error:
-                raise ValueError(f"{span.path}: expected Parquet, got a broken file") from error
+                raise ValueError(f"{span.path} is a broken Parquet file") from error
 
     def _of_text(self, path: str) -> Iterator[tuple[Mapping[str, Column], BoolArray]]:
         form = self._form
@@ -243,11 +244,11 @@ def _parquet(path: str) -> Any:
     try:
         return parquet.ParquetFile(filesystems().open(path))
     except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path}: expected Parquet, got something else") from error
+        raise ValueError(f"{path} is not a Parquet file") from error
 
 
 def filesystems() -> Any:
-    """Returns Beam's file systems: local paths, and whatever is installed, such as gs://.
+    """Returns Beam's file systems: local paths, and installed ones such as gs://.
 
     Raises:
         ModuleNotFoundError: if the extra is missing.
@@ -258,12 +259,12 @@ def filesystems() -> Any:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is one of this machine, and not of a file system of Beam's."""
+    """Whether a path is on this machine, rather than on a remote file system of Beam."""
     return "://" not in path
 
 
 def checked_options(flags: Sequence[str]) -> Any:
-    """Returns Beam's options; raises ModuleNotFoundError if the extra is missing."""
+    """Returns Beam options; raises ModuleNotFoundError if the extra is missing."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # Beam logs which of its extras are missing
     try:
@@ -271,51 +272,52 @@ def checked_options(flags: Sequence[str]) -> Any:
 
         options = PipelineOptions(
             [
-                "--runner=FnApiRunner",  # Beam's local one; the last of several counts
+                "--runner=FnApiRunner",  # Beam's local runner; a later flag overrides it
                 "--default_sdk_harness_log_level=CRITICAL",
                 *flags,
             ]
         )
     finally:
         logging.disable(before)
-    filesystems().set_options(options)  # files are looked for before there is a pipeline
+    filesystems().set_options(options)  # files are listed before the pipeline exists
     return options
 
 
 def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
-    """Builds and runs a pipeline, and waits until it is done.
+    """Builds and runs a pipeline, and waits until it finishes.
 
     Raises:
-        ValueError: if it fails; one line.
+        ValueError: if it fails; the message is one line.
     """
     import apache_beam as beam
 
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # workers' tracebacks
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # suppresses tracebacks of workers
     try:
         pipeline = beam.Pipeline(options=options)
         build(pipeline)
         result = pipeline.run()
-        with getattr(result, "client", contextlib.nullcontext()):  # Dask's stays open
+        with getattr(result, "client", contextlib.nullcontext()):  # a Dask client would stay open
             state = result.wait_until_finish()
-    except Exception as error:  # Beam's own, and what a worker raised, as text
+    except Exception as error:  # errors of Beam, and errors of workers as text
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         lines = lines or [type(error).__name__]
         of_workers = [line for line in lines if line.startswith("ValueError: ")]
         state = f"{type(error).__name__}: {lines[-1][:300]}"
-        reason = f"beam: expected the pipeline to be done, got {state}"
+        reason = f"the Beam pipeline failed: {state}"
         if of_workers or isinstance(error, ValueError):
             line = of_workers[-1] if of_workers else lines[0]
             reason = line.removeprefix("ValueError: ").partition(" [while running")[0]
         raise ValueError(reason) from error
     if state is not None and state != "DONE":
-        raise ValueError(f"beam: expected the pipeline to be done, got {state}")
+        raise ValueError(f"the Beam pipeline ended in state {state}")
 
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Replaces errors of a worker that may quote private values: those that a library raised.
+    """Replaces errors of libraries in a worker, because their messages can quote private values.
 
-    Errors that were raised in pate_tf name no value; libraries' are known by their type and place.
+    Messages of pate_tf contain no private values. For other libraries, only the type of the error
+    and the module that raised it are reported.
     """
     try:
         yield
@@ -324,7 +326,7 @@ def without_values() -> Iterator[None]:
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-        reason = f"private: expected readable records, got {type(error).__name__} in {module}"
+        reason = f"private records can't be read: {type(error).__name__} in {module}"
         if isinstance(error, ValueError) and module.startswith("pate_tf."):
             reason = str(error)
         raise ValueError(reason) from None
@@ -332,32 +334,32 @@ def without_values() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class SharedFolder:
-    """A folder that workers and this process share until a run is done. SENSITIVE."""
+    """A folder that workers and this process share until the end of a run. SENSITIVE."""
 
     folder: str
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file whole or not at all; of two attempts, one stays, and they are equal."""
+        """Writes a file atomically. If two attempts write it, they write the same content."""
         systems = filesystems()
         path = f"{self.folder}/{name}"
         temporary = f"{self.folder}/part-{secrets.token_hex(8)}"
         with systems.create(temporary, "application/octet-stream") as file:
             file.write(content)
-        with contextlib.suppress(Exception):  # an earlier attempt's, which is equal
+        with contextlib.suppress(Exception):  # the file of an earlier attempt, which is equal
             systems.delete([path])
         systems.rename([temporary], [path])
 
     def read(self, name: str) -> bytes:
-        """Returns a file's content.
+        """Returns the content of a file.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if the file does not exist.
         """
         path = f"{self.folder}/{name}"
         if not filesystems().exists(path):
             raise ValueError(
-                f"beam: expected {name} in a folder that all workers reach, got none in "
-                f"{self.folder}"
+                f"{name} is missing in {self.folder}: pass `work_dir`, a folder that all workers "
+                f"can access"
             )
         with filesystems().open(path, "application/octet-stream") as file:
             content: bytes = file.read()
@@ -366,13 +368,13 @@ class SharedFolder:
 
 @contextlib.contextmanager
 def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
-    """Makes a folder that workers share, with its parents; removes it at the end.
+    """Creates a folder that workers share, with its parents; deletes it at the end.
 
     Raises:
-        ValueError: if it can't be made, or nothing can be written there.
+        ValueError: if the folder can't be created or written.
     """
     parent = os.fspath(parent)
-    # Where the machine is this one, what a killed process leaves is removed by the next run.
+    # On this machine, the next run removes the files of a killed process.
     folder = f"{parent}/{artifacts.temporary_name(pathlib.Path('beam')).name}"
     shared = SharedFolder(folder)
     try:
@@ -381,10 +383,9 @@ def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
         else:
             filesystems().mkdirs(folder)
         shared.write("begun", b"")
-    except Exception as error:  # each file system has its own
+    except Exception as error:  # each file system has its own errors
         raise ValueError(
-            f"work_dir: expected a folder that can be written, got {parent} "
-            f"({' '.join(str(error).split())})"
+            f"work_dir={parent} is not a writable folder ({' '.join(str(error).split())})"
         ) from error
     try:
         with (
@@ -395,38 +396,38 @@ def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
         if is_local(parent):
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            filesystems().delete([f"{folder}/"])  # "/": on object stores, all below it
+            filesystems().delete([f"{folder}/"])  # on object stores, "/" deletes everything below
 
 
-# Sums.
+# Sums over records.
 
 
 @functools.lru_cache(maxsize=2)
 def _encoder(shared: SharedFolder, dataset: Dataset) -> SavedEncoder:
-    """Returns an encoder, loaded once a worker."""
+    """Returns the encoder, which each worker loads once."""
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(io.BytesIO(shared.read(ENCODER))).extractall(folder)
         return SavedEncoder(pathlib.Path(folder), dataset)
 
 
 class _OwnerTotals:
-    """SENSITIVE: what the records of each owner and class add up to.
+    """The sums over the records of each owner and class. SENSITIVE.
 
-    Little of what was added waits in memory to be merged.
+    Added totals are merged often, so that few of them wait in memory.
     """
 
     def __init__(self, width: int) -> None:
         self._parts = [(np.empty(0, PAIR), np.empty((0, width), np.int64))]
 
     def add(self, pairs: npt.NDArray[np.void], totals: IntArray) -> None:
-        """Adds totals `[num_pairs, width]` of owners and classes, which may repeat."""
+        """Adds totals `[num_pairs, width]` for pairs of owner and class, which can repeat."""
         self._parts.append((pairs, totals))
         waiting = sum(len(each) for each, _ in self._parts[1:])
-        if waiting > max(FEWEST_MERGED, len(self._parts[0][0])):
+        if waiting > max(MIN_MERGED, len(self._parts[0][0])):
             self.merged()
 
     def merged(self) -> tuple[npt.NDArray[np.void], IntArray]:
-        """Returns distinct pairs, ascending, and their totals."""
+        """Returns the distinct pairs in ascending order, and their totals."""
         pairs, totals = (np.concatenate(each) for each in zip(*self._parts, strict=True))
         order = np.argsort(pairs, kind="stable")
         pairs, starts = np.unique(pairs[order], return_index=True)
@@ -438,14 +439,15 @@ class _OwnerTotals:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Partial:
-    """SENSITIVE: what some records add.
+    """The contribution of some records to the sums. SENSITIVE.
 
     Attributes:
         sums: the table of `Summands`.
         lanes: `content_sum` of the records.
-        receipt: weights of the spans that were read, less those of owners' parts not yet added.
-        num_records: how many there are.
-        num_bad: records next to these that were left out.
+        receipt: sum of the weights of the spans that were read, minus the weights of owners' parts
+            that are not added yet.
+        num_records: number of records.
+        num_bad: number of further records, which were left out.
     """
 
     sums: IntArray
@@ -459,9 +461,9 @@ class _Partial:
 
 
 def _weight(*place: int) -> int:
-    """Returns 40 bits that follow from a place: of a span, or of its owners in a bucket.
+    """Returns a 40-bit hash of a position: of a span, or of the owners of a span in a bucket.
 
-    Weights add up to what they must only if each result was added exactly once.
+    The weights have the correct total only if each result was added exactly once.
     """
     digest = hashlib.sha256(repr(place).encode()).digest()
     return int.from_bytes(digest[:5], "big")
@@ -470,7 +472,7 @@ def _weight(*place: int) -> int:
 def _sum_span(
     source: TableSource, shared: SharedFolder, summands: Summands, span: Span
 ) -> Iterator[tuple[int, Any]]:
-    """Yields what a span's records add, under `ADDED`, and of owners their totals, by bucket."""
+    """Yields the totals of owners by bucket, then the other sums of a span under `ADDED`."""
     key = shared.read(KEY)
     encoder = _encoder(shared, source.dataset)
     first = len(summands.scale) + 1
@@ -500,7 +502,7 @@ def _sum_span(
         buckets = owners.reshape(-1, DIGEST_BYTES)[:, 0]
         for bucket in np.unique(buckets).tolist():
             some = buckets == bucket
-            # Few clusters have records of a pair: nearly all counts are zeros.
+            # A pair has records in few clusters, so nearly all counts are 0.
             counts = sparse.csr_array(totals[some, first:])
             weight = _weight(span.number, number, bucket)
             receipt -= weight
@@ -510,7 +512,7 @@ def _sum_span(
 
 @without_values()
 def _sum_owners(summands: Summands, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Partial]:
-    """Returns what the owners of a bucket add, under `ADDED`."""
+    """Returns the contribution of the owners of a bucket, under `ADDED`."""
     receipt = 0
     of_bucket = _OwnerTotals(summands.num_rows)
     for weight, pairs, sums, counts in keyed[1]:
@@ -529,7 +531,7 @@ def _build_sums(
     shared: SharedFolder,
     pipeline: Any,
 ) -> None:
-    """Builds the pipeline of `sums`; what workers need besides records is small and public."""
+    """Builds the pipeline of `sums`. Apart from records, workers need few and public data."""
     import apache_beam as beam
 
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -544,8 +546,8 @@ def _build_sums(
         with without_values():
             yield from _sum_span(source, shared, summands, span)
 
-    # Keys are numbers and every output of a step has a key: Dask's runner knows no tags or side
-    # inputs, and computes results that a worker lost anew, which must have the same keys.
+    # Every output of a step has a number as its key. The Dask runner supports neither tags nor side
+    # inputs, and recomputes results that a worker lost, which must get the same keys.
     summed = (
         pipeline
         | "spans" >> beam.Create(list(spans))
@@ -563,7 +565,7 @@ def _build_sums(
     _ = (
         partials
         | "all" >> beam.Flatten()
-        # Integers: their order does not matter.
+        # Integer addition does not depend on the order.
         | "add" >> beam.CombinePerKey(lambda some: sum(some, nothing))
         | "write" >> beam.Map(write)
     )
@@ -581,37 +583,38 @@ def sums(
     work_dir: str | None = None,
     reporting: Reporting = QUIET,
 ) -> FeatureSums:
-    """Computes feature sums by a Beam pipeline; stores what `FeatureSums.fit` stores.
+    """Computes feature sums by a Beam pipeline, and stores them like `FeatureSums.fit`.
 
-    They are to the last bit those of one process, for any runner, bundles, number of workers and
-    retries: numbers are added as integers, and what a record's or an owner's are follows from that
-    record or owner alone. `pate_tf.FeatureSums.load` reads them. Workers must have one kind of
-    processor for that: TensorFlow rounds differently on others.
+    The sums are identical to the sums of a single process, for any runner, bundles, number of
+    workers and retries. Numbers are added as integers, and the contribution of a record or owner
+    depends only on that record or owner. All workers need the same type of processor, because
+    TensorFlow rounds differently on other types. `pate_tf.FeatureSums.load` reads the sums.
 
     Args:
-        data: where private records and public samples lie. Without public ones second moments
-            stand beside the sums; records have no owners then. Where its `on_bad_record` is "skip"
-            a record that does not fit adds nothing; how many there are stands in the description of
-            the sums, `left_out`.
+        data: source of the private records and public samples. Without public samples, second
+            moments are computed, too, and records can't have owners. If its `on_bad_record` is
+            "skip", a record that does not fit adds nothing. The number of such records is
+            `left_out` in the description of the sums.
         directory: the run folder.
-        representation: of the pool; None for the default of the kind of data.
-        seed: of the representation.
-        private: files of the private records: a path or a pattern with `*`, also on a file system
-            of Beam's such as gs://; None for those of `data`.
-        pool_size: how many public samples form the pool; None for the data set's own number.
-        options: Beam's own, as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
+        representation: representation of inputs; None for the default of the data format.
+        seed: seed of the representation.
+        private: files of the private records: a path or a pattern with `*`, also on a remote file
+            system of Beam such as gs://; None for the files of `data`.
+        pool_size: number of public samples in the pool; None for the default of the data set.
+        options: Beam options as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
             runner in this process.
-        work_dir: a folder that all workers reach, also on a file system of Beam's such as gs://,
-            for what they leave there until the end. Holds private data. Default: below
+        work_dir: a folder for temporary files that all workers can access, also on a remote file
+            system of Beam such as gs://. It contains private data. Default: a folder in
             `sensitive/` of the run folder.
         reporting: how progress is shown.
 
     Raises:
         ModuleNotFoundError: if the extra is missing.
-        ValueError: if something does not fit, the pipeline fails, or the folder holds others.
+        ValueError: if arguments or data do not fit, the pipeline fails, or the folder contains
+            other sums.
     """
     beam_options = checked_options(options)
-    if work_dir is not None:  # before hours are spent
+    if work_dir is not None:  # fail before the long computation
         with shared_folder(work_dir):
             pass
     public = data.load_public(reporting)
@@ -620,7 +623,7 @@ def sums(
     run = artifacts.RunDirectory(pathlib.Path(directory))
     pool = public.split(pool_size or public.dataset.pool_size).pool
     if source.has_owners and not pool:
-        raise ValueError("owner: expected none without public records, got some")
+        raise ValueError("owner needs public records: pass `public`, or remove the owner column")
     summed = FeatureSums(directory=directory, representation=representation, seed=seed)
     summed.reporting = reporting
     encoder = summed.encoder_for(source.dataset, pool)
@@ -628,7 +631,7 @@ def sums(
     charged_to = data.named_source or PrivateSource.named(source.dataset.name)
     if data.files is not None and data.named_source is None:
         charged_to = PrivateSource.of_file(private or str(data.files.private), data.files.name)
-    if summed.is_stored(described, charged_to):  # before hours are spent
+    if summed.is_stored(described, charged_to):  # check before the long computation
         reporting.warn_of_stored(sums_folder(run) / DESCRIPTION, "feature sums")
         return summed
     artifacts.remove_abandoned(run.root)
@@ -646,17 +649,19 @@ def sums(
         run_pipeline(functools.partial(build, shared), beam_options)
         total = np.load(io.BytesIO(shared.read(PARTIAL)), allow_pickle=False)
     if total["receipt"] != sum(_weight(span.number) for span in spans):
-        raise ValueError("beam: expected each result of a worker once, got some twice or never")
+        raise ValueError("Beam lost or repeated results of workers; run the pipeline again")
     num_bad = int(total["num_bad"])
     if num_bad and source.is_strict:
         raise ValueError(
-            "private: expected records that fit the schema, got some that do not (another number "
-            "of fields, no finite number, an unknown category or label, no owner); "
-            "on_bad_record=skip leaves out each that does not"
+            "private contains records that do not fit the schema: a wrong number of fields, a "
+            "number that is not finite, an unknown category or label, or no owner. To leave out "
+            "such records, pass `on_bad_record=skip`."
         )
-    if not source.is_strict:  # whether there are any or not
+    if not source.is_strict:  # even if every record fits
         place = sums_folder(run) / DESCRIPTION
-        reporting.note(f"how many records do not fit the schema: left_out in {place} (sensitive)")
+        reporting.note(
+            f"number of records that do not fit the schema: left_out in {place} (sensitive)"
+        )
     warn_of_same_records(charged_to, total["lanes"].tobytes(), run.sensitive)
     return summed.store(
         described,

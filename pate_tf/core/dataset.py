@@ -1,4 +1,4 @@
-"""What is publicly known of a data set."""
+"""Public facts about a data set, and checks of its inputs and labels."""
 
 import dataclasses
 import math
@@ -10,26 +10,26 @@ import numpy.typing as npt
 
 from pate_tf.core.checks import frozen_view, one_of, whole, whole_numbers
 
-# The first by default.
+# The first type is the default.
 INPUT_TYPES = {"image": ("uint8", "float32"), "tabular": ("float32",), "text": ("float32",)}
-LONGEST_NAME = 200
+MAX_NAME = 200
 CLASS: Final = "class"
 NUMBER: Final = "number"
 SEVERAL_LABELS: Final = "labels"
 TARGETS: Final = (CLASS, NUMBER, SEVERAL_LABELS)
-LIKELY: Final = 0.5  # probability from which on one of several labels is predicted
-UNKNOWN: Final = -1  # the sign of scikit-learn for "no label"
+LIKELY: Final = 0.5  # each of several labels is predicted if its probability is at least this
+UNKNOWN: Final = -1  # as in scikit-learn: no label
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
-LARGEST_CHARACTER = float(0x10FFFF)
+MAX_CHARACTER = float(0x10FFFF)
 BACKGROUND = "white"
 BACKGROUNDS = {BACKGROUND: 255, "black": 0, "gray": 128}  # values of red, green and blue
-IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
+IMAGE_AUGMENTATION = "shift"  # default: a small shift never changes the label of an image
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """What is publicly known of a data set; nothing else knows a shape or a number of classes.
+    """Public facts about a data set: the only place for shapes and the number of classes.
 
     >>> import pate_tf
     >>> pate_tf.Dataset(
@@ -38,35 +38,35 @@ class Dataset:
     'float32'
 
     Attributes:
-        name: the name in the catalogue.
-        kind: "image", "tabular" or "text": strings, as the features that
-            `data.preprocessing` makes of them; a served student takes the strings.
+        name: name in the catalogue.
+        kind: "image", "tabular" or "text". Inputs of kind "text" are the features that
+            `data.preprocessing` computes from strings; a served student takes the strings.
         input_shape: shape of one input, e.g. `(28, 28, 1)`.
-        value_range: lowest and highest value that an input can hold, from public metadata, never
-            measured on private records; for tabular data also a tuple of lows and one of highs, one
-            a feature. Keras models scale it to [0, 1]; forests take raw values.
-        target: what a record is labeled with, and a student predicts: one "class" (default), a
-            "number", or several "labels", any number of which hold.
-        target_range: lowest and highest value of a number, from public knowledge: values outside
-            are clipped. None of other targets.
-        max_labels: how many labels of a record count in full; more of them weigh less together.
-            0 of other targets.
-        num_classes: number of classes, or of labels, at least 2; 2 of a number, whose lowest and
-            highest value stand for two classes.
-        class_names: a name for each class or label, or empty.
-        augmentation: what leaves a label unchanged: "none", "shift" (small ones; the default of
-            images), "affine" (shifts, rotations, scaling and shear, all small) or "flip" (shifts
-            and horizontal mirroring).
-        pool_size: how many public samples form the student's pool unless the user says otherwise;
-            0 where there are none.
-        input_type: the type of raw inputs, which a served model takes: "uint8" (default) or
-            "float32" for images, "float32" for tabular features.
-        schema: how a row of raw columns becomes these features, a `data.schema.Schema`; None where
-            inputs are brought as they are. Not compared: it makes no other data set of them.
-        white_level: the value in image files of more than 8 bits that is read as 255; 0 is read as
-            0.
-        background: color that transparent images of files are laid on.
-        input_name: what a served model calls its input: "image" or "features".
+        value_range: lowest and highest possible value of an input, from public metadata and never
+            measured on private records. For tabular data also a tuple of lowest values and a tuple
+            of highest values, one value per feature. Keras models scale the range to [0, 1];
+            forests take raw values.
+        target: target of the prediction: one "class" (default), a "number", or several "labels",
+            any number of which can be true.
+        target_range: lowest and highest value of a number, from public knowledge; values outside
+            are clipped. None for other targets.
+        max_labels: number of labels of a record that count in full; if a record has more, each
+            counts less. 0 for other targets.
+        num_classes: number of classes or labels, at least 2. It is 2 for a number: one class for
+            its lowest value and one for its highest value.
+        class_names: name of each class or label, or empty.
+        augmentation: transformations that keep the label unchanged: "none", "shift" (small shifts;
+            the default for images), "affine" (small shifts, rotations, scaling and shear) or "flip"
+            (shifts and horizontal mirroring).
+        pool_size: default number of public samples in the student's pool; 0 without public samples.
+        input_type: type of raw inputs, also in a served model: "uint8" (default) or "float32" for
+            images, "float32" for tabular features.
+        schema: `data.schema.Schema` that turns a row of raw columns into features; None if inputs
+            are given as features. It is ignored when data sets are compared.
+        white_level: pixel value that is read as 255 in image files with more than 8 bits; 0 is read
+            as 0.
+        background: background color for transparent image files.
+        input_name: input name in a served model: "image" or "features".
     """
 
     name: str
@@ -87,12 +87,12 @@ class Dataset:
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # It can be part of a path, below a folder of runs.
+        # The name can be part of a path below a folder of runs.
         is_way_out = not set(self.name.split("/")).isdisjoint(("", ".", "..")) or "\\" in self.name
-        if is_way_out or not self.name.isprintable() or len(self.name) > LONGEST_NAME:
+        if is_way_out or not self.name.isprintable() or len(self.name) > MAX_NAME:
             raise ValueError(
-                f"name: expected a data set's name of printable characters, up to {LONGEST_NAME}, "
-                f"which leads out of no folder, got {self.name[:LONGEST_NAME]!r}"
+                f"name must have at most {MAX_NAME} printable characters and must not lead out of "
+                f"a folder, got {self.name[:MAX_NAME]!r}"
             )
         whole(2, num_classes=self.num_classes)
         whole(0, pool_size=self.pool_size)
@@ -110,64 +110,64 @@ class Dataset:
         self._check_target()
         if self.class_names and len(self.class_names) != self.num_classes:
             raise ValueError(
-                f"class_names: expected {self.num_classes} names, got {len(self.class_names)}"
+                f"class_names must have {self.num_classes} names, got {len(self.class_names)}"
             )
         low, high = (np.asarray(values, np.float64) for values in self.value_range)
         if low.shape != high.shape or low.shape not in ((), self.input_shape):
             raise ValueError(
-                f"value_range: expected two numbers, or two of shape {list(self.input_shape)}, "
+                f"value_range must be two numbers or two arrays of shape {list(self.input_shape)}, "
                 f"got shapes {list(low.shape)} and {list(high.shape)}"
             )
         if not (low < high).all():
-            raise ValueError(f"value_range: expected low < high, got {self.value_range}")
+            raise ValueError(f"value_range must have low < high, got {self.value_range}")
 
     def _check_target(self) -> None:
-        """Raises ValueError if what is said of the target doesn't stand together."""
+        """Raises ValueError if the settings of the target contradict each other."""
         one_of(TARGETS, target=self.target)
         if self.target == SEVERAL_LABELS and not self.max_labels:
             object.__setattr__(self, "max_labels", self.num_classes)
         most = self.num_classes if self.target == SEVERAL_LABELS else 0
         if not 0 <= self.max_labels <= most:
             raise ValueError(
-                f"max_labels: expected at most {most} for target {self.target}, got "
+                f"max_labels must be from 0 to {most} for target {self.target}, got "
                 f"{self.max_labels}"
             )
         if (self.target_range is not None) != (self.target == NUMBER):
             raise ValueError(
-                f"target_range: expected the lowest and highest value of a number, and none for "
-                f"other targets, got {self.target_range} for target {self.target}"
+                f"target_range is {self.target_range} for target {self.target}. Pass the lowest "
+                f"and highest value for target number, and None for other targets."
             )
         if self.target_range is not None:
             lowest, highest = self.target_range
             if not -math.inf < lowest < highest < math.inf:
                 raise ValueError(
-                    f"target_range: expected finite low < high, got {lowest} and {highest}"
+                    f"target_range must have finite low < high, got {lowest} and {highest}"
                 )
             if self.num_classes != 2:
-                raise ValueError(f"num_classes: expected 2 for a number, got {self.num_classes}")
+                raise ValueError(f"num_classes must be 2 for a number, got {self.num_classes}")
 
     @property
     def has_characters(self) -> bool:
-        """Whether inputs are the characters of texts: code points, and not hashed n-grams."""
-        return self.kind == "text" and float(np.max(self.value_range[1])) == LARGEST_CHARACTER
+        """Whether inputs are the code points of texts instead of hashed n-grams."""
+        return self.kind == "text" and float(np.max(self.value_range[1])) == MAX_CHARACTER
 
     @property
-    def has_colours(self) -> bool:
-        """Whether inputs are images of three channels: red, green and blue."""
+    def has_colors(self) -> bool:
+        """Whether inputs are images with three channels: red, green and blue."""
         return self.kind == "image" and self.input_shape[-1] == 3
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """Shape of one label: `(num_classes,)` of several labels, else `()`."""
+        """Shape of one label: `(num_classes,)` for several labels, else `()`."""
         return (self.num_classes,) if self.target == SEVERAL_LABELS else ()
 
     def class_name(self, label: int) -> str:
-        """Returns the name of a class; its number where the data set names none."""
+        """Returns the name of a class; its number if the data set has no class names."""
         return self.class_names[label] if self.class_names else str(label)
 
     @property
     def target_in_words(self) -> str:
-        """What is predicted of an input, where it is no class; empty of classes."""
+        """Description of the target; empty for classes. It is part of query digests."""
         if self.target_range is not None:
             lowest, highest = self.target_range
             return f"a number from {lowest:,.12g} to {highest:,.12g}, to which others are clipped"
@@ -180,12 +180,12 @@ class Dataset:
         """Raises ValueError, which begins with `what`, unless classes are predicted."""
         if self.target != CLASS:
             raise ValueError(
-                f"{what}: expected labels that are classes, got target {self.target} of "
-                f"{self.name}; pate run predicts it with a linear head"
+                f"{what} needs labels that are classes, but the target of {self.name} is "
+                f"{self.target}. `pate run` predicts it with a linear head."
             )
 
     def difference(self, other: "Dataset") -> str:
-        """Returns what differs from another first, in words; empty where nothing does."""
+        """Returns a description of the first field that differs; empty if none does."""
         for field in dataclasses.fields(self):
             if not field.compare:
                 continue
@@ -196,9 +196,9 @@ class Dataset:
         return ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields that are compared as JSON values; `from_dict` is its inverse.
+        """Returns the compared fields as JSON values; `from_dict` is its inverse.
 
-        Default values of what became a choice later are left out.
+        Fields that were added later are left out if they have their default value.
         """
         usual = {
             "input_type": INPUT_TYPES[self.kind][0],
@@ -214,7 +214,7 @@ class Dataset:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Dataset":
-        """Rebuilds a `Dataset` from `to_dict()`, also after a trip through JSON."""
+        """Rebuilds a `Dataset` from `to_dict()`, also after a JSON round trip."""
         tuples = {name: tuple(fields[name]) for name in ("input_shape", "class_names")}
         tuples["value_range"] = tuple(
             tuple(values) if isinstance(values, list | tuple) else values
@@ -228,16 +228,16 @@ class Dataset:
 def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
     """Checks raw inputs of a data set.
 
-    Each input is judged by itself and public values: whether one is refused never depends on
-    another.
+    Each input is checked by itself against public values: whether it is refused never depends on
+    another input.
 
     Raises:
-        ValueError: unless they are `[num_examples, *input_shape]` of the data set, and finite in
-            float32, in which models compute. The message carries no value.
+        ValueError: unless inputs have the shape `[num_examples, *input_shape]` and are finite in
+            float32, the type that models compute in. The message contains no value.
     """
     if inputs.shape[1:] != dataset.input_shape:
         raise ValueError(
-            f"inputs of {dataset.name}: expected [num_examples, "
+            f"inputs of {dataset.name} must have shape [num_examples, "
             f"{', '.join(map(str, dataset.input_shape))}], got {list(inputs.shape)}"
         )
     largest = np.finfo(np.float32).max
@@ -247,47 +247,49 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
         and not (inputs.min() >= -largest and inputs.max() <= largest)  # NaN compares as false
     ):
         raise ValueError(
-            f"inputs of {dataset.name}: expected finite numbers, got NaN or infinite ones; fill in "
-            f"what is missing record by record"
+            f"inputs of {dataset.name} must be finite, not NaN or infinite. Fill in missing values "
+            f"record by record."
         )
 
 
 def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """Returns inputs as an array, of the type that they declare by a `dtype`.
+    """Returns inputs as an array of the type that they declare by a `dtype`.
 
-    A list declares none. Its numbers become float64, each by itself: a type that fits all of them
-    would depend on each.
+    A list declares no type. Its numbers become float64, each by itself, because a type that fits
+    all of them would depend on every number.
 
     Raises:
-        ValueError: if a list holds something else. The message, which begins with `what`, carries
-            no value.
+        ValueError: if a list contains anything but numbers. The message begins with `what` and
+            contains no value.
     """
     if hasattr(values, "dtype"):
         return np.asarray(values)
     try:
         return np.asarray(values, np.float64)
-    except (OverflowError, TypeError, ValueError):  # whose texts may quote values
-        got = "got something else; Data.from_dataframe takes texts and codes"
-        raise ValueError(f"{what}: expected numbers, as many in each input, {got}") from None
+    except (OverflowError, TypeError, ValueError):  # their messages may quote values
+        raise ValueError(
+            f"{what} must be numbers, equally many in each input. Data.from_dataframe takes texts "
+            f"and codes."
+        ) from None
 
 
 def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[Any]:
-    """Returns inputs in the type that a served model takes, so that a query is the same everywhere.
+    """Returns inputs in the type that a served model takes, so that queries are always equal.
 
-    A number becomes the same one whether it comes as a whole number or as float64.
+    A whole number and the same number as float64 give the same result.
 
     Args:
         inputs: `[num_inputs, *input_shape]`.
-        dataset: says which type.
-        what: begins the message.
+        dataset: data set of the inputs; it determines the type.
+        what: beginning of the message.
 
     Raises:
-        ValueError: if they are no numbers, or would change: a fraction, a number beyond 255 or NaN
-            can't be a pixel of type uint8. The message carries no value.
+        ValueError: if inputs are not numbers, or if the conversion would change them: a fraction, a
+            number above 255 or NaN can't be a pixel of type uint8. The message contains no value.
     """
     array = as_numbers(inputs, what)
     if array.dtype.kind not in "uif":
-        raise ValueError(f"{what}: expected numbers as inputs of {dataset.name}, got {array.dtype}")
+        raise ValueError(f"{what}: inputs of {dataset.name} must be numbers, got {array.dtype}")
     if dataset.input_type != "uint8" or array.dtype == np.uint8:
         if array.dtype.itemsize == 8:
             array = array.astype(np.float64, copy=False)
@@ -296,9 +298,8 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
     is_pixel = (array >= 0) & (array <= 255) & (array == np.floor(array))
     if not is_pixel.all():
         raise ValueError(
-            f"{what}: expected whole numbers from 0 to 255 as pixels of {dataset.name}, got "
-            f"others; "
-            f"a Dataset with input_type='float32' keeps images of floats"
+            f"{what}: pixels of {dataset.name} must be whole numbers from 0 to 255. For images of "
+            f"floats, use a Dataset with input_type='float32'."
         )
     return array.astype(np.uint8)
 
@@ -308,7 +309,7 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs of a data set: `PrivateExamples`, `PublicExamples` or a `Pool`, never this itself."""
+    """Base class of `PrivateExamples`, `PublicExamples` and `Pool`: inputs of a data set."""
 
     dataset: Dataset
     inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
@@ -324,71 +325,73 @@ class Examples:
 def checked_labels(
     labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0
 ) -> npt.NDArray[Any]:
-    """Returns the labels of examples as an array that can't be written.
+    """Returns the labels of examples as a read-only array.
 
     Args:
-        labels: `[num_examples]`, of several labels `[num_examples, num_labels]`.
-        examples: whose labels they are.
-        lowest: the least number that a label may be; `UNKNOWN` where some are not known: -1 of a
-            class, a row of -1 of several labels, NaN of a number.
+        labels: `[num_examples]`; several labels are `[num_examples, num_labels]`.
+        examples: the labeled examples.
+        lowest: lowest valid label. Pass `UNKNOWN` if some labels are unknown: -1 for a class, a row
+            of -1 for several labels, NaN for a number.
 
     Returns:
-        int64 classes from `lowest` to `num_classes - 1`; float64 numbers, clipped to
-        `target_range`; or int64 0 and 1, for each label whether it holds.
+        Classes as int64 from `lowest` to `num_classes - 1`, numbers as float64 clipped to
+        `target_range`, or several labels as int64, 1 if the label is true and 0 if not.
 
     Raises:
-        ValueError: if they are something else. The message never carries a label.
+        ValueError: if labels have another type, shape or range. The message never contains a label.
     """
     dataset = examples.dataset
     what = f"labels of {dataset.name}"
     if dataset.target_range is not None:
         numbers = np.asarray(labels)
         if numbers.dtype.kind not in "uif":
-            raise ValueError(f"{what}: expected numbers, got an array of type {numbers.dtype}")
+            raise ValueError(f"{what} must be numbers, got an array of type {numbers.dtype}")
         checked: npt.NDArray[Any] = np.clip(numbers.astype(np.float64), *dataset.target_range)
         if lowest != UNKNOWN and np.isnan(checked).any():
-            raise ValueError(f"{what}: expected finite numbers, got NaN")
+            raise ValueError(f"{what} must be finite, got NaN")
         checked.flags.writeable = False
     elif dataset.target == SEVERAL_LABELS:
         checked = whole_numbers(labels, what, num_classes=2, lowest=lowest)
     else:
         checked = whole_numbers(labels, what, num_classes=dataset.num_classes, lowest=lowest)
     if checked.shape != (len(examples), *dataset.label_shape):
-        raise ValueError(f"{what}: expected one for each example, got another number")
+        raise ValueError(f"{what} must have one entry for each example")
     return checked
 
 
 def is_labeled(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns which of labels, as of `checked_labels`, are known, `[num_examples]`."""
+    """Returns whether each of `checked_labels` is known, `[num_examples]`."""
     if labels.dtype.kind == "f":
         return np.asarray(~np.isnan(labels))
     return np.asarray((labels != UNKNOWN).all(axis=tuple(range(1, labels.ndim))))
 
 
 def unlabeled(number: int, dataset: Dataset) -> npt.NDArray[Any]:
-    """Returns labels of examples of which none is known, in the form of `checked_labels`."""
+    """Returns unknown labels, in the form of `checked_labels`."""
     value = np.nan if dataset.target == NUMBER else UNKNOWN
     return np.full((number, *dataset.label_shape), value)
 
 
 def target_rows(labels: npt.NDArray[np.generic], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns what a record's vector is multiplied by, `[num_records, num_classes]`.
+    """Returns the target row of each record, `[num_records, num_classes]`.
 
-    Also what a teacher adds for each query, from its predictions in place of labels. It has an L2
-    norm of at most 1 and no negative entry (docs/proofs/theory.md, Propositions D12 and D13).
-    Of a class it is its one-hot vector. Of a number, s in [0, 1] along its range, it is (1 - s, s).
-    Of several labels it is 1 for each that holds, divided by the root of `max_labels`, and
-    shortened to norm 1 where more hold.
+    In feature sums, a record's vector is multiplied by this row. In sums of votes, the row of a
+    teacher's prediction is its contribution to a query. A row has an L2 norm of at most 1 and no
+    negative entry (docs/proofs/theory.md, Propositions D12 and D13).
+
+    A class gives its one-hot vector. A number at the fraction s of its range gives (1 - s, s).
+    Several labels give 1 / sqrt(max_labels) for each true label; if more than `max_labels` are
+    true, the row is scaled to norm 1.
 
     Args:
-        labels: as of `checked_labels`, all known; or predictions of one teacher, as `Votes.labels`
-            has them. SENSITIVE.
-        dataset: says what they are.
+        labels: `checked_labels`, all known; or predictions of one teacher, see `Votes.labels`.
+            SENSITIVE.
+        dataset: data set of the labels.
     """
     if dataset.target_range is not None:
         lowest, highest = dataset.target_range
-        share = np.clip((labels.astype(np.float64) - lowest) / (highest - lowest), 0.0, 1.0)
-        return np.column_stack([1.0 - share, share])
+        fraction = np.clip((labels.astype(np.float64) - lowest) / (highest - lowest), 0.0, 1.0)
+        return np.column_stack([1.0 - fraction, fraction])
     if dataset.target == SEVERAL_LABELS:
         rows = labels.astype(np.float64) / math.sqrt(dataset.max_labels)
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0))

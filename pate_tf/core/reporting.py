@@ -1,4 +1,4 @@
-"""How a run shows its progress and returns its report. TensorFlow is not imported."""
+"""Progress and reports of a run. Does not import TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 Row = tuple[str, str]
-LINE_SECONDS = 30  # between lines of progress where there is no terminal
+LINE_SECONDS = 30  # between lines of progress if the output is not a terminal
 NOT_MEASURED = "not measured: there are no public labels"
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
@@ -22,16 +22,16 @@ _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reporting:
-    """How a run shows its progress. Nothing here changes a result.
+    """How a run shows its progress. It never changes a result.
 
     Attributes:
-        clock: from a description to a context that is entered while work of unknown length goes on.
-        progress_bar: makes tqdm's bar of a description, a total and a unit.
-        note: takes what the user should know before anything is charged.
-        confirm: is called after the notes and before anything is charged; may end the command.
-        warn: takes a warning, one line.
+        clock: takes a description and returns a context for work of unknown duration.
+        progress_bar: takes a description, a total and a unit, and returns a tqdm progress bar.
+        note: shows information that the user should read before anything is charged.
+        confirm: called after the notes and before anything is charged; it may end the command.
+        warn: shows a warning of one line.
         verbose: whether Keras draws its own progress bars.
-        began: of the run, by `time.monotonic`.
+        began: start time of the run, by `time.monotonic`.
     """
 
     clock: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -44,19 +44,19 @@ class Reporting:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken so far."""
+        """Seconds since the run began."""
         return time.monotonic() - self.began
 
     def warn_of_stored(self, path: pathlib.Path, holds: str) -> None:
-        """Warns that stored results are used, and not the private records that were given again.
+        """Warns that stored results are used instead of the private records of this call.
 
         Args:
-            path: a file or folder that was written with the results.
-            holds: what they are.
+            path: file or folder that was written with the results.
+            holds: name of the results, such as "teachers".
         """
         when = datetime.datetime.fromtimestamp(path.stat().st_mtime)
         self.warn(
-            f"{path.parent} holds {holds} of {when:%Y-%m-%d %H:%M}, which are used: the private "
+            f"{path.parent} contains {holds} of {when:%Y-%m-%d %H:%M}, which are used: the private "
             f"records are not read again. For other records choose another folder."
         )
 
@@ -66,13 +66,13 @@ QUIET = Reporting()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportTable:
-    """Rows, or lines, under a title.
+    """A table of rows or lines.
 
     Attributes:
-        title: what they are.
-        rows: names and values.
-        lines: instead of rows.
-        is_sensitive: whether they may not be published.
+        title: title of the table.
+        rows: pairs of a name and a value.
+        lines: lines of text; used instead of rows.
+        is_sensitive: whether the table must not be published.
     """
 
     title: str
@@ -83,13 +83,13 @@ class ReportTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """SENSITIVE: the report of a run, for the holder of the private data.
+    """SENSITIVE: the report of a run, for the data holder.
 
     Attributes:
-        values: JSON values.
-        rows: the same as rows of a table.
-        tables: of an analysis instead: those that may be published and those that may not, apart.
-            Names of arguments stand in backticks.
+        values: results as JSON values.
+        rows: the same results as rows of a table.
+        tables: tables of an analysis, used instead of rows; public and sensitive results are in
+            separate tables. Argument names are in backticks.
     """
 
     values: dict[str, Any] = dataclasses.field(repr=False)
@@ -97,11 +97,11 @@ class RunReport:
     tables: Sequence[ReportTable] = dataclasses.field(default=(), repr=False)
 
 
-# Progress bars that a notebook shows, and a terminal too.
+# Progress bars for notebooks and terminals.
 
 
 def reporting(verbose: bool | Reporting) -> Reporting:
-    """Returns how a run shows its progress: with bars, not at all, or as a command does."""
+    """Returns a `Reporting` with progress bars, without output, or the one that is passed."""
     if isinstance(verbose, Reporting):
         return verbose
     if not verbose:
@@ -113,12 +113,12 @@ def reporting(verbose: bool | Reporting) -> Reporting:
 
 @contextlib.contextmanager
 def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator[None]:
-    """Shows what is done, and how long it takes.
+    """Shows a description and the elapsed time.
 
     Args:
-        description: of what is done.
-        seconds: after which it is shown anew.
-        **options: of tqdm's bar.
+        description: description of the work.
+        seconds: refresh interval.
+        **options: arguments of the tqdm progress bar.
     """
     is_done = threading.Event()
     with tqdm(**{"desc": description, "bar_format": "{desc}: {elapsed}", **options}) as bar:

@@ -1,4 +1,4 @@
-"""Sensitive values: private records, their partition, votes, counts. A `repr` shows shapes."""
+"""Sensitive values: private records, their partition, votes, counts. `repr` shows only shapes."""
 
 import dataclasses
 import hashlib
@@ -15,27 +15,29 @@ from pate_tf.core.source import PrivateSource, owner_name
 
 
 class SensitiveWarning(UserWarning):
-    """SENSITIVE: something about the private records, for the data holder alone."""
+    """SENSITIVE: information about the private records, only for the data holder."""
 
 
 def warn_holder(text: str, *, is_private: bool = True, stacklevel: int = 3) -> None:
-    """Warns of something about records: of private ones with a `SensitiveWarning`, which says so.
+    """Warns about records. If they are private, the warning is a `SensitiveWarning` and says so.
 
-    `stacklevel` is as of `warnings.warn`, where 3 is the caller's caller.
+    `stacklevel` is passed on to `warnings.warn`: 3 is the caller's caller.
     """
     kind = SensitiveWarning if is_private else UserWarning
-    secret = "sensitive, for the data holder alone: " if is_private else ""
+    secret = "sensitive, only for the data holder: " if is_private else ""
     warnings.warn(secret + text, kind, stacklevel=stacklevel)
 
 
 def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
     """Returns owners, whole numbers or strings `[num_records]`, as an array of one type.
 
-    What has no such type, such as a list, becomes strings, each owner by itself: a type that fits
-    all would depend on each, and with it how all others are written as names.
+    Values without a dtype, such as a list, become strings, each converted by itself. NumPy would
+    choose a type that fits all of them. It would depend on every owner, and so would the names of
+    all other owners.
 
     Raises:
-        ValueError: if an owner is something else. The message carries no owner.
+        ValueError: if an owner is neither a whole number nor a string. The message does not contain
+            the owner.
     """
     names = np.asarray(owners, None if hasattr(owners, "dtype") else object)
     if names.dtype.kind == "O" and all(
@@ -45,7 +47,7 @@ def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
         names = np.array([str(owner) for owner in names.flat], np.str_).reshape(names.shape)
     if names.dtype.kind not in "iuUS" or names.ndim != 1:
         raise ValueError(
-            f"owners: expected whole numbers or strings [num_records], got {names.dtype} of shape "
+            f"owners must be whole numbers or strings [num_records], got {names.dtype} of shape "
             f"{list(names.shape)}"
         )
     return names
@@ -53,21 +55,21 @@ def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class PrivateExamples(Examples):
-    """Sensitive: the labeled records that the teachers share out among themselves.
+    """Sensitive: the labeled private records, partitioned among the teachers.
 
     Attributes:
-        dataset: what is publicly known of them.
+        dataset: public facts about the records.
         inputs: `[num_records, *input_shape]`.
-        labels: as of `checked_labels`: classes, numbers, or several labels of each record.
-        owners: whose each record is, whole numbers or strings `[num_records]`; None if each record
-            stands for itself.
-        source: that releases from them are charged to; None where the run folder is its own.
-        split: which call of `Data.hold_back` they come from, and whether they are the part that was
-            held back; None for records that were not split.
+        labels: classes, numbers, or several labels per record; see `checked_labels`.
+        owners: owner of each record, whole numbers or strings `[num_records]`; None if each record
+            is its own owner.
+        source: data source that releases are charged to; None if the run folder is the source.
+        split: identifies the call of `Data.hold_back` that made this part, and whether it is the
+            held-back part; None for records that were not split.
 
     Raises:
-        ValueError: if inputs, labels or owners don't fit the data set, or an input is not finite.
-            The message never carries a value.
+        ValueError: if inputs, labels or owners don't match the data set, or an input is not finite.
+            The message never contains a value.
     """
 
     labels: npt.NDArray[Any] = dataclasses.field(repr=False)
@@ -81,7 +83,7 @@ class PrivateExamples(Examples):
         if self.owners is not None:
             owners = owner_array(self.owners)
             if owners.shape != (len(self),):
-                raise ValueError("owners: expected one for each record, got another number")
+                raise ValueError("owners must have one entry for each record")
             object.__setattr__(self, "owners", frozen_view(owners))
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Self:
@@ -93,7 +95,7 @@ class PrivateExamples(Examples):
 
     @property
     def public_size(self) -> int | None:
-        """How many there are; None with owners, as that is private then."""
+        """Number of records; None if records have owners, because the number is private then."""
         return None if self.owners is not None else len(self)
 
     def __repr__(self) -> str:
@@ -104,15 +106,15 @@ class PrivateExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class VoteCounts:
-    """Sensitive: how many teachers voted for each class, a row a query.
+    """Sensitive: the number of votes for each class, one row per query.
 
     Attributes:
         values: int64 `[num_queries, num_classes]`, read-only.
 
     Raises:
-        ValueError: unless every query has one vote of every teacher, and there is one, as every
-            guarantee assumes: whole numbers of at least 0 in two dimensions, rows of one sum. The
-            message never carries a value.
+        ValueError: unless the values are non-negative whole numbers in two dimensions, and all rows
+            have the same positive sum. Every guarantee assumes one vote per teacher and query. The
+            message never contains a value.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -123,18 +125,18 @@ class VoteCounts:
             values = whole_numbers(values, "counts")
         if values.ndim != 2 or values.shape[1] < 1:
             raise ValueError(
-                f"counts: expected [num_queries, num_classes], got shape {list(values.shape)}"
+                f"counts must have shape [num_queries, num_classes], got {list(values.shape)}"
             )
         if values.size and values.min() < 0:
-            raise ValueError("counts: expected numbers of at least 0, got negative ones")
+            raise ValueError("counts must not be negative")
         totals = values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
             raise ValueError(
-                "counts: expected one vote of every teacher on every query, got rows with "
+                "counts must contain one vote of every teacher for every query, but rows have "
                 "different sums"
             )
         if len(totals) and totals[0] < 1:
-            raise ValueError("counts: expected at least one vote on every query, got none")
+            raise ValueError("counts must contain at least one vote for every query")
         values.flags.writeable = False
         object.__setattr__(self, "values", values)
 
@@ -150,52 +152,51 @@ class VoteCounts:
 
     @property
     def num_teachers(self) -> int:
-        """Number of teachers, the sum of each row; 0 without queries."""
+        """Number of teachers: the sum of each row; 0 without queries."""
         return int(self.values[:1].sum())
 
     @property
     def num_queries(self) -> int:
-        """Number of queries, the rows."""
+        """Number of queries: the number of rows."""
         return int(self.values.shape[0])
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, the columns."""
+        """Number of classes: the number of columns."""
         return int(self.values.shape[1])
 
     def take(self, indices: npt.ArrayLike) -> "VoteCounts":
         """Returns the counts of the queries at `indices`, int `[num_taken]`.
 
         Raises:
-            ValueError: if an index is not a whole number from 0 to `num_queries - 1`, or is there
+            ValueError: if an index is not a whole number from 0 to `num_queries - 1`, or occurs
                 twice.
         """
         rows = whole_numbers(indices, "indices")
         if rows.ndim != 1:
-            raise ValueError(f"indices: expected [num_taken], got shape {list(rows.shape)}")
+            raise ValueError(f"indices must have one dimension, got shape {list(rows.shape)}")
         if rows.size and (rows.min() < 0 or rows.max() >= self.num_queries):
-            raise ValueError(
-                f"indices: expected numbers from 0 to {self.num_queries - 1}, got others"
-            )
+            raise ValueError(f"indices must be from 0 to {self.num_queries - 1}")
         queries, numbers = np.unique(rows, return_counts=True)
         if len(queries) < len(rows):
             twice = queries[numbers.argmax()]
-            raise ValueError(f"indices: expected each query once, got {twice} more than once")
+            raise ValueError(f"indices must be distinct, but {twice} occurs more than once")
         return VoteCounts(self.values[rows])
 
 
 @dataclasses.dataclass(frozen=True)
 class SumsByClass:
-    """Sensitive: sums of the records' vectors of each class, or of teachers' rows for each query.
+    """Sensitive: sums of the records' vectors by class, or of teachers' predictions by query.
 
     Attributes:
-        values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only; without
-            a pool `[num_features + 1, num_classes + num_features + 1]`, second moments beside them.
-            Of teachers' predictions `[num_queries, num_classes]`, as of `sums_of_votes`.
+        values: int64, read-only, in steps of 1 / LATTICE. Sums of records have the shape
+            `[num_features + 1, num_classes]`. Without a pool, the second moments are appended:
+            `[num_features + 1, num_classes + num_features + 1]`. Sums of teachers' predictions have
+            the shape `[num_queries, num_classes]`; see `sums_of_votes`.
 
     Raises:
-        ValueError: if the values are not whole numbers in two dimensions. The message never carries
-            a value.
+        ValueError: if the values are not whole numbers in two dimensions. The message never
+            contains a value.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -204,7 +205,7 @@ class SumsByClass:
         values = whole_numbers(self.values, "sums")
         if values.ndim != 2 or min(values.shape) < 1:
             raise ValueError(
-                f"sums: expected [num_features + 1, num_classes], got shape {list(values.shape)}"
+                f"sums must have shape [num_features + 1, num_classes], got {list(values.shape)}"
             )
         object.__setattr__(self, "values", values)
 
@@ -214,20 +215,20 @@ class SumsByClass:
 
 @dataclasses.dataclass(frozen=True)
 class Votes:
-    """Sensitive: the label that each teacher gave to each query, or its prediction.
+    """Sensitive: the label or prediction of each teacher for each query.
 
     Attributes:
-        labels: int64 `[num_teachers, num_queries]`, read-only. Of a number float64 in its unit,
-            clipped to its range; of several labels the probability of each, float64 `[num_teachers,
-            num_queries, num_labels]`, clipped to [0, 1]. NaN counts as the lowest value: whether a
-            teacher fails can follow from its records.
+        labels: read-only. Classes are int64 `[num_teachers, num_queries]`. Numbers are float64 in
+            the unit of the target, clipped to its range. Several labels are probabilities, float64
+            `[num_teachers, num_queries, num_labels]`, clipped to [0, 1]. NaN counts as the lowest
+            value, because whether a teacher fails can depend on its records.
         num_classes: number of classes or labels.
-        dataset: what teachers predict, where it is no class; else None.
+        dataset: data set whose numbers or several labels are predicted; None for classes.
 
     Raises:
-        ValueError: if a label is not a whole number from 0 to `num_classes - 1`. The message says
-            whether they are negative or seem to be counted from 1. Of predictions, if their shape
-            does not fit.
+        ValueError: if a label is not a whole number from 0 to `num_classes - 1`; the message tells
+            whether labels are negative or seem to start at 1. Also if predictions have the wrong
+            shape.
     """
 
     labels: npt.NDArray[Any] = dataclasses.field(repr=False)
@@ -242,21 +243,21 @@ class Votes:
         labels = np.array(self.labels)
         num_classes = self.num_classes
         if labels.ndim != 2 or labels.shape[0] < 1:
-            hint = ": one label a query, already aggregated?" if labels.ndim == 1 else ""
+            hint = "; are they aggregated already?" if labels.ndim == 1 else ""
             raise ValueError(
-                f"votes: expected [num_teachers, num_queries], got shape {list(labels.shape)}{hint}"
+                f"votes must have shape [num_teachers, num_queries], got {list(labels.shape)}{hint}"
             )
         if labels.dtype != np.int64:
             labels = np.array(whole_numbers(labels, "votes"))
         low = labels.min(initial=num_classes)
         high = labels.max(initial=0)
         if low < 0 or high >= num_classes:
-            misfits = "others"
+            hint = ""
             if low < 0:
-                misfits = "negative ones: give abstentions, such as -1, a class of their own"
+                hint = ", not negative. Give abstentions, such as -1, a separate class"
             elif (low, high) == (1, num_classes):
-                misfits = "labels that are counted from 1: subtract 1"
-            raise ValueError(f"votes: expected labels from 0 to {num_classes - 1}, got {misfits}")
+                hint = ". They seem to start at 1: subtract 1"
+            raise ValueError(f"votes must be labels from 0 to {num_classes - 1}{hint}")
         labels.flags.writeable = False
         object.__setattr__(self, "labels", labels)
 
@@ -267,7 +268,7 @@ class Votes:
         )
 
     def counts(self) -> VoteCounts:
-        """Counts the votes: int64 `[num_queries, num_classes]`; every row sums to num_teachers."""
+        """Returns the counts `[num_queries, num_classes]`; every row sums to num_teachers."""
         num_queries = self.labels.shape[1]
         counts = np.zeros((num_queries, self.num_classes), np.int64)
         columns = np.arange(num_queries)
@@ -277,12 +278,12 @@ class Votes:
 
 
 def _checked_predictions(values: npt.NDArray[Any], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns what teachers predict of numbers or several labels, as `Votes.labels` has it."""
+    """Returns predicted numbers or several labels in the form of `Votes.labels`."""
     if values.ndim < 2 or values.shape[2:] != dataset.label_shape or values.dtype.kind not in "iuf":
         wanted = ", ".join(map(str, ("num_teachers", "num_queries", *dataset.label_shape)))
         raise ValueError(
-            f"votes: expected numbers [{wanted}] for target {dataset.target}, got {values.dtype} "
-            f"of shape {list(values.shape)}"
+            f"votes must be numbers [{wanted}] for target {dataset.target}, got {values.dtype} of "
+            f"shape {list(values.shape)}"
         )
     low, high = dataset.target_range or (0.0, 1.0)
     return frozen_view(
@@ -290,14 +291,14 @@ def _checked_predictions(values: npt.NDArray[Any], dataset: Dataset) -> npt.NDAr
     )
 
 
-# Record to teacher, disjoint and complete.
+# The partition of records among teachers is disjoint and complete.
 #
-# A record (or an owner) must reach one teacher only, and its teacher must not depend on the other
-# records, nor on how many there are: that is what makes one record (or owner) change at most one
-# vote a query (docs/proofs/theory.md, Propositions S1 and S2).
+# A record (or an owner) must reach exactly one teacher. Its teacher must not depend on the other
+# records, nor on the number of records. Therefore one record (or owner) changes at most one vote
+# per query (docs/proofs/theory.md, Propositions S1 and S2).
 
 
-MOST_TEACHERS = 2**20  # where how many records there are is not public
+MAX_TEACHERS = 2**20  # if the number of records is not public
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,7 +307,7 @@ class Sharding(ProtectedUnit):
 
     Attributes:
         num_teachers: number of shards, one for each teacher.
-        unit: what one shard protects: "record", or "owner" for all records of one owner.
+        unit: protected unit: "record", or "owner" for all records of one owner.
     """
 
     num_teachers: int
@@ -314,17 +315,17 @@ class Sharding(ProtectedUnit):
 
 @dataclasses.dataclass(frozen=True)
 class Partition(Sharding):
-    """Which teacher each record belongs to: disjoint and complete by its form.
+    """The teacher of each record: disjoint and complete by construction.
 
     Attributes:
         assignment: int64 `[num_records]`, the teacher of each record, read-only.
         num_teachers: number of teachers. For unit "record" each has at least one record. For unit
-            "owner" a teacher may have none: whether it does can hang on one owner, and to refuse it
-            would change all teachers at once.
-        unit: what is protected, "record" or "owner" (all records of one owner together).
+            "owner" a teacher may have no records: whether it has any can depend on one owner, and
+            refusing the partition would change all teachers at once.
+        unit: protected unit: "record", or "owner" for all records of one owner.
 
     Raises:
-        ValueError: if a teacher is out of range, or has no record where it must have one.
+        ValueError: if a teacher is out of range, or has no record with unit "record".
     """
 
     assignment: IntArray = dataclasses.field(repr=False)
@@ -332,17 +333,14 @@ class Partition(Sharding):
     def __post_init__(self) -> None:
         assignment = whole_numbers(self.assignment, "partition")
         if assignment.ndim != 1:
-            raise ValueError(f"partition: expected [num_records], got {list(assignment.shape)}")
+            raise ValueError(f"partition must have one dimension, got {list(assignment.shape)}")
         if assignment.size and (assignment.min() < 0 or assignment.max() >= self.num_teachers):
-            raise ValueError(f"partition: expected teachers from 0 to {self.num_teachers - 1}")
+            raise ValueError(f"partition must have teachers from 0 to {self.num_teachers - 1}")
         if self.unit not in ("record", "owner"):
-            raise ValueError(f"unit: expected 'record' or 'owner', got {self.unit!r}")
+            raise ValueError(f"unit must be 'record' or 'owner', got {self.unit!r}")
         sizes = np.bincount(assignment, minlength=self.num_teachers)
         if self.unit == "record" and not sizes.all():
-            raise ValueError(
-                "partition: expected at least one record a teacher, got a teacher without any; use "
-                "fewer teachers"
-            )
+            raise ValueError("partition: a teacher has no records. Use fewer teachers.")
         object.__setattr__(self, "assignment", assignment)
 
     @property
@@ -354,16 +352,16 @@ class Partition(Sharding):
         """Returns a number for each record's owner, `[num_records]`.
 
         Args:
-            owners: whose each record is, `[num_records]`.
+            owners: owner of each record, `[num_records]`.
 
         Raises:
-            ValueError: if records of one owner belong to two teachers: owners are not protected
-                then.
+            ValueError: if records of one owner belong to two teachers, because owners would not be
+                protected.
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
         if (self.assignment[first][numbers] != self.assignment).any():
             raise ValueError(
-                "owners: expected all records of an owner with one teacher, got an owner with more"
+                "owners: all records of an owner must belong to one teacher, but an owner has two"
             )
         return numbers.astype(np.int64)
 
@@ -375,28 +373,27 @@ class Partition(Sharding):
 
 
 def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
-    """Deals record positions out at random; sizes differ by at most one.
+    """Assigns record positions to teachers at random; sizes differ by at most one.
 
-    Each block of `num_teachers` neighboring positions is dealt out in a random order of its own,
-    so the teacher of record i is a function of i, `num_teachers` and `seed` alone. Hence
+    Each block of `num_teachers` consecutive positions is assigned in a separate random order. The
+    teacher of record i is therefore a function of only i, `num_teachers` and `seed`. Hence
 
-    - replacing a record's content changes the share of one teacher;
-    - a record more or less at the end does so too;
-    - a record more or less before the end moves all later positions, and changes all shares: this
-      partition protects against replacement. Where records come and go, give each an owner, such
-      as a stable name of its own, and use `owner_partition`.
+    - replacing a record's content changes the shard of one teacher;
+    - adding or removing the last record changes the shard of one teacher;
+    - adding or removing an earlier record moves all later positions and changes all shards: this
+      partition only protects against replacement. If records come and go, give each an owner, such
+      as a stable name, and use `owner_partition`.
 
     Raises:
-        ValueError: if there are more teachers than records, or none.
+        ValueError: if `num_teachers` is less than 1 or more than the number of records.
     """
     if num_teachers < 1:
-        raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
+        raise ValueError(f"num_teachers must be at least 1, got {num_teachers}")
     if num_teachers > num_records:
         raise ValueError(
-            f"num_teachers: expected at most one teacher a record ({num_records} records), "
-            f"got {num_teachers}"
+            f"num_teachers must be at most the number of records, {num_records}, got {num_teachers}"
         )
-    # A stream of draws: more blocks do not change those before them.
+    # One stream of draws: a further block does not change the earlier ones.
     draws = np.random.default_rng(np.random.PCG64(seed)).random(
         (-(-num_records // num_teachers), num_teachers)
     )
@@ -405,30 +402,30 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
 
 
 def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
-    """Sends all records of one owner to one teacher, by a keyed hash of the owner's name.
+    """Assigns all records of one owner to one teacher, by a keyed hash of the owner's name.
 
-    A hash, not a shuffle of the sorted owners: the teacher of one owner may not depend on who the
-    others are, nor on how many. Sizes therefore vary, and a teacher may be left without records: it
-    then learns nothing, and its vote says nothing. There may be more teachers than records, since
-    how many records there are is not public. Hence
+    A hash is used instead of a shuffle of the sorted owners, because the teacher of one owner must
+    not depend on the other owners or their number. Shard sizes therefore vary, and a teacher may
+    have no records: it learns nothing, and its vote contains no information. There may be more
+    teachers than records, because the number of records is not public. Hence
 
-    - all records of one owner more or less change the share of one teacher;
-    - so do other records of the same owner;
-    - one owner replaced by another changes two, that of the one and that of the other.
+    - adding or removing all records of one owner changes the shard of one teacher;
+    - changing the records of one owner changes the shard of one teacher;
+    - replacing one owner by another changes the shards of at most two teachers.
 
-    Within a share, records keep the order that they have in the whole.
+    Within a shard, records keep their original order.
 
     Args:
-        owners: `[num_records]`, each record's owner, integers or strings.
+        owners: owner of each record, integers or strings `[num_records]`.
         num_teachers: number of teachers.
         seed: key of the hash.
 
     Raises:
-        ValueError: if the number of teachers is not from 1 to `MOST_TEACHERS`, or owners are
-            something else.
+        ValueError: if the number of teachers is not from 1 to `MAX_TEACHERS`, or owners are neither
+            integers nor strings.
     """
-    if not 1 <= num_teachers <= MOST_TEACHERS:
-        raise ValueError(f"num_teachers: expected from 1 to {MOST_TEACHERS}, got {num_teachers}")
+    if not 1 <= num_teachers <= MAX_TEACHERS:
+        raise ValueError(f"num_teachers must be from 1 to {MAX_TEACHERS}, got {num_teachers}")
     unique, positions = np.unique(owner_array(owners), return_inverse=True)
     key = str(seed).encode()
     teachers = [

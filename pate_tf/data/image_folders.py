@@ -123,8 +123,8 @@ def load_public(
     _refuse(folder, broken, is_private=False)
     if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
         raise ValueError(
-            f"{folder}: all {len(inputs):,} images are equal, with {background} behind transparent "
-            f"pixels. If this color hides them, choose another `background`."
+            f"{folder}: all images are equal, with {background} behind transparent pixels. If this "
+            f"color hides them, choose another `background`."
         )
     return PublicExamples(dataset, inputs, labels)
 

@@ -22,7 +22,7 @@ from pate_tf.core.dataset import (
     BACKGROUND,
     CLASS,
     IMAGE_AUGMENTATION,
-    LARGEST_CHARACTER,
+    MAX_CHARACTER,
     NUMBER,
     SEVERAL_LABELS,
     Dataset,
@@ -432,7 +432,7 @@ class Data:
         if kind == "text":
             if value_range is not None:
                 raise ValueError("value_range: texts need none; remove it")
-            value_range = (0.0, LARGEST_CHARACTER if characters else 1.0)
+            value_range = (0.0, MAX_CHARACTER if characters else 1.0)
             length = characters or TEXT_FEATURES
             private = encoded_texts(x_private, "x_private", length, bool(characters))
             public = private[:0]

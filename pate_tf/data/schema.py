@@ -27,7 +27,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from pate_tf.core.checks import raise_all
-from pate_tf.core.dataset import CLASS, LARGEST_CHARACTER, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset
+from pate_tf.core.dataset import CLASS, MAX_CHARACTER, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset
 
 MAX_TEXT_FEATURES = 2**16
 # Words that mean "no number": `STR_NA_VALUES` of pandas, and marks.
@@ -161,7 +161,7 @@ class TableColumn:
     def value_range(self) -> tuple[float, float]:
         """Lowest and highest value of each of its features."""
         if self.characters:
-            return (0.0, LARGEST_CHARACTER)
+            return (0.0, MAX_CHARACTER)
         return (0.0, 1.0) if self.categories or self.text else (self.low, self.high)
 
     @property

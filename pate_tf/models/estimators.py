@@ -1,11 +1,11 @@
-"""Any classifier or regressor of scikit-learn, stored without pickle.
+"""Classifiers and regressors of scikit-learn, stored without pickle.
 
-Forests become plain arrays (`forest.py`). Any other estimator becomes an archive of skops: names of
-types, and their values. An archive is opened only if skops trusts every type that it names, or the
-type is in `TRUSTED` or a class that one of `TRUSTED_MODULES` defines; so reading it imports and
-calls nothing but NumPy, SciPy and scikit-learn. The values inside are not checked, and
-scikit-learn's compiled code relies on them: write access to `sensitive/` suffices to make a run
-crash.
+Forests are stored as plain arrays (`forest.py`). Any other estimator is stored as a skops archive,
+which contains names of types and their values. An archive is opened only if each type is trusted by
+skops, is in `TRUSTED`, or is a class that one of `TRUSTED_MODULES` defines. Therefore reading it
+imports and calls only NumPy, SciPy and scikit-learn. The values in the archive are not checked, and
+scikit-learn's compiled code relies on them: somebody with write access to `sensitive/` can make a
+run crash.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
-# Of scikit-learn, whose estimators hold instances of classes that skops does not trust by itself.
+# Modules of scikit-learn that define classes which estimators contain and skops does not trust.
 TRUSTED_MODULES = (
     "sklearn.calibration",
     "sklearn.ensemble._hist_gradient_boosting.predictor",
@@ -46,7 +46,7 @@ TRUSTED_MODULES = (
     "sklearn.tree._tree",
     "sklearn.utils._bunch",
 )
-# Beyond classes of these: what estimators hold that treat columns of categories on their own.
+# Further types, in estimators that treat columns of categories separately.
 TRUSTED = (
     "builtins.range",
     "functools.partial",
@@ -54,15 +54,15 @@ TRUSTED = (
     "sklearn.utils.validation.check_array",
 )
 
-MADE_UP = 10  # records of each class that a classifier is tried on
+NUM_TRIAL_RECORDS = 10  # made-up records of each class, to test that a classifier learns
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimator:
-    """Sensitive if its records were: a fitted estimator of scikit-learn.
+    """A fitted estimator of scikit-learn; sensitive if its records are.
 
     Attributes:
-        fitted: the estimator; it takes float32 `[num_inputs, num_features]`.
+        fitted: estimator that takes inputs float32 `[num_inputs, num_features]`.
     """
 
     fitted: Any = dataclasses.field(repr=False)
@@ -70,15 +70,15 @@ class Estimator:
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> npt.NDArray[Any]:
         """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`.
 
-        Of a data set of numbers it returns these, float64; of several labels `[num_inputs,
-        num_labels]`, from 0 to 1. None as a data set stands for classes.
+        Numbers are float64 `[num_inputs]`. Several labels are float64 `[num_inputs, num_labels]`,
+        from 0 to 1. Without a data set, classes are assumed.
 
-        Whether an estimator fails on an input can follow from the records that it was fitted to. So
-        it does not raise then: the label of that input is 0.
+        Whether an estimator fails on an input can depend on the records that it was fitted to.
+        Therefore a failure raises no error: the label of the input is 0.
 
         Raises:
-            ValueError: if the inputs are not finite, have another number of features, or answers
-                are something else, such as names that it was fitted to.
+            ValueError: if the inputs are not finite or have a wrong number of features, or if
+                predictions are not labels, such as class names.
         """
         are_classes = dataset is None or dataset.target == CLASS
         several = () if dataset is None else dataset.label_shape
@@ -87,7 +87,7 @@ class Estimator:
             return np.zeros((0, *several), np.int64)
         expected = getattr(self.fitted, "n_features_in_", rows.shape[1])
         if rows.shape[1] != expected:
-            raise ValueError(f"inputs: expected {expected} features, got {rows.shape[1]}")
+            raise ValueError(f"inputs must have {expected} features, got {rows.shape[1]}")
         labels = self._answers(rows)
         if labels is None:
             each = (self._answers(row[np.newaxis]) for row in rows)
@@ -95,25 +95,21 @@ class Estimator:
             labels = np.concatenate([none if label is None else label for label in each])
         kinds = "iu" if are_classes else "iuf"
         if labels.shape != (len(rows), *several) or labels.dtype.kind not in kinds:
-            raise ValueError(
-                f"{type(self.fitted).__name__}: expected a label of every input, got something else"
-            )
+            raise ValueError(f"{type(self.fitted).__name__} must predict one label for every input")
         return labels.astype(np.int64 if are_classes else np.float64)
 
     def _answers(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any] | None:
-        """Returns what it says of rows; None if it fails."""
+        """Returns the predictions for rows; None if the estimator fails."""
         try:
             return np.asarray(self.fitted.predict(rows))
         except NotFittedError:
-            raise ValueError(
-                f"{type(self.fitted).__name__}: expected a fitted classifier, got one that is not"
-            ) from None
-        except Exception:  # of any kind
+            raise ValueError(f"{type(self.fitted).__name__} is not fitted") from None
+        except Exception:  # an estimator may raise any exception
             return None
 
 
 def is_storable(built: Any) -> bool:
-    """Whether something is a classifier or regressor of scikit-learn.
+    """Whether an object is a classifier or regressor of scikit-learn.
 
     Raises:
         ValueError: if it can't be stored.
@@ -128,23 +124,23 @@ def is_storable(built: Any) -> bool:
 def fit(
     model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: npt.NDArray[Any], seed: int
 ) -> list[npt.NDArray[Any]]:
-    """Fits an estimator of scikit-learn, in one thread, so that cores do not matter.
+    """Fits an estimator of scikit-learn in one thread, so that the number of cores has no effect.
 
-    Records that all have one label make a classifier that always answers it, and no records one
-    that always answers the first class. A classifier that fails on these records gives way to one
-    that always answers their commonest label: who sees a run stop would learn something of them.
-    What fails on numbers or several labels gives way to their mean, and no records count as one
-    record of zeros. `check_learns` tells beforehand of one that can't learn at all.
+    If all records have the same label, the classifier always predicts it. Without records, it
+    always predicts the first class. If the estimator fails on the records, a constant prediction
+    replaces it: the most frequent class, or the mean of numbers or several labels. An error would
+    reveal something about the records. Call `check_learns` first to find estimators that can't
+    learn at all.
 
     Args:
-        model: as of `forest.fit`, also of a classifier that is no forest.
-        dataset: the data the classifier is for.
-        inputs: `[num_records, *input_shape]`, raw.
-        labels: as of `checked_labels`; classes may be missing among them, or all records.
-        seed: fixes every `random_state` among its parameters.
+        model: see `forest.fit`; any classifier is accepted.
+        dataset: data set of the inputs.
+        inputs: raw inputs `[num_records, *input_shape]`.
+        labels: `checked_labels`. Classes may be missing, and there may be no records.
+        seed: value of every `random_state` parameter.
 
     Returns:
-        Arrays that `from_arrays` takes.
+        Arrays for `from_arrays`.
 
     Raises:
         ValueError: if the inputs are not finite.
@@ -157,7 +153,7 @@ def fit(
         return _fitted(model, dataset, rows, labels, seed)
     except MemoryError:
         raise
-    except Exception:  # of any kind
+    except Exception:  # an estimator may raise any exception
         constant = DummyRegressor()
         if dataset.target == CLASS:
             constant = DummyClassifier(strategy="most_frequent")
@@ -165,26 +161,28 @@ def fit(
 
 
 def check_learns(model: Named, dataset: Dataset) -> None:
-    """Raises ValueError unless an estimator learns from made-up records and can be stored."""
+    """Raises ValueError unless an estimator can learn from made-up records and be stored."""
     random = np.random.default_rng(0)
-    labels: npt.NDArray[Any] = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
+    labels: npt.NDArray[Any] = (
+        np.arange(NUM_TRIAL_RECORDS * dataset.num_classes) % dataset.num_classes
+    )
     if dataset.target == SEVERAL_LABELS:
         labels = random.permuted(np.eye(dataset.num_classes, dtype=np.int64)[labels], axis=0)
     elif dataset.target_range is not None:
         labels = random.uniform(*dataset.target_range, len(labels))
     low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
     inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
-    # Columns that may be codes get whole numbers, which encoders of categories need.
+    # Columns that may contain codes get whole numbers, because encoders of categories need them.
     is_whole = (low == np.floor(low)) & (high == np.floor(high)) & (high - low > 1)
     inputs = np.where(is_whole, np.round(inputs), inputs)
     try:
         rows = forest.flat_rows(inputs)
         from_arrays(_fitted(model, dataset, rows, labels, 0)).predict(rows, dataset)
-    except Exception as error:  # of any kind
+    except Exception as error:  # an estimator may raise any exception
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"model: expected an estimator that learns from {MADE_UP} made-up records of each "
-            f"class of {dataset.name}, got {type(error).__name__}: {reason}"
+            f"model: the estimator can't learn from {NUM_TRIAL_RECORDS} made-up records of each "
+            f"class of {dataset.name}. It raised {type(error).__name__}: {reason}"
         ) from None
 
 
@@ -192,12 +190,12 @@ def _fitted(
     model: Named, dataset: Dataset, rows: npt.NDArray[np.float32], labels: Any, seed: int
 ) -> list[npt.NDArray[Any]]:
     with warnings.catch_warnings(), threadpoolctl.threadpool_limits(1):
-        warnings.simplefilter("ignore")  # they may quote records
+        warnings.simplefilter("ignore")  # warnings may quote records
         if forest.is_forest(model, dataset):
             return forest.fit(model, dataset, rows, labels, seed).arrays()
-        # A copy: what is fitted may not go on from what another teacher left.
+        # A copy, so that fitting does not start from the state of another teacher.
         estimator = sklearn.base.clone(forest.unfitted(model, dataset))
-        # Many classifiers refuse to learn from one class.
+        # Many classifiers raise an error if all records have one class.
         if dataset.target == CLASS and len(np.unique(labels)) == 1:
             estimator = DummyClassifier(strategy="most_frequent")
         states = {
@@ -209,7 +207,7 @@ def _fitted(
 
 
 def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
-    """Rebuilds a classifier from what `fit` returned; ValueError if it is none that is trusted."""
+    """Rebuilds an estimator from the arrays of `fit`; ValueError if it is not trusted."""
     if len(arrays) != 1:
         return Forest.from_arrays(arrays)
     import skops.io
@@ -217,22 +215,22 @@ def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
     archive = arrays[0].tobytes()
     try:
         fitted = skops.io.loads(archive, trusted=_untrusted(archive))
-    except Exception as error:  # zipfile, json, NumPy and scikit-learn each raise their own kinds
+    except Exception as error:  # zipfile, json, NumPy and scikit-learn raise different exceptions
         reason = str(error) if type(error) is ValueError else type(error).__name__
-        raise ValueError(f"classifier: expected an archive of skops, got {reason}") from None
+        raise ValueError(f"classifier can't be loaded: {reason}") from None
     if not isinstance(fitted, BaseEstimator):
-        raise ValueError(f"classifier: expected an estimator, got {type(fitted).__name__}")
+        raise ValueError(f"classifier must be an estimator, got {type(fitted).__name__}")
     return Estimator(fitted)
 
 
 def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
-    """Returns the archive of an estimator as bytes `[num_bytes]`, equal for equal estimators.
+    """Returns the compressed archive of an estimator, uint8 `[num_bytes]`.
 
-    It is compressed, and without what differs between equal estimators: the time, and the addresses
-    that skops uses as names: of objects, which serve to find one again that stands in two places
-    (it then is loaded twice), and of files, which get numbers.
+    Equal estimators have equal archives. For this, the time is removed, and so are the addresses
+    that skops uses as names. Files get numbers instead. Objects get no names; an object that is
+    referenced twice is therefore loaded as two objects.
     """
-    import skops.io  # takes a second, which forests need not
+    import skops.io  # the import takes a second, and forests don't need it
 
     files: dict[str, str] = {}
 
@@ -253,17 +251,16 @@ def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
             contents["schema.json"] = json.dumps(schema).encode()
             for name, content in contents.items():
                 new.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    except Exception as error:  # of any kind, from a value that is asked for its state
+    except Exception as error:  # getting an object's state may raise any exception
         raise ValueError(
-            f"model: expected a classifier that skops can keep, got {type(estimator).__name__} "
-            f"and {type(error).__name__}"
+            f"model: skops can't store {type(estimator).__name__}: it raised {type(error).__name__}"
         ) from None
     _untrusted(written.getvalue())
     return np.frombuffer(written.getvalue(), np.uint8)
 
 
 def _untrusted(archive: bytes) -> list[str]:
-    """Returns the types beyond skops' own trust that an archive names, all of `TRUSTED_MODULES`."""
+    """Returns the types in an archive that skops does not trust; ValueError unless we trust all."""
     import skops.io
 
     names = skops.io.get_untrusted_types(data=archive)
@@ -273,13 +270,13 @@ def _untrusted(archive: bytes) -> list[str]:
         defined = None
         if module in TRUSTED_MODULES:
             defined = getattr(importlib.import_module(module), kind, None)
-        # Defined there: a module's imports are its attributes too.
+        # The class must be defined in the module, because imported names are attributes, too.
         is_of_module = isinstance(defined, type) and defined.__module__ == module
         if not is_of_module and (module in TRUSTED_MODULES or name not in TRUSTED):
             strange.append(name)
     if strange:
         raise ValueError(
-            f"classifier: expected types of scikit-learn alone, got {', '.join(strange)}; other "
-            f"teachers can vote through a file of labels"
+            f"the estimator contains types outside scikit-learn: {', '.join(strange)}. Let such "
+            f"teachers vote by a file of labels."
         )
     return list(names)

@@ -1,9 +1,9 @@
 """Random forests as plain arrays: fitted by scikit-learn, stored without pickle, checked.
 
-A forest of scikit-learn is Python objects around compiled trees, and reading such objects from a
-file means to trust it. Arrays of numbers hold all that is needed to answer, are a twentieth of the
-size, and `Forest` refuses any that do not form trees. The same arrays make the graph that a student
-is served as. Only fitting imports scikit-learn, which takes more memory than a whole silo.
+A forest of scikit-learn consists of Python objects around compiled trees. Reading such objects is
+safe only from a trusted file. Arrays of numbers are sufficient for prediction and have a twentieth
+of the size, and `Forest` refuses arrays that do not form trees. The graph of a served student uses
+the same arrays. Only fitting imports scikit-learn, which takes more memory than a whole silo.
 """
 
 import dataclasses
@@ -20,27 +20,29 @@ from pate_tf.data.named_function import Named, call_function, is_named_function,
 
 RANDOM_FOREST = "random_forest"
 NUM_TREES = 100  # the paper's, and scikit-learn's default
-LEAF = -1  # in place of a child
+LEAF = -1  # child index of a leaf
 
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Sensitive if its records were: trees whose leaves hold class probabilities.
+    """Trees whose leaves have class probabilities; sensitive if their records are.
 
-    A node's input goes to the left child if its feature is at most the threshold. The trees'
-    probabilities are averaged; the label is the likeliest class, the lowest of equals.
+    An input goes to the left child of a node if its feature is at most the threshold. The
+    probabilities of the trees are averaged. The label is the most probable class; in a tie, the
+    lowest one.
 
     Attributes:
-        starts: int64 `[num_trees + 1]`, the first node of each tree, and the number of nodes.
-        children: int32 `[num_nodes, 2]`, left and right child, counted from the tree's first node;
-            -1 at leaves.
-        features: int32 `[num_nodes]`, the feature asked for; 0 at leaves.
-        thresholds: float64 `[num_nodes]`; 0 at leaves.
-        probabilities: float64 `[num_nodes, num_classes]`; 0 where there is no leaf.
-        num_features: how many features an input has.
+        starts: first node of each tree, then the number of nodes, int64 `[num_trees + 1]`.
+        children: left and right child, relative to the tree's first node; -1 at leaves; int32
+            `[num_nodes, 2]`.
+        features: feature that the node compares, int32 `[num_nodes]`; 0 at leaves.
+        thresholds: threshold of the comparison, float64 `[num_nodes]`; 0 at leaves.
+        probabilities: class probabilities of leaves, float64 `[num_nodes, num_classes]`; 0 at inner
+            nodes.
+        num_features: number of features of an input.
 
     Raises:
-        ValueError: if the arrays do not form trees over that many features.
+        ValueError: if the arrays do not form trees with `num_features` features.
     """
 
     starts: IntArray = dataclasses.field(repr=False)
@@ -51,7 +53,7 @@ class Forest:
     num_features: int
 
     def __post_init__(self) -> None:
-        refused = ValueError("forest: expected arrays that form trees, got others")
+        refused = ValueError("forest: the arrays do not form trees")
         num_nodes = len(self.features)
         sizes = np.diff(self.starts)
         for array, dtype, shape in (
@@ -67,7 +69,7 @@ class Forest:
         if not covers or (sizes < 1).any() or self.probabilities.ndim != 2 or not self.num_classes:
             raise refused
         places = np.arange(num_nodes) - np.repeat(self.starts[:-1], sizes)
-        # A child comes after its parent, so that a way down can't go round in a circle.
+        # A child comes after its parent, so that there are no cycles.
         inner = ~(self.children == LEAF).all(axis=1)
         children = self.children[inner]
         if not (
@@ -97,24 +99,24 @@ class Forest:
     def from_arrays(cls, arrays: Sequence[npt.NDArray[Any]]) -> "Forest":
         """Rebuilds a forest from `arrays()`; ValueError if the arrays do not form a forest."""
         if len(arrays) != len(dataclasses.fields(cls)) or arrays[-1].shape != ():
-            raise ValueError("forest: expected arrays that form trees, got others")
+            raise ValueError("forest: the arrays do not form trees")
         starts, children, features, thresholds, probabilities, num_features = arrays
         return cls(starts, children, features, thresholds, probabilities, int(num_features))
 
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> IntArray:
-        """Returns labels int64 `[num_inputs]`: exactly those of the forest that was fitted.
+        """Returns labels int64 `[num_inputs]`, equal to the labels of the fitted forest.
 
         Args:
-            inputs: `[num_inputs, ...]`, finite numbers, `num_features` each.
-            dataset: taken as `estimators.Estimator.predict` does; a forest here is of classes.
+            inputs: finite inputs `[num_inputs, ...]` with `num_features` numbers each.
+            dataset: unused, because forests predict classes; see `estimators.Estimator.predict`.
 
         Raises:
-            ValueError: if the inputs have another number of features, or are not finite.
+            ValueError: if the inputs have a wrong number of features, or are not finite.
         """
         del dataset
         rows = flat_rows(inputs)
         if rows.shape[1] != self.num_features:
-            raise ValueError(f"inputs: expected {self.num_features} features, got {rows.shape[1]}")
+            raise ValueError(f"inputs must have {self.num_features} features, got {rows.shape[1]}")
         total = np.zeros((len(rows), self.num_classes))
         for start, end in itertools.pairwise(self.starts):
             children = self.children[start:end]
@@ -128,7 +130,7 @@ class Forest:
                 nodes[walking] = children[at, is_right.astype(np.int8)]
                 walking = walking[children[nodes[walking], 0] != LEAF]
             total += self.probabilities[start:end][nodes]
-        # The division too: it can round two classes to equals, as it does in scikit-learn.
+        # Divide as scikit-learn does: the rounding can make two classes equal.
         return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
 
@@ -138,12 +140,12 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:]))), np.float32
     )
     if not np.isfinite(rows).all():
-        raise ValueError("inputs: expected finite numbers, got NaN or infinity")
+        raise ValueError("inputs must be finite, got NaN or infinity")
     return rows
 
 
 def is_forest(model: Named, dataset: Dataset) -> bool:
-    """Whether `--model` names a forest of classes: by name, or a function that returns one."""
+    """Whether a model is a forest of classes, by name or by a function that returns one."""
     return dataset.target == CLASS and (
         model == RANDOM_FOREST
         or (is_named_function(model) and _is_forest(unfitted(model, dataset)))
@@ -157,7 +159,7 @@ def _is_forest(estimator: Any) -> bool:
 
 
 def unfitted(model: Named, dataset: Dataset) -> Any:
-    """Returns the unfitted estimator that `--model` names, also one that is no forest."""
+    """Returns the unfitted estimator of a model, which may be any estimator."""
     if model == RANDOM_FOREST:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -172,26 +174,26 @@ def fit(
     """Fits a forest of scikit-learn.
 
     Args:
-        model: "random_forest" for scikit-learn's defaults with 100 trees, or a function from a
-            `Dataset` to an unfitted forest, itself or as `module:function`.
-        dataset: the data the forest is for.
-        inputs: `[num_records, *input_shape]`, raw.
-        labels: `[num_records]`; classes may be missing among them.
-        seed: fixes the forest.
+        model: "random_forest" for scikit-learn's defaults with 100 trees; or a function from a
+            `Dataset` to an unfitted forest, or its name `module:function`.
+        dataset: data set of the inputs.
+        inputs: raw inputs `[num_records, *input_shape]`.
+        labels: `[num_records]`; classes may be missing.
+        seed: seed of the forest.
 
     Raises:
-        ValueError: if the inputs are not finite, or the model is no forest of scikit-learn.
+        ValueError: if the inputs are not finite, or the model is not a forest of scikit-learn.
     """
     from sklearn.base import clone
 
     estimator = unfitted(model, dataset)
     if not _is_forest(estimator):
         raise ValueError(
-            f"model {name_of(model)}: expected a forest of scikit-learn, got "
+            f"model {name_of(model)} must be a forest of scikit-learn, got "
             f"{type(estimator).__name__}"
         )
     rows = flat_rows(inputs)
-    # A copy: what is fitted may not go on from what another teacher left.
+    # A copy, so that fitting does not start from the state of another teacher.
     estimator = clone(estimator).set_params(random_state=seed).fit(rows, labels)
     trees = [tree.tree_ for tree in estimator.estimators_]
     children = np.concatenate(

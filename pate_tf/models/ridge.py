@@ -1,11 +1,10 @@
-"""Ridge regression on features: it needs no training steps, and a few records are enough.
+"""Ridge regression on features: a closed-form solution that needs only a few records.
 
-On good public features, inputs of one class lie near each other. What is left to learn from private
-records is which place belongs to which class, and that has a closed form: the linear functions with
-the least squared error to targets of +1 and -1, held small (Hoerl and Kennard 1970). With fewer
-records than features it is solved between records (Saunders et al. 1998), with fewer features than
-records between features: the same functions. Where it is known how much features vary in the pool
-they are scaled to equal variance.
+With good public features, inputs of one class are close to each other. Private records only have to
+show which region belongs to which class. Ridge regression (Hoerl and Kennard 1970) finds the linear
+functions with the least regularized squared error to targets of +1 and -1. With fewer records than
+features, the dual problem is solved (Saunders et al. 1998), else the primal problem; both have the
+same solution. If the scale of features in the pool is known, features are scaled to equal variance.
 """
 
 from typing import Any
@@ -15,12 +14,10 @@ import numpy.typing as npt
 import scipy.linalg
 
 RIDGE = "ridge"
-# Of a feature vector's mean square norm.
-RIDGE_SHARE = 0.075
-# The same of features of equal variance.
-SCALED_SHARE = 1.0
-ABSENT = -1e4  # what a class without a record scores; float16 can hold it
-STORED = np.float16  # a rounding error of 1/2048 changes next to no vote, and halves the memory
+RIDGE_FRACTION = 0.075  # penalty as a fraction of the mean squared norm of a feature vector
+SCALED_FRACTION = 1.0  # the same for features of equal variance
+ABSENT = -1e4  # score of a class without records; float16 can represent it
+STORED = np.float16  # halves the memory; a rounding error of 1/2048 changes almost no vote
 
 
 def fit(
@@ -33,21 +30,20 @@ def fit(
 ) -> list[npt.NDArray[Any]]:
     """Fits a classifier, or linear functions with the least squared error to targets. SENSITIVE.
 
-    Without any record it answers the first class, and with records of one class that class. Linear
-    functions of targets have an intercept, and are 0 without any record. It
-    neither raises nor warns for any finite features and labels. The order of records does not
-    matter, not even by rounding.
+    Without records, the classifier predicts the first class. With records of only one class, it
+    predicts that class. Linear functions of targets have an intercept; without records they are 0.
+    Finite features and labels never cause an error or a warning. The result does not depend on the
+    order of records, not even by rounding.
 
     Args:
         features: `[num_records, num_features]`.
         labels: `[num_records]`; or targets from 0 to 1, `[num_records, num_classes]`.
         num_classes: number of classes; some may have no record.
-        num_views: of norm 1 each in the features, public.
-        scale: as of `Encoder.scale`. A weight is penalized the more, the more its feature varies.
+        num_views: number of views in the features, each with norm 1; public.
+        scale: see `Encoder.scale`. A weight has a higher penalty if its feature varies more.
 
     Returns:
-        Weights `[num_features, num_classes]`, to multiply features with, and offsets
-        `[num_classes]`, to add.
+        Weights `[num_features, num_classes]` and offsets `[num_classes]`.
     """
     order = sorted(
         range(len(labels)), key=lambda row: (features[row].tobytes(), labels[row].tolist())
@@ -66,13 +62,13 @@ def fit(
             offsets = labels.mean(axis=0, dtype=np.float64)
         targets = labels - offsets
     rows = rows - center
-    penalty = RIDGE_SHARE * num_views
+    penalty = RIDGE_FRACTION * num_views
     if scale is not None:
-        # Few records show little but the directions in which all inputs differ most: teachers that
-        # use those alone make the same errors. With all directions scaled to about one variance a
-        # teacher errs more, but each in a way of its own, which other teachers outvote.
+        # With few records, a teacher mostly learns along the directions in which inputs vary most,
+        # and all teachers make the same errors. If all directions are scaled to about the same
+        # variance, a teacher makes more errors, but different ones, which other teachers outvote.
         rows = rows * scale
-        penalty = SCALED_SHARE
+        penalty = SCALED_FRACTION
     num_records, num_features = rows.shape
     between_records = num_records <= num_features
     gram = rows @ rows.T if between_records else rows.T @ rows
@@ -80,9 +76,9 @@ def fit(
     right = targets if between_records else rows.T @ targets
     solved = right
     if len(gram):
-        # By LAPACK itself, which neither raises nor warns where features are so long that the
-        # penalty is lost in rounding. Then the teacher knows nothing: who sees a run stop would
-        # learn something of its records.
+        # LAPACK is called directly, because it neither raises nor warns if features are so large
+        # that the penalty is lost in rounding. Then the weights are 0: an error would reveal
+        # something about the records.
         _, solved, failed = scipy.linalg.lapack.dposv(gram, right)
         if failed:
             solved = np.zeros_like(right)

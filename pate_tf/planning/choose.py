@@ -101,7 +101,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     )
     choices = [f"The student that fits: {student}, {fits}."]
     if settings.budget.epsilon is not None:
-        is_large = dataset.has_colours and max(dataset.input_shape[:2]) > SMALL_SIDE
+        is_large = dataset.has_colors and max(dataset.input_shape[:2]) > SMALL_SIDE
         helps = {"text": TEXT_ENCODER_HELPS, "image": ENCODER_HELPS if is_large else ""}
         advice = "" if settings.queries.representation else helps.get(dataset.kind, "")
         chosen_by = "chosen from public values" if settings.method == AUTO else "as you asked"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from pate_tf.accounting.charge import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.conversions import WishedDelta
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.mechanisms.charged_once import MOST_ROUNDS
+from pate_tf.accounting.mechanisms.charged_once import MAX_ROUNDS
 from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import (
@@ -174,7 +174,7 @@ class ReleaseSettings(TeacherNumber):
         None,
         group="privacy",
         least=1,
-        most=MOST_ROUNDS,
+        most=MAX_ROUNDS,
         advanced=True,
         help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
         "each later one of what a linear model of the earlier ones misses. Default: planned.",

@@ -1,7 +1,7 @@
 """Label propagation over a graph of nearest neighbors.
 
-Zhou et al. 2004, "Learning with Local and Global Consistency": every input passes on what it
-receives from its neighbors, and labeled ones add their label.
+Zhou et al. 2004, "Learning with Local and Global Consistency": every input passes the influence
+that it receives on to its neighbors, and labeled inputs add their label.
 """
 
 import math
@@ -21,24 +21,24 @@ from pate_tf.core.public import PoolLabels
 FloatArray = npt.NDArray[np.floating]
 
 NEIGHBOURS = 10
-FROM_NEIGHBOURS = 0.95  # of what arrives at an input, the share that comes from neighbors
-PASSES = 50  # at most; what is still on its way then is distributed nearly evenly
-NEGLIGIBLE = 1e-4  # of what began at an input, the share on its way that is worth no further pass
-# Lead of a class over another one, of all influence at an input: needed to label the input, and to
-# leave out a released label of the other class.
-LEAST_LEAD = 0.35
-LEAST_CONTRADICTION = 0.5
+FROM_NEIGHBOURS = 0.95  # fraction of the influence at an input that comes from neighbors
+PASSES = 50  # at most; the influence that remains then is distributed almost uniformly
+NEGLIGIBLE = 1e-4  # stop when this fraction of the initial influence remains
+# Minimal margins between two classes, as fractions of all influence at an input: to label the
+# input, and to leave out a released label of the other class.
+MIN_MARGIN = 0.35
+MIN_CONTRADICTION = 0.5
 
 
 def neighbour_graph(views: Sequence[FloatArray]) -> scipy.sparse.csr_array:
-    """Joins every input to its nearest ones.
+    """Returns the graph of nearest neighbors.
 
     Args:
-        views: features `[num_inputs, num_features]`, one array for each view of the inputs;
-            neighbors in several views are joined more strongly.
+        views: features `[num_inputs, num_features]`, one array for each view of the inputs.
+            Neighbors in several views get larger weights.
 
     Returns:
-        Symmetric weights `[num_inputs, num_inputs]`, divided by the roots of both degrees.
+        Symmetric weights `[num_inputs, num_inputs]`, divided by the square roots of both degrees.
     """
     graph = scipy.sparse.csr_array(sum(map(_nearest, views[1:]), start=_nearest(views[0])))
     degrees = graph.sum(axis=1)
@@ -52,7 +52,7 @@ def _nearest(features: FloatArray) -> scipy.sparse.csr_array:
     if number < 1:
         return scipy.sparse.csr_array((num_inputs, num_inputs))
     search = sklearn.neighbors.NearestNeighbors(n_neighbors=number).fit(features)
-    # Of each input, itself left out.
+    # Neighbors of each input, without the input itself.
     graph = scipy.sparse.csr_array(search.kneighbors_graph(mode="distance"))
     distances = graph.data.reshape(num_inputs, number)  # ascending
     furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
@@ -66,9 +66,12 @@ def propagate(
     *,
     from_neighbours: float = FROM_NEIGHBOURS,
 ) -> npt.NDArray[Any]:
-    """Returns what arrives at each input of values that begin at all, `[num_inputs, ...]` both.
+    """Returns the values at each input after propagation, `[num_inputs, ...]`.
 
-    Of what arrives, `from_neighbours` is the share that comes from neighbors.
+    Args:
+        graph: weights from `neighbour_graph`.
+        start: initial values `[num_inputs, ...]`.
+        from_neighbours: fraction of a value that comes from neighbors.
     """
     arrived = start
     for _ in range(min(PASSES, math.ceil(math.log(NEGLIGIBLE) / math.log(from_neighbours)))):
@@ -77,7 +80,7 @@ def propagate(
 
 
 def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:
-    """How much of what arrives at each input began at each source, `[num_inputs, num_sources]`."""
+    """Returns the influence of each source on each input, `[num_inputs, num_sources]`."""
     start = np.zeros((graph.shape[0], len(sources)), np.float32)
     start[sources, np.arange(len(sources))] = 1.0
     return propagate(graph, start)
@@ -86,15 +89,15 @@ def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:
 def propagate_counts(
     graph: scipy.sparse.csr_array, labels: PoolLabels, counts: npt.NDArray[Any]
 ) -> PoolLabels:
-    """Returns weighted labels of the inputs that noisy counts of some inputs are clear about.
+    """Returns weighted labels of the inputs with a clear class, from noisy counts of some inputs.
 
-    Counts propagate instead of labels: a mean of noisy counts over neighbors has less noise than
-    each, whereas a label has lost what it could have told. No count is left out, since noise has
-    mean zero. What became negative counts as 0 in the end, not before.
+    Propagates counts instead of labels. A mean of noisy counts over neighbors has less noise than
+    each count, whereas a label does not show its vote margin. No count is left out, because the
+    noise has mean 0. Negative values become 0 only at the end.
 
     Args:
-        graph: of `neighbour_graph`.
-        labels: of some of its inputs.
+        graph: weights from `neighbour_graph`.
+        labels: labels of some inputs.
         counts: noisy counts of the same inputs, `[num_labels, num_classes]`, in any unit.
     """
     reach = influence(graph, labels.query_indices)
@@ -104,10 +107,10 @@ def propagate_counts(
 
 
 def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolLabels:
-    """Returns labels of the inputs, queried or not, that labels of some inputs are clear about.
+    """Returns labels of the inputs with a clear class, queried or not, from labels of some inputs.
 
-    A label that the others clearly contradict is left out first, the most contradicted one before
-    all others. The last label of a class stays: no other could support it.
+    Labels that other labels clearly contradict are left out first, starting with the most
+    contradicted one. The last label of a class is kept, because no other label could support it.
     """
     reach = influence(graph, labels.query_indices)
     one_hot = np.eye(labels.num_classes, dtype=np.float32)[labels.labels]
@@ -120,7 +123,7 @@ def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolL
         is_last = (one_hot * used[:, None]).sum(axis=0)[labels.labels] <= 1
         contradiction = np.where(used & ~is_last, shares.max(axis=1, initial=0.0) - support, 0.0)
         worst = int(contradiction.argmax())
-        if contradiction[worst] < LEAST_CONTRADICTION:
+        if contradiction[worst] < MIN_CONTRADICTION:
             break
         used[worst] = False
     shares = _shares(reach @ (one_hot * used[:, None]))
@@ -128,9 +131,9 @@ def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolL
 
 
 def _clear_labels(shares: FloatArray, num_classes: int, *, with_weights: bool) -> PoolLabels:
-    """Returns labels where the leading class of `[num_inputs, num_classes]` is clearly ahead."""
+    """Returns labels for the rows of `[num_inputs, num_classes]` with a sufficient margin."""
     first_two = np.sort(shares, axis=1)[:, -2:]
-    is_clear = first_two[:, -1] - first_two[:, 0] * (num_classes > 1) >= LEAST_LEAD
+    is_clear = first_two[:, -1] - first_two[:, 0] * (num_classes > 1) >= MIN_MARGIN
     clear = np.flatnonzero(is_clear)
     return PoolLabels(
         query_indices=clear,
@@ -141,43 +144,43 @@ def _clear_labels(shares: FloatArray, num_classes: int, *, with_weights: bool) -
 
 
 def _shares(influences: FloatArray) -> FloatArray:
-    """Divides rows `[num_inputs, num_classes]` by their sums; where nothing arrives they stay 0."""
+    """Divides rows `[num_inputs, num_classes]` by their sums; rows of zeros stay 0."""
     total = influences.sum(axis=1, keepdims=True)
     return np.divide(influences, total, out=np.zeros_like(influences), where=total > 0)
 
 
-MOST_PASSES = 30  # of k-means; later ones move next to nothing
-# Vectors and centers are rounded to whole steps, whose products float64 adds up exactly. So a
-# record's cluster does not depend, by rounding, on the records that are computed together with it.
+MAX_PASSES = 30  # of k-means; later passes move centers very little
+# Vectors and centers are rounded to multiples of this step, whose products float64 sums exactly. So
+# rounding can't make the cluster of a record depend on other records in the same batch.
 CENTRE_STEP = 2.0**-15
 
 
 def cluster_centres(
     vectors: npt.NDArray[np.floating], numbers: Sequence[int]
 ) -> list[npt.NDArray[np.float64]]:
-    """Returns centers of a pool's clusters, `[num_clusters, width]` for each resolution.
+    """Returns the centers of a pool's clusters, `[num_clusters, width]` for each resolution.
 
-    Clusters are of k-means along the principal components, one less than clusters: these are what
-    k-means relaxes to (Ding and He 2004, "K-means Clustering via Principal Component Analysis").
+    Runs k-means on the first num_clusters - 1 principal components, which solve a relaxation of
+    k-means (Ding and He 2004, "K-means Clustering via Principal Component Analysis").
 
     Args:
-        vectors: of norm at most 1, `[num_inputs, width]`.
-        numbers: of clusters, one for each resolution; at most one for each input.
+        vectors: vectors of norm at most 1, `[num_inputs, width]`.
+        numbers: number of clusters of each resolution, at most the number of inputs.
     """
     rows = np.asarray(vectors, np.float32)
     most = max(1, min(max(numbers) - 1, *rows.shape))
-    with np.errstate(divide="ignore", invalid="ignore"):  # of equal inputs, shares of variance
+    with np.errstate(divide="ignore", invalid="ignore"):  # equal inputs have variance 0
         along = sklearn.decomposition.PCA(most, random_state=0).fit_transform(rows)
     centres = []
     for number in numbers:
-        means = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=0)
+        means = sklearn.cluster.KMeans(number, n_init=1, max_iter=MAX_PASSES, random_state=0)
         clusters = means.fit_predict(along[:, : max(1, number - 1)])
         is_in = scipy.sparse.csr_array(
             (np.ones(len(rows)), clusters, np.arange(len(rows) + 1)), shape=(len(rows), number)
         )
         sizes = is_in.sum(axis=0)
         means_of = (is_in.T @ rows) / np.maximum(sizes, 1.0)[:, None]
-        means_of[sizes == 0] = means_of[clusters[0]]  # of equal inputs, fewer than clusters
+        means_of[sizes == 0] = means_of[clusters[0]]  # equal inputs can leave clusters empty
         centres.append(np.rint(means_of / CENTRE_STEP) * CENTRE_STEP)
     return centres
 
@@ -185,11 +188,11 @@ def cluster_centres(
 def nearest_centres(
     vectors: npt.NDArray[np.floating], centres: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.int64]:
-    """Returns which center is nearest to each vector, `[num_inputs]`; of equals the first.
+    """Returns the index of the nearest center of each vector, `[num_inputs]`; the first on ties.
 
     Args:
-        vectors: of norm at most 1, `[num_inputs, width]`.
-        centres: in whole steps, `[num_clusters, width]`.
+        vectors: vectors of norm at most 1, `[num_inputs, width]`.
+        centres: centers in multiples of `CENTRE_STEP`, `[num_clusters, width]`.
     """
     steps = centres / CENTRE_STEP
     products = np.rint(np.asarray(vectors, np.float64) / CENTRE_STEP) @ steps.T

@@ -1,4 +1,4 @@
-"""Linear functions that predict a number, or several labels, from noisy sums. Post-processing."""
+"""Linear functions that predict a number or several labels, from noisy sums. Post-processing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pate_tf.postprocessing.regression import (
 )
 from pate_tf.students.student_kinds.linear_head import functions_of_labels
 
-REDRAWN: Final = 80  # tables with new noise, for the interval of a number
+NUM_REDRAWN: Final = 80  # tables with new noise, for the prediction interval of a number
 EPS = float(np.finfo(np.float32).eps)
 
 
@@ -38,25 +38,27 @@ def target_functions(
     num_redrawn: int = 0,
     **facts: Any,
 ) -> npt.NDArray[np.float64]:
-    """Returns weights from a vector to what a student predicts, `[width, num_outputs]`. Public.
+    """Returns the student's linear functions of vectors, `[width, num_outputs]`. Public.
 
-    The noise of a number's function is known, as its law is: the same law is added to the released
-    sums again and again (parametric bootstrap, Efron and Tibshirani 1993, chapter 6).
+    The error that noise causes in a prediction is estimated by a parametric bootstrap (Efron and
+    Tibshirani 1993, chapter 6): noise from the same distribution is added to the released sums
+    several times.
 
     Args:
-        dataset: of a number or several labels.
-        vectors: of the public pool, `[num_inputs, width]`; without rows where there is none.
+        dataset: data set with a number or several labels.
+        vectors: vectors of the public pool, `[num_inputs, width]`; without a pool, zero rows.
         values: noisy sums of records, in steps of 1 / LATTICE: `[width, num_classes]`, without a
             pool `[width, num_classes + width]`.
-        noise: standard deviation on each number, in what a record adds at most.
-        num_redrawn: how often noise is added again; 0, or at least 2.
-        **facts: `num_records` and `groups`, as of `functions_of_moments`.
+        noise: standard deviation of the noise on each sum, in units of the maximum contribution of
+            a record.
+        num_redrawn: number of bootstrap samples; 0, or at least 2.
+        **facts: `num_records` and `groups`, see `functions_of_moments`.
 
     Returns:
-        Of several labels the log odds of each. Of a number one function, 0 at the lowest value of
-        its range and 1 at the highest, and beside it what redrawn noise changes of it,
-        `[width, 1 + num_redrawn]`: the norm of what these say of a vector is the standard deviation
-        of the function there.
+        For several labels, the log odds of each. For a number, `[width, 1 + num_redrawn]`. The
+        first function is 0 at the lowest value of the range and 1 at the highest. The others are
+        changes by redrawn noise: the norm of their values at a vector is the standard deviation of
+        the first function there.
     """
     again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
     tables = [values, *(values + each for each in again)]
@@ -78,15 +80,15 @@ def target_functions(
 def functions_of_votes(
     dataset: Dataset, vectors: npt.NDArray[np.float64], released: ReleasedLabels, num_teachers: int
 ) -> npt.NDArray[np.float64]:
-    """Returns weights as `target_functions` from noisy sums of what teachers predict. Public.
+    """Returns the functions of `target_functions` from noisy sums of predictions. Public.
 
-    Of a number the difference of both sums is used, of which the number of teachers is known.
+    For a number, the difference of its two sums is used; their total is the number of teachers.
 
     Args:
-        dataset: of a number or several labels.
-        vectors: of the queried inputs, `[num_queries, width]`.
-        released: noisy sums over teachers of their `target_rows`, as `noisy_counts`.
-        num_teachers: that voted.
+        dataset: data set with a number or several labels.
+        vectors: vectors of the queried inputs, `[num_queries, width]`.
+        released: noisy sums of the teachers' `target_rows`, in `noisy_counts`.
+        num_teachers: number of teachers that voted.
     """
     means = cast(IntArray, released.noisy_counts) / (LATTICE * num_teachers)
     if dataset.target_range is None:
@@ -96,22 +98,22 @@ def functions_of_votes(
     targets = (1.0 + means[:, 1:] - means[:, :1]) / 2.0
     noise = released.cost.charge.noise_scales["sigma"]
     deviation = noise / (math.sqrt(2.0) * num_teachers)
-    drawn = np.random.default_rng(0).normal(0.0, deviation, (len(targets), REDRAWN))
-    functions, _ = functions_of_labels(vectors, targets, drawn / math.sqrt(REDRAWN))
+    drawn = np.random.default_rng(0).normal(0.0, deviation, (len(targets), NUM_REDRAWN))
+    functions, _ = functions_of_labels(vectors, targets, drawn / math.sqrt(NUM_REDRAWN))
     return functions
 
 
 def _log_odds(
-    functions: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]
+    functions: npt.NDArray[np.float64], frequencies: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Returns log odds of labels from functions that are near their probabilities.
+    """Returns functions for the log odds of labels from functions for their probabilities.
 
-    The first terms of the Taylor series of the log odds, at the label's share.
+    The log odds are linearized at the frequency of each label.
     """
-    shares = np.clip(shares, EPS, 1.0 - EPS)
-    slopes = 1.0 / (shares * (1.0 - shares))
+    frequencies = np.clip(frequencies, EPS, 1.0 - EPS)
+    slopes = 1.0 / (frequencies * (1.0 - frequencies))
     functions = functions * slopes
-    functions[-1] += (scipy.special.logit(shares) - shares * slopes) / CONSTANT
+    functions[-1] += (scipy.special.logit(frequencies) - frequencies * slopes) / CONSTANT
     return functions
 
 
@@ -122,10 +124,11 @@ def _functions_of_sums(
     noise: float,
     num_records: int | None,
 ) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """Returns functions of vectors as of `functions_of_moments`, and shares, of each table of sums.
+    """Returns functions and class frequencies for each table; see `functions_of_moments`.
 
-    What a target has in common with a feature is the covariance of both. The pool says how
-    features vary together. Each function is the likeliest one under Gaussian priors (`regress`).
+    The sums give the covariance of each target with each feature, and the pool gives the covariance
+    of the features. Each function has the maximum posterior probability under Gaussian priors
+    (`regress`).
     """
     mean, factors = standardisation(vectors[:, :-1], LEAST_VARIANCE)
     rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
@@ -138,45 +141,47 @@ def _functions_of_sums(
         sums = table * (math.sqrt(max(dataset.max_labels, 1)) / LATTICE)
         if dataset.target_range is None:
             number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
-            shares = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
-            beyond = sums[:-1] - np.outer(number * mean, shares)
-            variances = np.full(len(shares), noise**2 * dataset.max_labels)
-            # The pool's mean stands for the records' own.
-            variances += number * (1.0 + number / len(vectors)) * spread * shares**2
+            frequencies = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
+            beyond = sums[:-1] - np.outer(number * mean, frequencies)
+            variances = np.full(len(frequencies), noise**2 * dataset.max_labels)
+            # The mean of the pool is used instead of the mean of the records.
+            variances += number * (1.0 + number / len(vectors)) * spread * frequencies**2
         else:
             number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
             high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
-            shares = np.array([1.0 - high, high])
-            # Sums of v s less those of v, times the mean of s: what all records share drops out.
+            frequencies = np.array([1.0 - high, high])
+            # The sum of v s, minus the sum of v times the mean of s: the common mean cancels.
             covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
             beyond = np.column_stack([-covariance, covariance])
-            variances = np.full(2, noise**2 * float(np.square(shares).sum()))
-        variances += number * spread * shares * (1.0 - shares)  # which records happened to be there
+            variances = np.full(2, noise**2 * float(np.square(frequencies).sum()))
+        variances += (
+            number * spread * frequencies * (1.0 - frequencies)
+        )  # sampling error of the records
         for column, variance in zip(beyond.T, variances, strict=True):
             measurements.append(
                 (column[:, None] / number / unit, math.sqrt(variance) / number / unit)
             )
-        of_tables.append(shares)
+        of_tables.append(frequencies)
     fits = regress(rows[:1], measured / unit, measurements)
     weights = factors[:, None] * np.hstack([np.asarray(fit.weights) for fit in fits])
-    shares = np.concatenate(of_tables)
-    functions = np.vstack([weights, (shares - mean @ weights) / CONSTANT])
+    frequencies = np.concatenate(of_tables)
+    functions = np.vstack([weights, (frequencies - mean @ weights) / CONSTANT])
     return list(zip(np.split(functions, len(of_tables), axis=1), of_tables, strict=True))
 
 
 def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:
-    """Returns what functions of `target_functions` say of a pool, as labels of its inputs.
+    """Returns the values of `target_functions` on a pool as labels of its inputs.
 
-    Of a number, each input's weights of its lowest and highest value; of several labels the most
-    probable one.
+    A number becomes weights of the lowest and the highest value of its range. Several labels become
+    the most probable one.
 
     Args:
-        outputs: of the functions, `[num_inputs, num_outputs]`.
-        dataset: of the pool.
+        outputs: values of the functions, `[num_inputs, num_outputs]`.
+        dataset: data set of the pool.
     """
     if dataset.target_range is not None:
-        share = np.clip(outputs[:, 0], 0.0, 1.0)
-        return labels_of(np.column_stack([1.0 - share, share]))
+        position = np.clip(outputs[:, 0], 0.0, 1.0)
+        return labels_of(np.column_stack([1.0 - position, position]))
     return PoolLabels(
         query_indices=np.arange(len(outputs)),
         labels=outputs.argmax(axis=1),
@@ -185,39 +190,40 @@ def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> P
 
 
 def predicted(outputs: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns what outputs of functions say: numbers in their unit, or probabilities of labels.
+    """Returns predictions: numbers in the unit of the target, or probabilities of labels.
 
     Args:
-        outputs: `[num_inputs, num_outputs]`.
-        dataset: of a number or several labels.
+        outputs: values of the functions, `[num_inputs, num_outputs]`.
+        dataset: data set with a number or several labels.
 
     Returns:
-        `[num_inputs]`, within the number's range; or `[num_inputs, num_labels]`.
+        Numbers in the range of the target, `[num_inputs]`; or probabilities,
+        `[num_inputs, num_labels]`.
     """
     if dataset.target_range is None:
         return np.asarray(scipy.special.expit(outputs), np.float64)
     return in_unit(outputs[:, 0], dataset)
 
 
-def in_unit(shares: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns numbers from places along their range, 0 to 1; places beyond are its ends."""
+def in_unit(positions: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArray[np.float64]:
+    """Returns numbers from their positions in the range, clipped to [0, 1]."""
     lowest, highest = dataset.target_range or (0.0, 1.0)
-    clipped = np.clip(shares.astype(np.float64), 0.0, 1.0)
+    clipped = np.clip(positions.astype(np.float64), 0.0, 1.0)
     return np.asarray(lowest + (highest - lowest) * clipped)
 
 
-def how_right(
+def correctness(
     outputs: npt.NDArray[np.floating], labels: npt.NDArray[Any], dataset: Dataset
 ) -> npt.NDArray[np.float64]:
-    """Returns how far each answer is right, 0 to 1, `[num_records]`. SENSITIVE, as labels are.
+    """Returns the correctness of each prediction, from 0 to 1, `[num_records]`. SENSITIVE.
 
-    Of a class 0 or 1; of several labels the share that is right; of a number 1 less its squared
-    error over the squared width of the range.
+    A class gives 0 or 1. Several labels give the fraction of correct ones. A number gives 1 minus
+    its squared error divided by the squared width of the range.
 
     Args:
-        outputs: of a student, `[num_records, num_outputs]`.
-        labels: as of `checked_labels`.
-        dataset: says what they are.
+        outputs: outputs of a student, `[num_records, num_outputs]`.
+        labels: see `checked_labels`.
+        dataset: data set of the labels.
     """
     if dataset.target_range is not None:
         lowest, highest = dataset.target_range
@@ -225,5 +231,5 @@ def how_right(
         return np.asarray(1.0 - np.square(errors))
     if dataset.target == CLASS:
         return np.asarray(outputs.argmax(axis=1) == labels, np.float64)
-    is_right = (predicted(outputs, dataset) >= LIKELY) == labels
-    return np.asarray(is_right.mean(axis=1))
+    is_correct = (predicted(outputs, dataset) >= LIKELY) == labels
+    return np.asarray(is_correct.mean(axis=1))

@@ -1,9 +1,9 @@
-"""Which inputs of a pool teachers are asked about: strategies by name, settings, checks, asking.
+"""Strategies that choose queries from a public pool, with their settings and checks.
 
-A strategy's entry says all that others need: `--query_strategy` takes its choices and help from
-here, and the privacy statement its words. No strategy sees a true label: a `Pool` has none, and
-`ReleasedLabels` were charged to the ledger. Flags and statements read the entries without
-TensorFlow: strategies import it inside of their functions.
+`--query_strategy` takes its choices and help from `STRATEGIES`, and the privacy statement takes its
+words from there. No strategy sees a true label: a `Pool` contains no labels, and `ReleasedLabels`
+were charged to the ledger. Strategies import TensorFlow inside of their functions, so that flags
+and statements do not need it.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from pate_tf.queries.labels import Labels
 
 
 def choose_random(pool: Pool, num_queries: int, seed: int) -> IntArray:
-    """Returns positions drawn without replacement, `[num_queries]`.
+    """Returns random positions, drawn without replacement, `[num_queries]`.
 
-    More queries of the same seed begin with the same ones, which were charged already.
+    With the same seed, more queries start with the same queries, which were charged already.
     """
     return np.random.default_rng(seed).permutation(len(pool))[:num_queries]
 
 
-MOST_PASSES = 50  # of k-means; the last of hundreds move next to nothing
-# With fewer, teachers are divided on some query more often; with more, whole kinds of inputs are
-# left out, and get other classes' labels.
+MAX_PASSES = 50  # of k-means; later passes move centers very little
+# With fewer clusters, the teachers disagree on some query more often. With more clusters, whole
+# groups of inputs are left out, and get labels of other classes.
 CLUSTERS_A_QUERY = 1.2
 
 
@@ -48,20 +48,20 @@ def choose_medoids(
     representation: Named | None = None,
     clusters_a_query: float = 1.0,
 ) -> IntArray:
-    """Returns medoids of the densest clusters, in the pool's order: int64 `[num_queries]`.
+    """Returns the positions of medoids of the densest clusters, ascending, int64 `[num_queries]`.
 
-    They are distinct; where clusters are fewer than queries, as copies are in one cluster, the
-    first other inputs are added. The density of a cluster is its number of inputs over their mean
-    distance from its center; of an input alone, which is like no other, 0.
+    All positions are distinct. If there are fewer clusters than queries, for example because copies
+    share a cluster, the first other inputs are added. The density of a cluster is its number of
+    inputs divided by their mean distance from its center. A cluster of one input has density 0.
 
     Args:
         pool: public inputs.
-        num_queries: how many.
-        seed: of the clusters.
-        representation: whose features inputs are compared by; None for the data set's default.
-        clusters_a_query: above 1 for mechanisms where the query that teachers agree on least
-            decides about all others: odd inputs end up in sparse clusters, which are not asked
-            about.
+        num_queries: number of queries.
+        seed: seed of the clusters.
+        representation: representation for comparing inputs; None for the default of the data set.
+        clusters_a_query: number of clusters per query. A number above 1 puts unusual inputs into
+            sparse clusters, which are not queried. This helps mechanisms for which the query with
+            the lowest agreement determines the result of all queries.
     """
     import sklearn.cluster
 
@@ -72,7 +72,7 @@ def choose_medoids(
         [view for views in pool_features_by_name(pool, representation, seed) for view in views],
         axis=1,
     )
-    kmeans = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=seed).fit(
+    kmeans = sklearn.cluster.KMeans(number, n_init=1, max_iter=MAX_PASSES, random_state=seed).fit(
         features
     )
     distances = kmeans.transform(features)[np.arange(len(features)), kmeans.labels_]
@@ -89,17 +89,17 @@ def choose_medoids(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """One way to choose queries.
+    """A strategy for choosing queries.
 
     Attributes:
-        help: what it chooses, for `--help`: words that follow "name: ".
-        words: what it chose, for the statement: words that follow "queries, ".
-        choose: from pool, number of queries and seed to the queries: positions int64
-            `[num_queries]`, distinct.
-        infer: from pool, all released labels and seed to what a student learns from: labels that
-            follow from those without a query. None where nothing else follows from them. With it
-            both also take `representation=`, the name of the features that they compare inputs by;
-            None for the data set's default.
+        help: description for `--help`, which follows "name: ".
+        words: description of the chosen queries for the statement, which follows "queries: ".
+        choose: function from pool, number of queries and seed to distinct positions, int64
+            `[num_queries]`.
+        infer: function from pool, all released labels and seed to the labels that a student learns
+            from, which need no further query. None if a student learns only from released labels.
+            If it exists, `choose` and `infer` also take `representation=`, the representation for
+            comparing inputs; None for the default of the data set.
     """
 
     help: str
@@ -111,17 +111,17 @@ class Strategy:
 def infer_from_labels(
     pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
 ) -> PoolLabels:
-    """Returns what released labels say of the whole pool (`postprocessing/label_inference.py`)."""
+    """Returns labels for the pool, inferred from released labels; see `label_inference`."""
     from pate_tf.postprocessing import label_inference
 
     return label_inference.infer_from_labels(pool, released, seed, representation=representation)
 
 
 AUTO: Final = "auto"
-QUERIES_A_CLASS: Final = 5  # from which on each class is likely to be among diverse queries
+QUERIES_A_CLASS: Final = 5  # from here on, diverse queries are likely to contain every class
 STRATEGIES = {
     "first": Strategy(
-        help="the first ones",
+        help="the first inputs",
         words="the first of the public pool",
         choose=lambda pool, num_queries, seed: np.arange(num_queries),
     ),
@@ -135,7 +135,8 @@ STRATEGIES = {
         infer=infer_from_labels,
     ),
     "medoids": Strategy(
-        help="the same for the denser ones of a fifth more clusters, on which teachers agree most",
+        help="like diverse, but with a fifth more clusters, of which only the densest are used, "
+        "because teachers agree there most",
         words="medoids of dense clusters of the public pool, by features computed without labels",
         choose=functools.partial(choose_medoids, clusters_a_query=CLUSTERS_A_QUERY),
         infer=infer_from_labels,
@@ -144,66 +145,66 @@ STRATEGIES = {
 
 
 def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> str:
-    """Returns the strategy that `auto` stands for; a public rule.
+    """Returns the strategy that `auto` chooses, which depends only on public facts.
 
     Args:
-        dataset: of the pool. Without an augmentation nothing is known to propagate labels by.
-        num_queries: that are asked; a class that no query hits is never predicted.
-        is_whole_pool: whether all of the pool can be asked about, not its first inputs alone.
+        dataset: data set of the pool. Without an augmentation, labels can't be propagated.
+        num_queries: number of queries. A class without a query is never predicted.
+        is_whole_pool: whether all inputs of the pool can be queried, instead of only the first.
     """
     has_features = dataset.augmentation != "none" and is_whole_pool
     has_enough = num_queries >= QUERIES_A_CLASS * dataset.num_classes
     return "diverse" if has_features and has_enough else "first"
 
 
-# Settings, checks, and asking.
+# Settings, checks and queries.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryWishes(OnFeatures):
-    """How queries are chosen, as far as a person decided it; None for what is planned.
+    """The settings for choosing queries that a user stated; None if they are planned.
 
     Attributes:
-        seed: of random choices of queries. Another seed asks other queries, which are charged.
+        seed: seed of random choices. Another seed gives other queries, which are charged again.
     """
 
     restated: ClassVar = {
         "representation": {
-            "help": "Features that feature sums are of, and that diverse and medoids compare "
-            "inputs by: a name of docs/how-to/small_teachers.md, several joined by +, encoder:PATH "
-            "for a model on disk (.keras or SavedModel), or module:function for a Keras model, "
-            "from raw inputs to features. Default: that of the teachers, if they have one, else "
-            "that of the data."
+            "help": "Features for feature sums, and for comparing inputs in diverse and medoids: "
+            "a name from docs/how-to/small_teachers.md, several names joined by +, encoder:PATH "
+            "for a model on disk (.keras or SavedModel), or module:function for a Keras model "
+            "from raw inputs to features. Default: the representation of the teachers, if they "
+            "have one, otherwise the default of the data."
         }
     }
     strategy: str | None = setting(
         None,
         flag="query_strategy",
         choices=(AUTO, *STRATEGIES),
-        help="Which of the pool are put to the teachers; true labels play no part. "
-        + f"{AUTO}: medoids for a plan; else diverse for images whose data set names an "
-        f"augmentation and at least {QUERIES_A_CLASS} queries a class; else first. "
+        help="Which inputs of the pool are queried. True labels are not used. "
+        + f"{AUTO}: medoids for a plan; otherwise diverse for images with an augmentation and at "
+        f"least {QUERIES_A_CLASS} queries per class; otherwise first. "
         + " ".join(f"{name}: {strategy.help}." for name, strategy in STRATEGIES.items()),
     )
     num_queries: int | None = setting(
-        None, flag="queries", least=1, help="How many of the pool are put to the teachers."
+        None, flag="queries", least=1, help="Number of inputs of the pool that are queried."
     )
     seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryConfig(QueryWishes):
-    """How queries are chosen, as `check_queries` has it."""
+    """The settings for choosing queries, which `check_queries` checks."""
 
     strategy: str = "first"
     num_queries: int
 
 
 def check_queries(config: QueryConfig, pool: Pool) -> None:
-    """Raises ValueError, before anything is charged, unless strategy, pool and queries fit.
+    """Raises ValueError, before anything is charged, if the settings do not fit the pool.
 
     Args:
-        config: how many, and how they are chosen.
+        config: the settings.
         pool: public inputs.
     """
     checks.one_of(STRATEGIES, strategy=config.strategy)
@@ -211,16 +212,17 @@ def check_queries(config: QueryConfig, pool: Pool) -> None:
     for name in ("num_queries", "seed"):
         value = getattr(config, name)
         if value is not None and type(value) is not int and not isinstance(value, np.integer):
-            raise ValueError(f"{name}: expected a whole number, got {value!r}")
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
     if not 1 <= config.num_queries <= len(pool):
         raise ValueError(
-            f"num_queries: expected from 1 to the pool's {len(pool)}, got {config.num_queries}"
+            f"num_queries must be from 1 to {len(pool)}, the size of the pool, got "
+            f"{config.num_queries}"
         )
     if config.representation is not None and strategy.infer is None:
         users = [name for name, each in STRATEGIES.items() if each.infer is not None]
         raise ValueError(
-            f"representation: expected with strategy {' or '.join(users)} alone, got it with "
-            f"{config.strategy}, which compares no inputs"
+            f"representation needs the strategy {' or '.join(users)}; {config.strategy} does not "
+            f"compare inputs"
         )
     if config.representation is not None:
         from pate_tf.representations.catalogue import check_representation
@@ -235,13 +237,13 @@ def ask_once(
     *,
     choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Labels:
-    """Chooses queries, has them answered, and infers what follows from the answers.
+    """Chooses queries, gets their labels, and infers further labels from them.
 
     Args:
-        config: how many, and how they are chosen, as `check_queries` lets pass.
+        config: settings that passed `check_queries`.
         pool: public inputs.
-        ask: from positions in the pool, int64 `[num_queries]`, to their labels.
-        choosing: entered for as long as something is learned about the pool.
+        ask: function from positions in the pool, int64 `[num_queries]`, to their labels.
+        choosing: returns a context that is active while something is learned about the pool.
     """
     strategy = STRATEGIES[config.strategy]
     features = {"representation": config.representation} if strategy.infer else {}
@@ -262,14 +264,14 @@ def ask_once(
 
 
 def inputs_at(pool: Pool, queries: IntArray) -> npt.NDArray[Any]:
-    """Returns the inputs of a pool at these positions, `[num_queries, *input_shape]`.
+    """Returns the inputs at these positions of a pool, `[num_queries, *input_shape]`.
 
     Raises:
         ValueError: if a position is not in the pool.
     """
     if queries.size and not 0 <= queries.min() <= queries.max() < len(pool.inputs):
         raise ValueError(
-            f"queries: expected positions in a pool of {len(pool)}, got {queries.min()} to "
+            f"queries must be positions in a pool of {len(pool)}, got {queries.min()} to "
             f"{queries.max()}"
         )
     return pool.inputs[queries]

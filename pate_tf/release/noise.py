@@ -1,8 +1,8 @@
-"""The one module where privacy noise is drawn: the primitive draws that mechanisms compose.
+"""The random draws of all mechanisms. No other module draws privacy noise.
 
-Every draw follows its law exactly, in integers: no floating-point noise is ever added to a count.
-Production draws from the operating system's entropy (`SystemNoise`); the seeded source exists for
-tests and demonstrations, and its user is told that nothing is private.
+Every draw is an integer and follows its distribution exactly; no floating-point noise is ever added
+to a count. Production code uses the operating system's entropy (`SystemNoise`). The seeded source
+is only for tests and demonstrations, and users are warned that its results are not private.
 """
 
 import abc
@@ -19,34 +19,33 @@ from pate_tf.core.checks import IntArray
 
 WordArray = npt.NDArray[np.uint64]
 
-# Scales up to here keep count * LATTICE + noise inside int64 but with probability e^-1000.
-SMALLEST_SCALE: Final = 2.0**-30  # less is no noise, and its cost no number that helps
-LARGEST_SCALE: Final = 2.0**30
+# Up to MAX_SCALE, count * LATTICE + noise overflows int64 only with probability e^-1000.
+MIN_SCALE: Final = 2.0**-30  # less is no noise, at a useless cost
+MAX_SCALE: Final = 2.0**30
 
 DRAWS_AT_ONCE: Final = 2**17
 
 
 @functools.cache
 def check_drawable(mechanism: Mechanism) -> None:
-    """Checks that a mechanism draws noise, and that its scales can be drawn exactly.
+    """Checks that a mechanism draws noise, and that noise of its scales can be drawn exactly.
 
     Raises:
-        ValueError: if it draws none, or a scale is not from 2**-30 to 2**30 votes.
+        ValueError: if it draws no noise, or a scale is not from 2**-30 to 2**30 votes.
     """
     if "draw" in mechanism.lacks and not mechanism.releases_feature_sums:
         raise ValueError(
-            f"mechanism: expected one that draws noise, got {mechanism.name}: "
-            f"{mechanism.lacks['draw']}"
+            f"mechanism must draw noise, but {mechanism.name} does not: {mechanism.lacks['draw']}"
         )
     for name, scale in mechanism.noise_scales.items():
-        if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
-            raise ValueError(f"{name}: expected a scale from 2**-30 to 2**30 votes, got {scale}")
+        if not MIN_SCALE <= scale <= MAX_SCALE:
+            raise ValueError(f"{name} must be from 2**-30 to 2**30 votes, got {scale}")
 
 
 class NoiseSource(abc.ABC):
-    """Draws everything random from one stream of random words.
+    """Makes all random draws from one stream of random words.
 
-    A subclass gives the stream and the two integer distributions; the rest is arithmetic on them.
+    A subclass defines the stream and the two integer distributions.
 
     Attributes:
         is_secure: whether the stream is unpredictable; the ledger records it with every debit.
@@ -72,14 +71,14 @@ class NoiseSource(abc.ABC):
         Raises:
             ValueError: if sigma is not from 2**-30 to 2**30.
         """
-        if not SMALLEST_SCALE <= sigma <= LARGEST_SCALE:
-            raise ValueError(f"sigma: expected a scale from 2**-30 to 2**30, got {sigma}")
+        if not MIN_SCALE <= sigma <= MAX_SCALE:
+            raise ValueError(f"sigma must be from 2**-30 to 2**30, got {sigma}")
         return int(self.gaussian_integers(sigma, 1)[0])
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:
-        """Returns exactly uniform whole numbers from 0 to bounds - 1, same shape as bounds."""
+        """Returns exactly uniform integers from 0 to bounds - 1, with the shape of bounds."""
         limits = bounds.astype(np.uint64)
-        # Words below 2**64 mod bound are redrawn; the others fall evenly on the remainders.
+        # Words below 2**64 mod bound are redrawn; the remainders of all other words are uniform.
         uneven = (np.uint64(0) - limits) % limits
         words = self.words(limits.size)
         while (redraw := np.flatnonzero(words < uneven)).size:
@@ -90,7 +89,7 @@ class NoiseSource(abc.ABC):
         """Returns exactly uniform random orders of the classes, `[num_queries, num_classes]`."""
         keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)
         while True:
-            # Equal keys would favor low indices; given that they differ, every order is as likely.
+            # Equal keys would favor low indices. If all keys differ, every order is equally likely.
             ordered = np.sort(keys, axis=1)
             equal = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
             if not equal.size:
@@ -99,11 +98,11 @@ class NoiseSource(abc.ABC):
 
 
 class SystemNoise(NoiseSource):
-    """Noise from the operating system's entropy, for everything that is ever released.
+    """Noise from the operating system's entropy, for all real releases.
 
     The integer Laplace and Gaussian variables come from OpenDP's exact samplers (Canonne, Kamath
-    and Steinke 2020), whose bits are those of OpenSSL's cryptographic generator: seeded by the
-    operating system, and again in every forked process.
+    and Steinke 2020). These use the cryptographic generator of OpenSSL, which is seeded by the
+    operating system and reseeded in every forked process.
     """
 
     is_secure = True
@@ -113,7 +112,7 @@ class SystemNoise(NoiseSource):
         return np.frombuffer(os.urandom(8 * size), np.uint64).copy()
 
     def _draw_with_opendp(self, maker: str, scale: float, size: int) -> IntArray:
-        # opendp.prelude would import scikit-learn; accounting alone must import nothing of OpenDP.
+        # opendp.prelude would import scikit-learn. Accounting must not import OpenDP.
         from opendp import domains, measurements, metrics, mod
 
         mod.enable_features("contrib")
@@ -132,12 +131,12 @@ class SystemNoise(NoiseSource):
 
 
 class SeededNoise(NoiseSource):
-    """Predictable noise, for tests and demonstrations: it can be subtracted by its seed.
+    """Predictable noise for tests and demonstrations. Anyone with the seed can subtract it.
 
-    The integer distributions are drawn in floating point and are right up to its rounding.
+    The integer distributions are computed in floating point and are correct up to rounding.
 
     Attributes:
-        seed: the seed, a whole number of at least 0.
+        seed: the seed, at least 0.
     """
 
     is_secure = False
@@ -156,9 +155,10 @@ class SeededNoise(NoiseSource):
         return self._generator.geometric(stop, size) - self._generator.geometric(stop, size)
 
     def gaussian_integers(self, scale: float, size: int) -> IntArray:
-        """Returns discrete Gaussian variables, `[size]`, by rejection from the discrete Laplace.
+        """Returns discrete Gaussian variables, `[size]`.
 
-        (Canonne, Kamath and Steinke 2020, Algorithm 3.)
+        Uses rejection sampling from the discrete Laplace distribution (Canonne, Kamath and Steinke
+        2020, Algorithm 3).
         """
         proposal_scale = math.floor(scale) + 1.0
         drawn = np.empty(0, np.int64)

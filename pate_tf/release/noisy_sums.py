@@ -1,6 +1,6 @@
-"""Feature sums: vectors of private records are summed by class, charged, released with noise.
+"""Releases sums of private feature vectors by class, charged and with noise.
 
-What was released once is returned again from the ledger and charged once, as by the labeller.
+Sums that were already released are returned from the ledger, without another charge.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from pate_tf.release.votes import QUERY_DIGEST_BYTES, cost_of_labels
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasedSums:
-    """Public: noisy sums that were charged, with their cost.
+    """Noisy sums that were charged, with their cost. Public.
 
     Attributes:
-        values: int64 `[num_rounds * num_rows, num_classes]` in units of 1 / LATTICE, read-only: the
-            rounds' tables below each other; one but for `GaussianResidualSums`.
-        cost: data-independent.
-        ledger_rows: the row that was charged; several only where a stopped run could not go on.
-        secure_noise: False if the noise came from a seed; then nothing is private.
+        values: the tables of all rounds, one below the other, int64
+            `[num_rounds * num_rows, num_classes]` in units of 1 / LATTICE, read-only. Only
+            `GaussianResidualSums` has several rounds.
+        cost: data-independent cost.
+        ledger_rows: the row that was charged; several rows only if a stopped run could not resume.
+        secure_noise: False if the noise came from a seed, so that nothing is private.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -54,7 +55,7 @@ OF_RECORDS = "sums of all records by class"
 
 
 def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> list[bytes]:
-    """Returns what identifies the table of each round in the ledger of its ensemble."""
+    """Returns the digests that identify the table of each round in the ledger."""
     what: list[object] = [mechanism.to_dict(), about]
     later = range(1, mechanism.num_rounds)
     rounds = [what, *([*what, number, RESIDUAL_NORM] for number in later)]
@@ -67,9 +68,9 @@ def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> lis
 def sums_in_ledger(
     ledger: Ledger, mechanism: ReleasesFeatureSums, about: str = OF_RECORDS
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the numbers that a ledger has of a mechanism, of all rounds or the first of them.
+    """Returns the noisy numbers of a mechanism in a ledger, and the rows that charged them.
 
-    Second, the rows that charged them.
+    If a run was stopped, the ledger can contain only the first rounds.
     """
     digests = sums_digests(mechanism, about)
     answers = ledger.stored_answers(digests)
@@ -88,42 +89,41 @@ def release_sums(
     next_sums: Callable[[IntArray], IntArray] | None = None,
     about: str = OF_RECORDS,
 ) -> ReleasedSums:
-    """Charges the sums of an ensemble's records, draws noise, and returns both together.
+    """Charges the sums of an ensemble's records, adds noise, and returns the noisy sums.
 
-    Guarantees, under those of `Ledger`. They are charged durably before noise is drawn, once for
-    each amount of noise and number of rounds; all rounds together. Each round is stored durably
-    before the next one begins, and nothing is released before all are. A run that was killed
-    resumes under its debit (`Ledger.debited`): stored rounds are taken as they are, missing ones
-    are drawn.
+    Guarantees, in addition to `Ledger`: The charge is durable before noise is drawn. All rounds are
+    charged together, once for each amount of noise and number of rounds. Each round is stored
+    durably before the next one begins, and nothing is released before all rounds are stored. A run
+    that was killed resumes under its debit (`Ledger.debited`): stored rounds are reused, and
+    missing rounds are drawn.
 
     Args:
-        sums: of the ensemble's records, each of which adds a length of at most 1.
-        mechanism: one that adds up records, whose noise was fixed without looking at private data.
-        ledger: the ensemble's, opened for labeling.
-        noise: where privacy noise comes from.
-        unit: what is protected, "record" or "owner".
-        next_sums: with several rounds, from the noisy sums so far, `[num_earlier, num_rows,
-            num_classes]`, to the exact ones of the next round.
-        about: what was summed; other sums of the ensemble's records are charged apart.
+        sums: sums over the ensemble's records. Each record adds an L2 norm of at most 1.
+        mechanism: a mechanism for sums of records. Its noise must have been chosen without looking
+            at private data.
+        ledger: the ensemble's ledger, opened for labeling.
+        noise: source of the privacy noise.
+        unit: the protected unit, "record" or "owner".
+        next_sums: only for several rounds, a function from the noisy sums so far, `[num_earlier,
+            num_rows, num_classes]`, to the exact sums of the next round.
+        about: description of the sums. Sums with another description are charged separately.
 
     Raises:
-        ValueError: if it adds up none, or the noise can't be drawn.
-        BudgetExceeded: if they don't fit; then nothing is charged or drawn.
+        ValueError: if the mechanism does not sum records, or its noise can't be drawn.
+        BudgetExceeded: if the budget is too small; nothing is charged or drawn.
         LedgerError: if the ledger can't be used.
     """
     if not isinstance(mechanism, ReleasesFeatureSums):
         raise lacking(mechanism, "sums of records", "sums")
     check_drawable(mechanism)
     if mechanism.unit == "owner" and unit != "owner":
-        raise ValueError(
-            f"unit: {mechanism.summary()} is for owners; for records take unit='record'"
-        )
-    if unit == "owner" and mechanism.num_rounds > 1:  # an owner's parts of them are not shortened
-        raise ValueError("num_rounds: later rounds are of single records; for owners release 1")
+        raise ValueError(f"unit must be 'owner' for {mechanism.summary()}, got {unit!r}")
+    if unit == "owner" and mechanism.num_rounds > 1:  # later rounds do not clip an owner's total
+        raise ValueError("num_rounds must be 1 for owners: later rounds protect only records")
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
-            f"num_rounds: expected `next_sums` with several rounds and with them alone, got "
-            f"{mechanism.num_rounds} rounds"
+            f"num_rounds={mechanism.num_rounds} does not fit `next_sums`: pass it for several "
+            f"rounds, and only then"
         )
     digests = sums_digests(mechanism, about)
     shape = (-1, *sums.values.shape)
@@ -138,7 +138,7 @@ def release_sums(
                     exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)
                     drawn = mechanism.draw_sums(exact, noise)
                     fault_point("noise_drawn")
-                    # In round 1 the last row has the noisy numbers of records.
+                    # The last row of round 1 contains the noisy numbers of records.
                     most_frequent = int(drawn[-1].argmax())
                     ledger.store_answers(debit, [digest], [most_frequent], drawn.reshape(1, -1))
                     noisy = np.concatenate([noisy, drawn[None]])
@@ -152,12 +152,12 @@ def release_sums(
 
 
 def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
-    """Returns labels that follow from sums with what these cost.
+    """Returns labels that were inferred from sums, with the cost of the sums.
 
     Args:
-        inferred: of every input of the pool.
-        pool: that they are of.
-        sums: that were charged.
+        inferred: labels of all inputs of the pool.
+        pool: the pool.
+        sums: the sums that were charged.
         **facts: further fields of `Labels`.
     """
     released = ReleasedLabels(
@@ -175,13 +175,13 @@ def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts:
         queries=released.query_indices,
         released=released,
         training_labels=inferred,
-        strategy="first",  # all of the pool, in its order
+        strategy="first",  # the whole pool, in its order
         **facts,
     )
 
 
 def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
-    """Returns a student: an encoder, and weights `[width, num_classes]` from vectors to logits."""
+    """Returns a student with an encoder and weights `[width, num_classes]` of a linear layer."""
     from pate_tf.models.encoder import SavedEncoder, save_encoder
     from pate_tf.students.student_kinds.linear_head import LinearHead
 
@@ -192,14 +192,14 @@ def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
     return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
-# An accuracy with noise, the ends of its 95 % interval, and its pure epsilon. Public.
+# A noisy accuracy, the ends of its 95 % interval, and its pure epsilon. Public.
 EstimatedAccuracy = tuple[float, float, float, float]
 
 
 def mechanism_of_estimate(epsilon: float, unit: str = "record") -> LaplaceClusterCounts:
-    """Returns what an estimate for a pure epsilon is charged as; nothing of it is private."""
+    """Returns the mechanism for an estimate of accuracy with a pure epsilon. Public."""
     target = Target(epsilon=epsilon, delta=0.0, unit=unit)
-    return LaplaceClusterCounts.for_target(target, np.zeros((1, 2), np.int64))  # of one cluster
+    return LaplaceClusterCounts.for_target(target, np.zeros((1, 2), np.int64))  # one cluster
 
 
 def estimate_accuracy(
@@ -208,19 +208,20 @@ def estimate_accuracy(
     epsilon: float,
     release: Callable[[IntArray, LaplaceClusterCounts], IntArray],
 ) -> EstimatedAccuracy:
-    """Releases how many answers are wrong and right, with Laplace noise.
+    """Releases the number of wrong and correct predictions with Laplace noise.
 
-    A record counts 1, shared out between two cells; an owner's records share 1. So it is a table of
-    `LaplaceClusterCounts` of one cluster (docs/proofs/theory.md, Proposition D9), whose classes are
-    wrong and right. The model is public. The interval covers noise, and which records were held
-    back.
+    A record adds 1, distributed among two cells; the records of an owner together add 1. So this is
+    a table of `LaplaceClusterCounts` with one cluster (docs/proofs/theory.md, Proposition D9),
+    whose classes are wrong and correct. The model is public. The interval covers the noise and the
+    random choice of held-back records.
 
     Args:
-        is_correct: whether the model's answer to each record is right, `[num_records]`; of answers
-            that may be right in part, how far, from 0 to 1. SENSITIVE.
-        owners: whose each record is, `[num_records]`; None where records are protected.
-        epsilon: what it may cost.
-        release: from exact counts `[1, 2]`, in steps of 1 / LATTICE, to charged noisy ones.
+        is_correct: whether the model's prediction for each record is correct, `[num_records]`, or a
+            degree of correctness from 0 to 1. SENSITIVE.
+        owners: owner of each record, `[num_records]`; None if records are protected.
+        epsilon: pure epsilon of the estimate.
+        release: function from exact counts `[1, 2]`, in steps of 1 / LATTICE, to noisy counts that
+            were charged.
     """
     steps = np.full(len(is_correct), LATTICE)
     if owners is not None:
@@ -232,7 +233,7 @@ def estimate_accuracy(
     num_wrong, num_right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
     total = max(num_wrong + num_right, 1.0)
     accuracy = float(num_right / total)
-    # Agresti and Coull 1998; of answers that are right in part the variance is smaller.
+    # Agresti and Coull 1998. For degrees of correctness, the variance is smaller.
     drawn = (num_right + 2.0) / (total + 4.0)
     variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)

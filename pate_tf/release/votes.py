@@ -1,6 +1,6 @@
 """The release boundary between votes and labels: queries are charged, then answered with noise.
 
-Nothing here knows teachers or TensorFlow: who votes and what picks noisy winners are passed in.
+This module does not depend on teachers or TensorFlow: the caller passes the voter and the noise.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
-# Sensitive, beside the ledger: `votes/<sequence of the debit, nine digits>.npz` holds `counts`
-# int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and, of earlier versions,
-# `adaptive`, one bool. Of numbers and several labels it holds `sums`, as of `SumsByClass`, in place
-# of `counts`.
+# Sensitive files next to the ledger. `votes/<sequence of the debit, nine digits>.npz` contains
+# `counts` int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and, in files of
+# earlier versions, `adaptive`, one bool. For numbers and several labels it contains `sums` instead
+# of `counts`; see `SumsByClass`.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
@@ -42,11 +42,11 @@ CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
 
 @dataclasses.dataclass(frozen=True)
 class CountedVotes:
-    """Sensitive: votes that one mechanism answered.
+    """Sensitive: votes, and the mechanism that released their labels.
 
     Attributes:
-        mechanism: what answered.
-        counts: int64 `[num_queries, num_classes]`; sums of numbers or several labels.
+        mechanism: mechanism that drew the labels.
+        counts: counts of votes; sums for numbers and several labels.
     """
 
     mechanism: Mechanism
@@ -57,12 +57,13 @@ class CountedVotes:
 class StoredCounts(CountedVotes):
     """Sensitive: the counts behind the answers of one debit, for data-dependent analysis.
 
-    `counts` has a row for each query that was charged, answered or withheld.
+    `counts` has a row for each charged query, whether it was answered or withheld.
 
     Attributes:
-        debit: sequence of the ledger row.
-        answered: which of them got a label, `[num_queries]`.
-        adaptive: whether they depend on earlier noisy labels, so that no data-dependent cost holds.
+        debit: sequence number of the debit in the ledger.
+        answered: whether each query got a label, `[num_queries]`.
+        adaptive: whether the counts depend on earlier noisy labels; no data-dependent cost is valid
+            then.
     """
 
     debit: int
@@ -73,10 +74,10 @@ class StoredCounts(CountedVotes):
 def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
     """Yields the counts behind all stored answers, for data-dependent analysis.
 
-    A debit whose answers were lost in a crash released nothing and is left out.
+    A debit whose answers were lost in a crash released nothing and is skipped.
 
     Raises:
-        LedgerError: if the counts of a debit are missing, damaged, or of another shape.
+        LedgerError: if the counts of a debit are missing or damaged, or have a wrong shape.
     """
     mechanisms: dict[int, Mechanism] = {}
     for row in ledger.history():
@@ -84,7 +85,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             mechanisms[row.sequence] = cast(Mechanism, charge_of(row)[0])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
-            if mechanisms[debit].releases_feature_sums:  # of which no teacher voted
+            if mechanisms[debit].releases_feature_sums:  # there are no votes
                 continue
             path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
@@ -93,12 +94,12 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
                 counts = VoteCounts(arrays["counts"]) if sums is None else SumsByClass(sums)
                 answered = arrays["answered"]
             except (OSError, ValueError, KeyError) as error:
-                raise LedgerError(f"{path}: expected the counts of a charged batch") from error
+                raise LedgerError(f"{path}: the counts of a charged batch can't be read") from error
             expected = (row.details["num_queries"], row.details["num_answered"])
             if (len(counts.values), int(answered.sum())) != expected:
                 raise LedgerError(
-                    f"{path}: expected counts of {expected[0]} queries, {expected[1]} of them "
-                    f"answered, got others"
+                    f"{path}: the file must contain counts of {expected[0]} queries, {expected[1]} "
+                    f"of them answered, as the ledger records"
                 )
             adaptive = bool(arrays.get("adaptive", False))
             yield StoredCounts(mechanisms[debit], counts, debit, answered, adaptive)
@@ -107,18 +108,19 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
 def cost_of_labels(
     ledger: Ledger, mechanism: Mechanism, *, num_distinct: int, rows: Sequence[int], unit: str
 ) -> Cost:
-    """Computes what labels cost at the ledger's delta, worst-case (data-independent).
+    """Returns the worst-case (data-independent) cost of labels at the ledger's delta.
 
     Args:
-        ledger: that was charged.
-        mechanism: what drew the labels.
-        num_distinct: how many different queries were asked for them.
-        rows: sequences of the rows that charged them.
-        unit: what is protected, "record" or "owner".
+        ledger: ledger that was charged.
+        mechanism: mechanism that drew the labels.
+        num_distinct: number of distinct queries.
+        rows: sequence numbers of the debits for these labels.
+        unit: protected unit, "record" or "owner".
     """
     before = Counter[Charge]()
     if any(charge.approximate is not None for charge in ledger.charges):
-        # A batch without labels that made its user ask for these is a part of what they tell.
+        # An earlier batch without labels may have led the user to these queries, so its cost is
+        # part of theirs.
         before = batches_before(ledger.history(), mechanism, last=max(rows, default=0))
     epsilon, _ = smallest_epsilon(Counter({mechanism: num_distinct}) + before, ledger.delta)
     return Cost(
@@ -132,11 +134,11 @@ def cost_of_labels(
 
 
 def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = "") -> list[bytes]:
-    """Returns a digest of mechanism, dtype, shape and bytes of each of `[num_queries, ...]`.
+    """Returns a digest of mechanism, dtype, shape and bytes of each input.
 
-    Inputs that differ in a single bit, or in their type, are different queries, each charged. So
-    are queries for numbers of another range, or for other labels, as `Dataset.target_in_words` has
-    them.
+    Inputs `[num_queries, ...]` that differ in a single bit, or in their type, are different
+    queries. Each is charged. Queries for a different `target` (see `Dataset.target_in_words`), such
+    as numbers in another range, are different queries as well.
     """
     known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
     start = canonical_json(known + [target] * bool(target)).encode()
@@ -150,7 +152,7 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = 
 
 
 def check_sums(mechanism: Charge | type[Charge]) -> None:
-    """Raises ValueError unless a mechanism can release sums of what teachers predict."""
+    """Raises ValueError unless a mechanism can release sums of predictions."""
     if mechanism.name != GaussianHistogram.name:
         raise ValueError(
             f"mechanism: {mechanism.name} counts votes for classes; numbers and several labels "
@@ -170,36 +172,37 @@ def release_votes(
     query_indices: npt.ArrayLike | None = None,
     target: str = "",
 ) -> ReleasedLabels:
-    """Charges the queries that were never answered, answers them, and returns all answers.
+    """Charges and answers the queries that have no answer yet, and returns all answers.
 
-    Guarantees, under those of `Ledger`. A batch is charged whole, in the worst case, and durably
-    before its noise is drawn. What was answered before is answered again from the ledger, at no
-    cost and without fresh noise, also where a batch repeats a query. If the process is killed after
-    the debit, the same call resumes under that debit (`Ledger.debited`). If the answers can't be
-    stored, the next call is charged again. Queries that the mechanism withheld are charged like the
-    others, and nothing is refunded: how many there were is itself an output.
+    The guarantees of `Ledger` are assumed. The worst-case cost of a whole batch is charged durably
+    before its noise is drawn. Queries that were answered before get the stored answer from the
+    ledger, without a charge and without fresh noise. The same holds if a batch repeats a query. If
+    the process is killed after the debit, the same call resumes under that debit
+    (`Ledger.debited`). If the answers can't be stored, the next call is charged again. Withheld
+    queries are charged like answered ones, and nothing is refunded, because the number of withheld
+    queries is itself an output.
 
     Args:
-        inputs: the queries, `[num_queries, ...]`, public.
-        mechanism: what draws the labels; the same value accounts for them.
-        voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
-            Called before anything is charged, and only with queries that have no answer yet. Every
-            teacher has one vote on every query.
+        inputs: public queries, `[num_queries, ...]`.
+        mechanism: mechanism that draws the labels; its cost is charged.
+        voter: function from inputs `[num_queries, ...]` to the teachers' votes or counts in the
+            same order. It is called before anything is charged, and only with queries that have no
+            answer yet. Every teacher must have one vote on every query.
         ledger: the ensemble's ledger, opened for labeling.
-        noise: where privacy noise comes from.
+        noise: source of the privacy noise.
         num_classes: number of classes.
-        unit: what one part of the private data is, "record" or "owner": what the cost protects.
+        unit: protected unit, "record" or "owner".
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
-        target: what teachers predict, as `Dataset.target_in_words`. Of numbers and several labels
-            noisy sums are released in place of counts (`sums_of_votes`), by a `GaussianHistogram`.
+        target: see `Dataset.target_in_words`. For numbers and several labels, a `GaussianHistogram`
+            releases noisy sums (`sums_of_votes`) instead of counts.
 
     Returns:
-        The labels, with the cost of these queries alone (each distinct query once).
+        The labels, and the cost of only these queries; each distinct query counts once.
 
     Raises:
-        ValueError: if the mechanism draws no noise, or the voter's counts don't fit or differ in
-            how many votes a query has.
-        BudgetExceeded: if the new queries don't all fit; then none is charged or answered.
+        ValueError: if the mechanism draws no noise, or if the voter's counts have the wrong shape
+            or different numbers of votes.
+        BudgetExceeded: if the budget does not cover all new queries; none is charged or answered.
         LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
     """
     check_drawable(mechanism)
@@ -223,10 +226,10 @@ def release_votes(
         counts = exact.values
         if counts.shape != (len(places), num_classes):
             raise ValueError(
-                f"voter: expected counts [{len(places)}, {num_classes}], got {list(counts.shape)}"
+                f"voter must return counts [{len(places)}, {num_classes}], got {list(counts.shape)}"
             )
         with ledger.exclusive():
-            answered = ledger.stored_answers(new)  # by another process, meanwhile
+            answered = ledger.stored_answers(new)  # of another process, in the meantime
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             missing = [new[row] for row in rows]
             if rows:
@@ -251,12 +254,12 @@ def release_votes(
 
 
 def _labels_of(stored: Sequence[StoredAnswer], indices: IntArray, **facts: Any) -> ReleasedLabels:
-    """Returns the labels of stored answers, those that were withheld left out."""
+    """Returns the labels of stored answers, without withheld queries."""
     is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
     labelled = [answer for answer in stored if answer.label is not None]
     noisy_counts = [answer.noisy_counts for answer in labelled]
     counts = None
-    if noisy_counts and None not in noisy_counts:  # of all batches
+    if noisy_counts and None not in noisy_counts:  # all batches have counts
         counts = np.array(noisy_counts, np.int64)
     return ReleasedLabels(
         query_indices=indices[is_answered],
@@ -275,7 +278,7 @@ def _charge_and_draw(
     ledger: Ledger,
     noise: NoiseSource,
 ) -> None:
-    """Charges distinct queries or resumes their debit; stores counts and drawn labels durably."""
+    """Charges distinct queries or resumes their debit; stores counts and labels durably."""
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
         if isinstance(exact, SumsByClass):
             sums = cast(GaussianHistogram, mechanism).draw_sums(exact.values, noise)

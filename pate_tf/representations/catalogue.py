@@ -1,9 +1,9 @@
-"""Representations by name: features of a public pool's inputs, by which inputs are compared.
+"""Representations by name, which map inputs to features.
 
-Teachers, queries, feature sums and label propagation take features from here. A representation is
-trained on the inputs of a public pool, without a label and without a private record, once: a
-process keeps it in memory, and it is stored below `cache_folder()` under a digest of the pool and
-of all settings. Or it is a model that a person brings (`pretrained`).
+Teachers, queries, feature sums and label propagation use these features. A representation is
+trained once on the inputs of a public pool, without labels or private records. It stays in memory,
+and is stored in `cache_folder()` under a digest of the pool and all settings. A representation can
+also be a custom or pre-trained model (`pretrained`).
 """
 
 import contextlib
@@ -32,20 +32,20 @@ from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
-JOIN = "+"  # between names whose features lie side by side
-VERSION = 6  # of the rules by which a pool becomes a representation
-NGRAMS_VERSION = 2  # of the rules by which a text becomes n-grams
+JOIN = "+"  # between names whose features are concatenated
+VERSION = 6  # version of the training, part of the digest in the cache
+NGRAMS_VERSION = 2  # version of the n-grams of a text
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One way to get features of inputs from a public pool.
+    """A kind of representation that is made from a public pool.
 
     Attributes:
-        parts: from pool and seed to the encoder's parts.
-        data_kinds: of data sets that it is for.
-        is_trained: whether parts are yet to be trained, and stored in the cache then.
+        parts: function from pool and seed to the parts of an encoder.
+        data_kinds: kinds of data sets that it supports.
+        is_trained: whether the parts must be trained, and are stored in the cache.
     """
 
     parts: Callable[[Pool, int], Sequence[Part]]
@@ -54,7 +54,7 @@ class Kind:
 
 
 IMAGES = ("image",)
-WITHOUT_POOL = ("bins", "coarse_bins", "raw", "gradients")  # that declared ranges suffice for
+WITHOUT_POOL = ("bins", "coarse_bins", "raw", "gradients")  # need only declared ranges
 KINDS = {
     "contrastive": Kind(
         lambda pool, seed: [ContrastivePart(pool.dataset, seed)], IMAGES, is_trained=True
@@ -71,38 +71,39 @@ KINDS = {
 
 
 def default_representation(dataset: Dataset) -> str:
-    """The name of the representation that inputs are compared by, where none is named."""
-    if dataset.kind == "image" and not dataset.has_colours:
+    """Returns the name of the default representation for comparing inputs."""
+    if dataset.kind == "image" and not dataset.has_colors:
         return "contrastive"
     return default_of_teachers(dataset)
 
 
 def default_of_teachers(dataset: Dataset) -> str:
-    """The name of the representation that teachers learn from, where none is named."""
+    """Returns the name of the default representation for teachers."""
     if dataset.kind != "image":
         return "lsa" if dataset.kind == "text" else "raw"
-    return "patches+wavelets" if dataset.has_colours else "contrastive+patches"
+    return "patches+wavelets" if dataset.has_colors else "contrastive+patches"
 
 
-# Records over the standard deviation of the noise, below which few bins are better. In 29 cells of
-# 5 tables (1,000 to 10,000 private records, epsilon .1 to 3) below it, the area under the curve
-# rises by .03 in the mean; in 27 cells above it it falls by .006. The tables: Adult's training
-# file; of R's packages DoctorContacts, HI and Males of Ecdat, and diamonds of ggplot2.
+# Few bins are better below this ratio of records to the standard deviation of the noise. In 29
+# settings of 5 tables (1,000 to 10,000 private records, epsilon 0.1 to 3) below it, few bins raise
+# the mean area under the curve by 0.03; in 27 settings above it, they lower it by 0.006. The
+# tables: the training file of Adult; DoctorContacts, HI and Males from the R package Ecdat; and
+# diamonds from ggplot2.
 MIN_RECORDS_OVER_NOISE = 300.0
 
 
 def default_of_sums(
     dataset: Dataset, *, has_pool: bool = True, records_over_noise: float = math.inf
 ) -> str:
-    """The name of the representation that feature sums are of, where none is named.
+    """Returns the name of the default representation for feature sums.
 
-    A teacher has too few records of a table for bins.
+    It differs from the default for teachers, which have too few records of a table for bins.
 
     Args:
-        dataset: says what inputs are.
+        dataset: the data set.
         has_pool: whether there are public inputs.
-        records_over_noise: private records over the standard deviation of the noise; where it is
-            not public or not known yet, infinity.
+        records_over_noise: number of private records divided by the standard deviation of the
+            noise; inf if this is not public or not known yet.
     """
     if not has_pool:
         bins = "coarse_bins" if records_over_noise < MIN_RECORDS_OVER_NOISE else "bins"
@@ -111,19 +112,19 @@ def default_of_sums(
 
 
 def joined_names(name: Named) -> tuple[Any, ...]:
-    """Returns the names of `KINDS` that a representation is joined from; any other name alone."""
+    """Returns the names in `KINDS` that a representation joins; any other name unchanged."""
     names = name.split(JOIN) if isinstance(name, str) else []
     is_joined = set(names) <= set(KINDS) and len(set(names)) == len(names) > 0
     return tuple(names) if is_joined else (name,)
 
 
 def is_known(name: Named) -> bool:
-    """Whether it is a name of `KINDS`, or several of them joined by `+`."""
+    """Whether it is a name in `KINDS`, or several such names joined by `+`."""
     return set(joined_names(name)) <= set(KINDS)
 
 
 def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True) -> None:
-    """Raises ValueError if there is no such representation, or it does not fit the data set."""
+    """Raises ValueError if a representation is unknown or does not fit the data set."""
     if pretrained.is_pretrained(name):
         pretrained.resolved(str(name))
         return
@@ -131,23 +132,23 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
     got = f"got {name_of(name)!r}{close}"
     if is_named_function(name):
         if close:
-            raise ValueError(f"representation: expected an encoder, {got}")
+            raise ValueError(f"representation must be an encoder, {got}")
         import_function(name, flag="representation")
         return
     if not (has_pool or name in WITHOUT_POOL):
         raise ValueError(
-            f"representation: expected {', '.join(WITHOUT_POOL)} or a pre-trained encoder without "
-            f"public inputs, {got}"
+            f"representation must be one of {', '.join(WITHOUT_POOL)}, or a pre-trained encoder, "
+            f"because there are no public inputs, {got}"
         )
     if dataset.has_characters:
         raise ValueError(
-            f"representation: expected {pretrained.HUB}:FOLDER or module:function for texts that "
+            f"representation must be {pretrained.HUB}:FOLDER or module:function for texts that "
             f"are kept as characters, got {name!r}"
         )
     fitting = [each for each, kind in KINDS.items() if dataset.kind in kind.data_kinds]
     if not set(joined_names(name)) <= set(fitting):
         raise ValueError(
-            f"representation: expected one of {', '.join(fitting)}, some of them joined by {JOIN}, "
+            f"representation must be one of {', '.join(fitting)}, some of them joined by {JOIN}, "
             f"a network of Keras Applications, {pretrained.PREFIX}:FILE, {pretrained.HUB}:FOLDER "
             f"or module:function for {dataset.kind} data, {got}"
         )
@@ -155,19 +156,19 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
 
 @functools.lru_cache(maxsize=4)
 def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
-    """Returns a pool's representation: trains it, or takes it from the cache.
+    """Returns the representation of a pool, after training it or reading it from the cache.
 
     Args:
         pool: public inputs `[num_inputs, *input_shape]`.
-        name: a name of `KINDS`, several of them joined by `+`; a frozen encoder's, as of
-            `pretrained.resolved`; or a function of the user's own, itself or as `module:function`,
-            which takes a `Dataset` and returns a Keras model from raw inputs to features `[batch,
-            num_features]`, none of whose weights depends on private records. None for the data
-            set's default.
-        seed: of what is trained.
+        name: a name in `KINDS`, or several joined by `+`; a name of a frozen encoder, see
+            `pretrained.resolved`; or a custom function, itself or as `module:function`. The
+            function takes a `Dataset` and returns a Keras model from raw inputs to features
+            `[batch, num_features]`, whose weights must not depend on private records. None for the
+            default of the data set.
+        seed: seed of the training.
 
     Raises:
-        ValueError: if there is no such representation, or it does not fit the data set.
+        ValueError: if the representation is unknown or does not fit the data set.
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     dataset = pool.dataset
@@ -185,7 +186,7 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
-    if dataset.kind == "text":  # features of the same name that version 1 hashed in another way
+    if dataset.kind == "text":  # version 1 hashed features of the same name differently
         description["ngrams"] = NGRAMS_VERSION
     if kind.is_trained:
         digest = artifacts.digest_array(pool.inputs)
@@ -198,10 +199,10 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
 
 
 def _train(parts: Sequence[Part], pool: Pool, path: pathlib.Path) -> None:
-    """Trains parts, or reads their weights from a file of the cache."""
+    """Trains parts, or reads their weights from a file in the cache."""
     variables = [variable for part in parts for variable in part.learnt]
     names = [str(place) for place in range(len(variables))]
-    with contextlib.suppress(OSError, ValueError):  # a broken cache is no reason to stop
+    with contextlib.suppress(OSError, ValueError):  # ignore a broken cache
         arrays = artifacts.read_arrays(path, names)
         values = [arrays[name] for name in names]
         shapes = [tuple(variable.shape) for variable in variables]
@@ -219,11 +220,10 @@ def _train(parts: Sequence[Part], pool: Pool, path: pathlib.Path) -> None:
 
 
 def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
-    """Writes a trained encoder as data: its description and weights, `.npz`; no code.
+    """Writes the description and weights of a trained encoder to a `.npz` file, without code.
 
     Raises:
-        ValueError: if it was made by a function or from a file of the user's own, which silos have
-            to get as such.
+        ValueError: if the encoder is a custom function or file. Copy it to the silos instead.
     """
     _described_kinds(encoder.description)
     arrays = {str(place): variable.numpy() for place, variable in enumerate(encoder.learnt)}
@@ -232,11 +232,11 @@ def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
 
 
 def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
-    """Returns the encoder of `save_encoder`, for inputs of a data set; it has the same digest.
+    """Returns the encoder that `save_encoder` wrote, with the same digest.
 
     Raises:
-        ValueError: if the file holds no encoder of such inputs.
-        OSError: if it can't be read.
+        ValueError: if the file does not contain an encoder for inputs of the data set.
+        OSError: if the file can't be read.
     """
     arrays = artifacts.read_arrays(path, is_exact=True)
     try:
@@ -250,41 +250,41 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
             part.take(values[:number])
             values = values[number:]
         if values:
-            raise ValueError("expected the arrays of its parts alone, got more")
+            raise ValueError("the file contains too many arrays")
         return Encoder(dataset, parts, description)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path}: expected the encoder of inputs of {dataset.name}, got something else"
+            f"{path} does not contain an encoder for inputs of {dataset.name}"
         ) from error
 
 
 def _described_kinds(description: Any) -> list[Kind]:
-    """Returns the kinds that an encoder's description names; ValueError if one is unknown."""
+    """Returns the kinds in the description of an encoder; raises ValueError for unknown kinds."""
     fields = json.loads(description) if isinstance(description, str) else description
     if "joined" in fields:
         return [kind for each in fields["joined"] for kind in _described_kinds(each)]
     if fields.get("representation") not in KINDS:
         raise ValueError(
-            f"representation: expected one of {', '.join(KINDS)}, got one that can't be written as "
-            f"weights alone"
+            f"representation must be one of {', '.join(KINDS)}: other encoders can't be stored "
+            f"without code"
         )
     return [KINDS[fields["representation"]]]
 
 
 def cache_folder() -> pathlib.Path:
-    """Where trained representations are stored: `$PATE_TF_CACHE`, else `pate_tf` in the cache.
+    """Returns the folder of trained representations: `$PATE_TF_CACHE`, or ~/.cache/pate_tf.
 
-    All that lies there is public, and can be trained again.
+    Its files are public and can be trained again. `$XDG_CACHE_HOME` replaces ~/.cache.
     """
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(os.environ.get(CACHE_VARIABLE) or pathlib.Path(base) / "pate_tf")
 
 
-@functools.lru_cache(maxsize=2)  # choosing queries and inferring labels ask for the same ones
+@functools.lru_cache(maxsize=2)  # choosing queries and inferring labels use the same features
 def pool_features_by_name(
     pool: Pool, name: Named | None = None, seed: int = 0
 ) -> tuple[tuple[npt.NDArray[np.float32], ...], ...]:
-    """Returns views of the pool, those of each name apart that a representation is joined from."""
+    """Returns the views of the pool, in one tuple for each joined name."""
     name = default_representation(pool.dataset) if name is None else name
     encoder = encoder_of(pool, name, seed)
     views = iter(encoder.views(encoder.features(pool.inputs)))
@@ -293,11 +293,11 @@ def pool_features_by_name(
 
 
 class Representation:
-    """Public: features of inputs, from a public pool or from a model that you bring.
+    """Maps inputs to features, by training on a public pool or by a custom model. Public.
 
-    Teachers, feature sums and labellers take one as `representation=`. Features depend on one input
-    and on public values alone, never on private records: of a model of your own you vouch for that,
-    and the privacy statement says so.
+    Pass it as `representation=` to teachers, feature sums and labellers. The features of an input
+    depend only on this input and on public values, never on private records. For a custom model,
+    you guarantee this yourself, and the privacy statement says so.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -306,30 +306,29 @@ class Representation:
     5
 
     Attributes:
-        source: what settings, flags and run folders call it: a name, or a function.
-        encoder_: after `fit`, what maps raw inputs to features.
+        source: its name in settings, flags and run folders, or a function.
+        encoder_: the encoder from raw inputs to features, after `fit`.
     """
 
     def __init__(self, source: "Named | keras.Model | None" = None, *, seed: int = 0) -> None:
-        """Takes a name, a function or a model.
+        """Initializes the representation from a name, a function or a model.
 
         Args:
-            source: "contrastive" or "patches", trained on images of the pool; "wavelets" of images,
-                scaled by the pool; "gradients" of images, oriented, by fixed filters; "raw",
-                scaled numbers and one-hot categories; "bins" of tables, these and in which of its
-                bins each number lies; "coarse_bins", the same with few bins; "pairs" of tables,
-                products of any two of these; several joined by "+"; a network of Keras
-                Applications, such as "EfficientNetV2B0", with ":FILE" for its weights and "@128"
-                before that for a side of its images; "encoder:FILE" for a `.keras` file;
-                "hub:PRESET" or "hub:FOLDER" for what keras-hub reads; a Keras
-                model from raw inputs to features, or a function from a `Dataset` to one, itself or
-                as `module:function`.
-                None for "contrastive" of gray images, "patches+wavelets" of color ones, "raw" of
-                tables, "lsa" of texts.
-            seed: of what is trained.
+            source: for images, "contrastive" or "patches", which are trained on the pool,
+                "wavelets", which are scaled by the pool, or "gradients", which are oriented
+                gradients by fixed filters; "raw" for scaled numbers and one-hot categories; for
+                tables, "bins" for these and the bin of each number, "coarse_bins" for the same with
+                few bins, or "pairs" for products of any two of these; several names joined by "+";
+                a network of Keras Applications, such as "EfficientNetV2B0", with ":FILE" for its
+                weights, and "@128" before that for the side of its images; "encoder:FILE" for a
+                `.keras` file; "hub:PRESET" or "hub:FOLDER" for models of keras-hub; a Keras model
+                from raw inputs to features; or a function from a `Dataset` to such a model, itself
+                or as `module:function`. None for "contrastive" for gray images, "patches+wavelets"
+                for color images, "raw" for tables and "lsa" for texts.
+            seed: seed of the training.
 
         Raises:
-            ValueError: if there is no file at PATH.
+            ValueError: if a file does not exist.
         """
         self.source = source_of(source)
         self.seed = seed
@@ -338,10 +337,13 @@ class Representation:
         return f"Representation({'' if self.source is None else name_of(self.source)!r})"
 
     def fit(self, pool: Pool) -> Self:
-        """Trains what is trained on the pool, or takes it from the cache, and returns itself.
+        """Trains the representation on the pool, or reads it from the cache.
+
+        Returns:
+            This object.
 
         Raises:
-            ValueError: if it does not fit the pool's data set.
+            ValueError: if it does not fit the data set of the pool.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         self.encoder_ = encoder_of(pool, self.source, self.seed)
@@ -354,12 +356,12 @@ class Representation:
             ValueError: before `fit`, or if inputs have another shape or are not finite.
         """
         if not hasattr(self, "encoder_"):
-            raise ValueError("representation: expected fit(pool) before transform, got none")
+            raise ValueError("representation is not fitted: call fit(pool) before transform")
         return self.encoder_.features(np.asarray(getattr(inputs, "inputs", inputs)))
 
 
 def source_of(representation: "Named | keras.Model | Representation | None") -> Named | None:
-    """Returns what settings call a representation that a person gave, with an absolute path."""
+    """Returns the name of a representation in settings, with an absolute path, or a function."""
     if isinstance(representation, Representation):
         return representation.source
     if isinstance(representation, keras.Model):

@@ -1,15 +1,16 @@
-"""Features of images without labels: patches, whose filters are centers of k-means; wavelets.
+"""Unsupervised features of images: patches, with k-means centers as filters; and wavelets.
 
 Patches: Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature
-Learning": small patches are drawn from the pool's images, normalized, whitened, and clustered by
-k-means. Each center is a filter. Features are each filter's mean response in each cell of a grid.
-Contrastive features (`contrastive.py`) are invariant to shifts and rotations; these are not, and
-separate images by details that those ignore.
+Learning": small patches are drawn from the images of the pool, normalized, whitened, and clustered
+by k-means. Each center is a filter. The features are the mean responses of each filter in each cell
+of a grid. Contrastive features (`contrastive.py`) are invariant to shifts and rotations. Patch
+features are not, and separate images by details that contrastive features ignore.
 
-Wavelets: the scattering transform of Oyallon and Mallat (2015) with two scales and eight angles:
-local means of an image, of its wavelets' lengths, and of these lengths' own wavelets. Linear
-classifiers of these are what DP-SGD does best with on small images (Tramèr and Boneh, ICLR 2021,
-arXiv 2011.11660). The known library for it, kymatio 0.3.0, does not import beside SciPy 1.17.
+Wavelets: the scattering transform of Oyallon and Mallat (2015) with two scales and eight angles.
+The features are local means of an image, of the moduli of its wavelet coefficients, and of the
+moduli of their wavelet coefficients. DP-SGD is most accurate on small images with linear
+classifiers of these features (Tramèr and Boneh, ICLR 2021, arXiv 2011.11660). The usual library,
+kymatio 0.3.0, can't be imported with SciPy 1.17.
 """
 
 import dataclasses
@@ -28,70 +29,73 @@ from pate_tf.core.public import Pool
 from pate_tf.models import encoder
 from pate_tf.representations.raw import with_norm_one
 
-SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
-MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
-# At most, that filters are found from:
+SIDE = 6  # side of a patch in pixels; at most half of the image
+MAX_PLACES = 36  # positions of filters along a side; larger images use a larger stride
+# Maximal numbers of patches for finding filters:
 PATCHES = 60_000
 PATCHES_AN_IMAGE = 100
-PASSES = 15  # of k-means over them
-# All pixels' range counts as 1. What varies less than that is flat, and says nothing.
-LEAST_DEVIATION = 0.02
-LEAST_CONTRAST = 0.01
-LEAST_VARIANCE = 0.01  # of the largest one that patches are whitened by
-MOST_DIRECTIONS = 512  # of a view
-SAMPLE = 10_000  # of the pool's images, by which the directions are found
-TOGETHER = 16  # images whose features, at all places, are in memory at a time
+PASSES = 15  # passes of k-means over the patches
+# For pixels scaled to the range 0 to 1. Patches with a smaller deviation are flat, without content.
+MIN_DEVIATION = 0.02
+MIN_CONTRAST = 0.01
+MIN_VARIANCE = 0.01  # added in whitening, as a fraction of the largest variance
+MAX_DIRECTIONS = 512  # directions of a view
+SAMPLE = 10_000  # images of the pool for finding the directions
+IMAGE_CHUNK = 16  # images whose features at all positions are in memory together
 
 
 class ImagePart(encoder.Part):
-    """One view of images, of L2 norm 1: along the directions in which a pool's images differ most.
+    """A view of images with L2 norm 1, along the directions in which images of a pool differ most.
 
     Attributes:
-        view: the directions, at most `MOST_DIRECTIONS`.
+        view: the directions, at most `MAX_DIRECTIONS`.
     """
 
     places = 64  # few records fill them
 
     def __init__(self, dataset: Dataset, num_features: int, fitted: Sequence[tf.Variable]) -> None:
-        """Takes the range of a data set's images; the directions are zero before training.
+        """Initializes the part with zeros as directions; `train` finds them.
 
-        `fitted` are the variables that training finds besides the directions, first in `learnt`.
+        Args:
+            dataset: data set with the shape and range of the images.
+            num_features: number of features before the projection on the directions.
+            fitted: variables that training finds in addition to the directions, first in `learnt`.
         """
         super().__init__()
         self._low, self._high = (
             np.broadcast_to(np.asarray(values, np.float32), dataset.input_shape).copy()
             for values in dataset.value_range
         )
-        self.view = encoder.Directions(num_features, MOST_DIRECTIONS)
+        self.view = encoder.Directions(num_features, MAX_DIRECTIONS)
         self.widths = (self.view.width,)
         self.variances = [self.view.variances]
         self.learnt = [*fitted, *self.view.learnt]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
+        """Returns the view, float32 `[batch, width]`."""
         return [self.view(self.features(inputs))]
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns features `[TOGETHER, ...]` of images whose range is 0 to 1."""
+        """Returns features `[IMAGE_CHUNK, ...]` of images with range 0 to 1."""
         raise NotImplementedError
 
     def features(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns features float32 `[batch, num_features]`, computed for `TOGETHER` at a time.
+        """Returns features, float32 `[batch, num_features]`, computed in chunks of `IMAGE_CHUNK`.
 
-        The batch is filled up with zeros, so that `few_features` sees one shape alone.
+        The batch is padded with zeros, so that `few_features` is only called with one shape.
         """
         number = tf.shape(inputs)[0]
-        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
+        filled = tf.pad(inputs, [[0, -number % IMAGE_CHUNK], [0, 0], [0, 0], [0, 0]])
         images = (filled - self._low) / (self._high - self._low)
         features = tf.map_fn(
             self.few_features,
-            tf.reshape(images, [-1, TOGETHER, *inputs.shape[1:]]),
+            tf.reshape(images, [-1, IMAGE_CHUNK, *inputs.shape[1:]]),
             parallel_iterations=1,
         )
         return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
 
     def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Returns features of at most `SAMPLE` images of a pool, by which directions are found."""
+        """Returns features of at most `SAMPLE` images of a pool, for finding directions."""
         signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
         compiled = tf.function(self.features, signature, autograph=False)
         inputs = pool.inputs[:SAMPLE]
@@ -102,41 +106,42 @@ class ImagePart(encoder.Part):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How many filters are tried where.
+    """Number and positions of filters.
 
     Attributes:
-        filters: how many.
-        grid: cells along each side of an image.
-        stride: pixels between places at which filters are tried, in an image of at most
-            `MOST_PLACES` a side.
-        threshold: that a filter's answer, of about one standard deviation, must exceed.
-        weight: as of `encoder.Part`, as is the next.
-        least_variance: with which a feature counts.
+        filters: number of filters.
+        grid: number of cells along each side of an image.
+        stride: pixels between positions of filters, in an image with sides of at most `MAX_PLACES`.
+        threshold: minimal response of a filter; responses have a standard deviation of about 1.
+        weight: see `encoder.Part`.
+        least_variance: see `encoder.Part`.
     """
 
     filters: int
     grid: int
     stride: int
     threshold: float
-    weight: float = 4.0  # as much as four contrastive views together
+    weight: float = 4.0  # as much as the four contrastive views together
     least_variance: float = encoder.Part.least_variance
 
 
 GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
-# With the views of wavelets (docs/how-to/small_teachers.md).
+# For use together with wavelets (docs/how-to/small_teachers.md).
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
 
 class PatchPart(ImagePart):
-    """Features are how strongly each filter answers in each cell of the grid."""
+    """Patch features: the response of each filter in each cell of the grid."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
-        """Takes the shape of a pool's images; all weights are zero before `train`.
+        """Initializes the part with zero weights; `train` finds them.
 
-        `seed` is of the patches that are drawn, and of the first centers.
+        Args:
+            pool: pool with the shape and range of the images.
+            seed: seed of the drawn patches and of the initial centers.
         """
         height, width, channels = pool.dataset.input_shape
-        layout = COLOUR if pool.dataset.has_colours else GREY
+        layout = COLOUR if pool.dataset.has_colors else GREY
         shorter = min(height, width)
         side = min(SIDE, max(2, shorter // 2), shorter)
         shapes = [(side, side, channels, layout.filters), (layout.filters,)]
@@ -148,22 +153,22 @@ class PatchPart(ImagePart):
         self._filters, self._offsets = fitted
         self.weight = layout.weight
         self.least_variance = layout.least_variance
-        self._stride = layout.stride * -(-max(height, width) // MOST_PLACES)
+        self._stride = layout.stride * -(-max(height, width) // MAX_PLACES)
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns the root of each filter's mean answer in each cell, `[batch, grid, grid, n]`."""
+        """Returns roots of the filters' mean responses in each cell, `[batch, grid, grid, n]`."""
         before = (self._side - 1) // 2
         around = [before, self._side - 1 - before]
         images = tf.pad(images, [[0, 0], around, around, [0, 0]])
-        # A patch without brightness and contrast would be a copy for each place: what a filter
-        # answers to it follows from what it answers to the patch as it is.
+        # Normalizing each patch would need a copy for each position. The response to a normalized
+        # patch is computed from the response to the original patch instead.
         mean, square = (
             tf.nn.avg_pool2d(
                 tf.reduce_mean(values, axis=3, keepdims=True), self._side, self._stride, "VALID"
             )
             for values in (images, tf.square(images))
         )
-        contrast = tf.sqrt(tf.maximum(square - tf.square(mean), 0.0) + LEAST_CONTRAST)
+        contrast = tf.sqrt(tf.maximum(square - tf.square(mean), 0.0) + MIN_CONTRAST)
         answers = tf.nn.conv2d(images, self._filters, self._stride, "VALID")
         answers -= mean * tf.reduce_sum(self._filters, axis=[0, 1, 2])
         answers = tf.nn.relu(answers / contrast - self._offsets - self._layout.threshold)
@@ -176,18 +181,18 @@ class PatchPart(ImagePart):
         return tf.sqrt(tf.nn.avg_pool2d(answers, cells, cells, "VALID"))
 
     def train(self, pool: Pool) -> None:
-        """Finds filters and directions from a pool's images."""
+        """Finds filters and directions from the images of a pool."""
         filters, offsets = self._found_filters(pool)
         self._filters.assign(filters)
         self._offsets.assign(offsets)
         self.view.find_in(self.sample_features(pool))
 
     def _found_filters(self, pool: Pool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Returns filters `[side, side, channels, filters]` and what they answer to the mean."""
+        """Returns filters `[side, side, channels, filters]` and their responses to the mean."""
         random = np.random.default_rng(self._seed)
         side = self._side
         height, width, _ = pool.dataset.input_shape
-        # Patches of random images at random places, `[number, pixels of a patch]`.
+        # Patches from random positions of random images, `[number, pixels of a patch]`.
         number = min(PATCHES, PATCHES_AN_IMAGE * len(pool))
         images: IntArray = random.integers(len(pool), size=number)
         rows = random.integers(height - side + 1, size=number)[:, None, None]
@@ -200,14 +205,14 @@ class PatchPart(ImagePart):
         patches = scaled.reshape(number, -1)
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
-        patches = patches[deviations[:, 0] > LEAST_DEVIATION]
-        if not len(patches):  # images of one color each have no pieces
+        patches = patches[deviations[:, 0] > MIN_DEVIATION]
+        if not len(patches):  # each image has a single color
             return np.zeros(self._filters.shape), np.zeros(self._offsets.shape)
-        patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + LEAST_CONTRAST)
+        patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + MIN_CONTRAST)
         mean = patches.mean(axis=0)
         centred = patches - mean
         variances, vectors = np.linalg.eigh(centred.T @ centred / len(patches))
-        least = max(LEAST_VARIANCE * float(variances[-1]), np.finfo(np.float64).tiny)
+        least = max(MIN_VARIANCE * float(variances[-1]), np.finfo(np.float64).tiny)
         whitening = (vectors / np.sqrt(np.maximum(variances, 0.0) + least)) @ vectors.T
         whitened = with_norm_one(centred @ whitening)
         clusters = sklearn.cluster.MiniBatchKMeans(
@@ -225,14 +230,14 @@ class PatchPart(ImagePart):
 
 SCALES = 2
 ANGLES = 8
-STRIDE = 2**SCALES  # pixels between means
-MOST_PIXELS = 32  # along a side; of larger images blocks count as one pixel
-CELLS = 4  # of the representation, along each side of an image, at most
-LEAST_SCALE = 0.01  # of the largest one; features that vary less are not raised to the others
+STRIDE = 2**SCALES  # pixels between local means
+MAX_PIXELS = 32  # along a side; in larger images, blocks are averaged to one pixel
+CELLS = 4  # at most, along each side of an image
+MIN_SCALE = 0.01  # fraction of the largest deviation, added so that constant features stay small
 
 
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Returns Morlet wavelets in frequencies, `[scales, angles, height, width]`."""
+    """Returns Morlet wavelets in the frequency domain, `[scales, angles, height, width]`."""
     down, right = (scipy.fft.fftfreq(length, 1.0 / length) for length in size)
     filters = np.empty((SCALES, ANGLES, *size), np.complex128)
     slant = 4.0 / ANGLES
@@ -246,14 +251,17 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
             window = np.exp(-(along**2 + (slant * across) ** 2) / (2.0 * width**2))
             window *= slant / (2.0 * np.pi * width**2)
             wave = window * np.exp(1j * frequency * along)
-            mean = wave.sum() / window.sum()  # which the wavelet is made blind to
+            mean = wave.sum() / window.sum()  # subtracted, so that the wavelet has mean 0
             filters[scale, number] = wave - window * mean
-    # Opposite pixels of a wavelet are conjugates, but at the edge of an even side.
+    # Opposite pixels of a wavelet are conjugates, except at the edge of an even side.
     return scipy.fft.fft2(filters).real.astype(np.float32)
 
 
 def means(length: int, padded: int) -> npt.NDArray[np.float32]:
-    """Returns Gaussian means along one axis, every `STRIDE` pixels: `[num_means, padded]`."""
+    """Returns weights of Gaussian means along one axis, every `STRIDE` pixels.
+
+    The result has the shape `[num_means, padded]`.
+    """
     centres = STRIDE * np.arange(1, 1 + length // STRIDE)
     width = 0.8 * 2 ** (SCALES - 1)
     weights = np.exp(-((np.arange(padded) - centres[:, np.newaxis]) ** 2) / (2.0 * width**2))
@@ -263,22 +271,22 @@ def means(length: int, padded: int) -> npt.NDArray[np.float32]:
 def transform(images: tf.Tensor) -> tf.Tensor:
     """Returns features `[batch, 81 * channels, height // 4, width // 4]` of images.
 
-    Each depends on its own image alone. Of order 0 come first, then of order 1 by scale and angle,
-    then of order 2.
+    The features of an image depend only on this image. Features of order 0 come first, then order 1
+    by scale and angle, then order 2.
 
     Args:
         images: float32 `[batch, height, width, channels]`.
 
     Raises:
-        ValueError: if a side has less than 5 pixels, or blocks of them.
+        ValueError: if a side has less than 5 pixels, or 5 blocks for large images.
     """
     height, width, channels = images.shape[1:]
-    block = -(-max(height, width) // MOST_PIXELS)
+    block = -(-max(height, width) // MAX_PIXELS)
     shape = (height // block, width // block)
     if min(shape) <= STRIDE:
         raise ValueError(
-            f"representation: expected images of at least {block * (STRIDE + 1)} pixels a side for "
-            f"wavelets, got {height} x {width}"
+            f"representation=wavelets needs images with at least {block * (STRIDE + 1)} pixels per "
+            f"side, got {height} x {width}"
         )
     padded = tuple(length + 2 * STRIDE for length in shape)
     filters = tf.constant(wavelets(padded), tf.complex64)
@@ -306,20 +314,23 @@ def transform(images: tf.Tensor) -> tf.Tensor:
 
 
 class WaveletPart(ImagePart):
-    """Features are scattering features, averaged in at most `CELLS` by `CELLS` cells.
+    """Scattering features, averaged in at most `CELLS` by `CELLS` cells.
 
-    Each is divided by its deviation in the pool.
+    Each feature is divided by its standard deviation in the pool.
     """
 
-    # With patches (docs/how-to/small_teachers.md).
+    # For use together with patches (docs/how-to/small_teachers.md).
     weight = 4.0
     least_variance = 1.0
 
     def __init__(self, pool: Pool) -> None:
-        """Takes shape and range of a pool's images; all weights are trained by `train`.
+        """Initializes the part with untrained weights; `train` finds them.
+
+        Args:
+            pool: pool with the shape and range of the images.
 
         Raises:
-            ValueError: as `transform`.
+            ValueError: if images are too small; see `transform`.
         """
         cells = self._in_cells(tf.zeros([1, *pool.dataset.input_shape]))
         num_features = int(np.prod(cells.shape))
@@ -338,26 +349,26 @@ class WaveletPart(ImagePart):
         return tf.nn.avg_pool2d(features, cells, cells, "SAME")
 
     def train(self, pool: Pool) -> None:
-        """Finds deviations and directions from a pool's images."""
+        """Finds deviations and directions from the images of a pool."""
         features = self.sample_features(pool)
         deviations = features.std(axis=0, dtype=np.float64)
-        least = max(LEAST_SCALE * float(deviations.max()), float(np.finfo(np.float32).tiny))
+        least = max(MIN_SCALE * float(deviations.max()), float(np.finfo(np.float32).tiny))
         scale = (1.0 / (deviations + least)).astype(np.float32)
         self._scale.assign(scale)
         self.view.find_in(features * scale)
 
 
-# Without a pool: filters that are fixed.
+# Fixed filters, which need no pool.
 
-GRADIENT_CELLS = 7  # along each side of an image
+GRADIENT_CELLS = 7  # cells along each side of an image
 ORIENTATIONS = 8
 SHARPNESS = 8.0  # power of the cosine between a gradient and a direction
-SPREAD = 0.25  # standard deviation of a posed image's gradients, over its side
-MOST_SCALED = 2.0  # factor by which a side is scaled at most
+SPREAD = 0.25  # standard deviation of a normalized image's gradients, as a fraction of its side
+MAX_SCALING = 2.0  # maximal scaling factor of a side
 
 
 def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns differences across and along images `[batch, height, width, 1]`, and their length."""
+    """Returns horizontal and vertical gradients of `[batch, height, width, 1]`, and magnitudes."""
     padded = tf.pad(gray, [[0, 0], [1, 1], [1, 1], [0, 0]], "SYMMETRIC")
     across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
     along = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
@@ -365,10 +376,10 @@ def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _posed(gray: tf.Tensor) -> tf.Tensor:
-    """Returns images that are shifted, sheared and scaled so that their gradients lie alike.
+    """Returns images, shifted, sheared and scaled so that their gradients have the same moments.
 
-    Each by its own gradients' mean and covariance, which are the same for dark on bright and bright
-    on dark: deskewing (LeCun, Bottou, Bengio and Haffner 1998).
+    Each image is normalized by the mean and covariance of its own gradients, which are equal for
+    dark on bright and bright on dark: deskewing (LeCun, Bottou, Bengio and Haffner 1998).
     """
     _, height, width, _ = gray.shape
     length = _gradients(gray)[2]
@@ -381,16 +392,16 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
     y = mean(ys)
     x = mean(xs)
-    tiny = 1e-4  # of gradients on one line
+    tiny = 1e-4  # for gradients on one line
     variance = mean(tf.square(ys - y)) + tiny
     covariance = mean((ys - y) * (xs - x))
     shear = tf.clip_by_value(covariance / variance, -1.0, 1.0)
     across = tf.maximum(mean(tf.square(xs - x)) - shear * covariance, tiny)
     scale_y, scale_x = (
-        tf.clip_by_value(tf.sqrt(each) / SPREAD, 1.0 / MOST_SCALED, MOST_SCALED)
+        tf.clip_by_value(tf.sqrt(each) / SPREAD, 1.0 / MAX_SCALING, MAX_SCALING)
         for each in (variance, across)
     )
-    # Rows of the map from output to input coordinates, in pixels.
+    # Rows of the matrix that maps output to input coordinates, in pixels.
     high = height - 1.0
     wide = width - 1.0
     slant = shear * scale_y * (wide / high)
@@ -409,15 +420,16 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
 
 class GradientPart(encoder.Part):
-    """One view of norm 1: how strong gradients of each direction are in each cell of a grid.
+    """A view of norm 1: the strength of gradients of each direction in each cell of a grid.
 
-    Histograms of oriented gradients (Dalal and Triggs 2005), of the mean of all channels, in cells
-    that overlap by a half. No number is negative. Nothing is learned: the range of the images says
-    all. Images whose label small affine changes keep, by declaration, are posed before.
+    These are histograms of oriented gradients (Dalal and Triggs 2005) of the mean of all channels,
+    in cells that overlap by half. No number is negative. Nothing is trained; only the range of the
+    images is needed. Images are normalized by `_posed` first if the data set declares that small
+    affine changes keep the label.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes shape and range of a data set's images."""
+        """Initializes the part with the shape and range of the images."""
         super().__init__()
         dataset = pool.dataset
         low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
@@ -432,7 +444,7 @@ class GradientPart(encoder.Part):
         self.learnt = [self._low, self._range, self._spread]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
+        """Returns the view, float32 `[batch, width]`."""
         gray = tf.reduce_mean((inputs - self._low) / self._range, axis=3, keepdims=True)
         across, along, length = _gradients(_posed(gray) if self._is_posed else gray)
         angles = (2.0 * np.pi / ORIENTATIONS * np.arange(ORIENTATIONS)).astype(np.float32)
@@ -444,18 +456,18 @@ class GradientPart(encoder.Part):
         return [tf.math.l2_normalize(tf.reshape(pooled, [-1, self.widths[0]]), axis=1)]
 
 
-# Images for networks that were trained on photographs.
+# Images for networks that are pre-trained on photographs.
 
 
 def colour_images(images: tf.Tensor, dataset: Dataset, size: Sequence[int]) -> tf.Tensor:
-    """Returns images in three colors, of 0 to 255 and a size, float32 `[batch, *size, 3]`.
+    """Returns resized images in three colors with values 0 to 255, float32 `[batch, *size, 3]`.
 
     Raises:
-        ValueError: if inputs are no images, gray or in three colors.
+        ValueError: if inputs are not images with one or three channels.
     """
     if dataset.kind != "image" or dataset.input_shape[2] not in (1, 3):
         raise ValueError(
-            f"representation: expected images, gray or in three colors, for this encoder, got "
+            f"representation needs images with one or three channels for this encoder, got "
             f"{dataset.kind} data of shape {list(dataset.input_shape)}"
         )
     low, high = (np.asarray(side, np.float32) for side in dataset.value_range)

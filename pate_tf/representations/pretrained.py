@@ -567,7 +567,8 @@ def is_row_wise(model: Any) -> bool:
 
 def _is_by_row(node: Any) -> bool:
     """Whether a call of a layer or an operation in a graph treats rows independently."""
-    layer, kind = node.operation, type(node.operation)
+    layer = node.operation
+    kind = type(layer)
     leaves = tf.nest.flatten(node.arguments.args)
     tensors = [each for each in leaves if isinstance(each, keras.KerasTensor)]
     ranks = {len(each.shape) for each in tensors}

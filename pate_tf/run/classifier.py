@@ -100,8 +100,9 @@ def fit(
             "EfficientNetV2B0". Default: by the data.
         directory: of the run. Default: that of `source`, else `runs/NAME-NUM_TEACHERS` or
             `runs/NAME-feature_sums`.
-        source: `Teachers` or `FeatureSums` with settings of their own, fitted or not. Default:
-            sums, or closed-form teachers, with the settings above.
+        source: `Teachers` or `FeatureSums` with their own settings, fitted or not. Teachers made by
+            `from_votes` or `from_models` are used as they are; `data.private` then only names the
+            source that is charged. Default: sums, or closed-form teachers, with the settings above.
         student: with settings of its own, not fitted yet. Default: `Student(seed=seed)`.
         mechanism: as of `Labeller`.
         num_queries: as of `Labeller.label`.
@@ -174,8 +175,18 @@ def fit(
         num_teachers=num_teachers,
         **of_labels,
     )
+    run_data = RunData(public=data.public, private=data.private)
+    if isinstance(source, Teachers) and source.is_fitted and source.identified.config is None:
+        # Votes and models from elsewhere are used as they are: no teacher is trained.
+        if data.private.owners is not None and source.unit == "record":
+            raise ValueError(
+                "source must protect owners, because the records of `data` have owners: pass "
+                'unit="owner" to Teachers.from_votes or from_models'
+            )
+        given = source.identified.source or data.private.source
+        run_data = RunData(public=data.public, named_source=given)
     fitted, _ = run(
-        RunData(public=data.public, private=data.private),
+        run_data,
         RunSettings(
             release=release,
             output=Output(

@@ -34,7 +34,7 @@ from pate_tf.data.named_function import is_named_function, name_of
 from pate_tf.models import architectures as models
 from pate_tf.models.encoder import record_features, record_vectors
 from pate_tf.planning.forecast import HELPS, Forecast
-from pate_tf.postprocessing.targets import how_right, in_unit, predicted
+from pate_tf.postprocessing.targets import correctness, in_unit, predicted
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
@@ -479,7 +479,7 @@ class Student:
         is_correct = np.zeros(len(held_back))
         # The answer to a record does not depend on which others are held back.
         for rows, outputs in record_features(encoding, held_back.inputs):
-            is_correct[rows] = how_right(outputs, held_back.labels[rows], held_back.dataset)
+            is_correct[rows] = correctness(outputs, held_back.labels[rows], held_back.dataset)
         if student_digest(model) != digest:
             raise ValueError("student: its weights changed while private records went through it")
         self._estimate = labels.labeller.estimate_accuracy(

@@ -217,9 +217,9 @@ def matches_statement(folder: pathlib.Path) -> bool:
         ValueError: if there is no such SavedModel, no digests, or no statement that names a digest.
     """
     statement, digests = (folder / EXTRA / name for name in (STATEMENT, DIGESTS))
-    for path, name in ((statement, "a privacy statement"), (digests, "digests")):
+    for path, name in ((statement, "privacy statement"), (digests, "manifest of digests")):
         if not path.is_file():
-            raise ValueError(f"student: {name} is missing at {path}")
+            raise ValueError(f"student: there is no {name} at {path}")
     stated = artifacts.read_json(statement).get("student_digest")
     if not isinstance(stated, str):
         raise ValueError(f"{statement} has no student_digest")

@@ -359,7 +359,7 @@ class Coordinator(contextlib.ExitStack):
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.postprocessing.label_inference import labels_from_sums
-        from pate_tf.postprocessing.targets import REDRAWN
+        from pate_tf.postprocessing.targets import NUM_REDRAWN
         from pate_tf.release.noisy_sums import ReleasedSums, linear_head_of, released_with
 
         encoder = representation.encoder_
@@ -380,7 +380,7 @@ class Coordinator(contextlib.ExitStack):
             groups=encoder.groups,
             representation=representation.source,
             seed=representation.seed,
-            num_redrawn=REDRAWN,
+            num_redrawn=NUM_REDRAWN,
         )
         released = ReleasedSums(
             values=totals[0], cost=self.cost(), ledger_rows=(), secure_noise=True

@@ -48,7 +48,7 @@ def query_digest(query: npt.NDArray[Any]) -> bytes:
 
 
 class Reason(enum.Enum):
-    """Why a silo refuses a batch. Only depends on its policy, its debits and the batch."""
+    """Why a silo refuses a batch. Depends only on its policy, its debits and the batch."""
 
     MALFORMED = "malformed"
     MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"

@@ -34,7 +34,7 @@ _KEY_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The public identity of an aggregator or a silo. Others only take it from the roster.
+    """The public identity of an aggregator or a silo. Others take it only from the roster.
 
     Attributes:
         name: name in the certificate.

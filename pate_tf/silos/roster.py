@@ -66,7 +66,7 @@ class Policy(Settings, ProtectedUnit):
     )
     least_aggregators: int = setting(3, least=3, help="Minimum number of aggregators.")
     least_threshold: int = setting(
-        1, least=1, help="Minimum number of colluding aggregators that the protocol tolerates."
+        1, least=1, help="A batch must tolerate at least this many colluding aggregators."
     )
     least_silos: int = setting(
         3, least=2, help="For secure_feature_sums: minimum number of silos in a total."
@@ -74,8 +74,8 @@ class Policy(Settings, ProtectedUnit):
     least_colluding: int = setting(
         1,
         least=1,
-        help="For secure_feature_sums: minimum number of these silos that may collude or add no "
-        "noise, so that the noise of the others must be sufficient.",
+        help="For secure_feature_sums: a batch must tolerate at least this many of these silos "
+        "that collude or add no noise. The noise of the others must be sufficient.",
     )
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Policy(Settings, ProtectedUnit):
     def objection(self, batch: QueryBatch) -> tuple[Reason, str] | None:
         """Returns why a batch is refused, independently of earlier charges; None if it is allowed.
 
-        Only depends on the policy and the batch.
+        The reason depends only on the policy and the batch.
 
         Returns:
             The reason, and the line of the policy with the batch's value.
@@ -202,7 +202,8 @@ class SiloRoster(Roster, AtDelta):
     @classmethod
     def of_fields(cls, fields: Fields) -> Self:
         """Takes the roster from the fields of its file."""
-        members, aggregators = [], []
+        members = []
+        aggregators = []
         for silo in fields.tables("silo"):
             name = silo.text("name")
             epsilon = silo.number("epsilon") if silo.has("epsilon") else 1.0

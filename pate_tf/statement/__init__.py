@@ -1,4 +1,4 @@
-"""The privacy statement: verified against ledgers, and brought up to date."""
+"""Verifies privacy statements against ledgers, and updates them."""
 
 import contextlib
 import dataclasses
@@ -20,22 +20,22 @@ PAGE_FILE = "privacy_statement.md"
 
 
 def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStatement:
-    """Checks that a statement says no less than the ledgers that it was made from.
+    """Checks that a statement claims no more privacy than the ledgers that it was made from show.
 
-    The rows that it quotes fix the history before them; the `check` of its kind says what follows
-    from these, and what does not. From the numbers follow all sentences, which are checked, too.
+    The quoted rows fix the earlier history. The method `check` of each kind of statement documents
+    what this history proves. All sentences follow from the numbers, and are checked, too.
 
     Args:
         fields: the JSON of a statement.
-        *stores: of labels their ledger; of shared training some of the participants' ledgers; of
-            silos some of theirs. They may have grown since.
+        *stores: for labels, their ledger; for shared training and silos, some of the ledgers of
+            participants or silos. They can have more rows by now.
 
     Returns:
         The statement.
 
     Raises:
-        ValueError: if one does not hold what is quoted, or says something worse, or words and
-            numbers disagree.
+        ValueError: if a ledger does not contain the quoted rows, or shows less privacy, or words
+            and numbers disagree.
     """
     statement = PrivacyStatement.from_dict(fields)
     statement.check(stores)
@@ -44,28 +44,29 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
     version = statement.versions.get("pate_tf", "unknown")
     require(
         not differing,
-        f"expected the words that its numbers give, got others in {', '.join(differing)} (it was "
-        f"made with pate_tf {version})",
+        f"its words do not match its numbers in {', '.join(differing)} (it was made with pate_tf "
+        f"{version})",
     )
-    # Earlier versions wrote a number of neighbors of each query; the words show it unless it is 0.
+    # Earlier versions wrote `num_neighbours`, which also changed the words unless it was 0.
     unknown = sorted(set(fields) - set(due) - {"num_neighbours"})
-    require(not unknown, f"expected no other fields, got {', '.join(unknown)}")
+    require(not unknown, f"it has unknown fields: {', '.join(unknown)}")
     return statement
 
 
 def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
-    """Verifies a statement in JSON, and the page beside it, against ledgers.
+    """Verifies a statement in JSON, and the page next to it, against ledgers.
 
     Args:
         file: the statement.
-        ledgers: by file or folder. Default: that of the run whose `released/` holds the file.
+        ledgers: files or folders of ledgers. Default: the ledger of the run whose `released/`
+            contains the file.
 
     Returns:
-        What it agrees with, and what the source has spent since.
+        A message with the ledgers that agree, and the current cost of the source if it is larger.
 
     Raises:
-        ValueError: if there is no ledger, one says otherwise, the page is another, or noise came
-            from a seed.
+        ValueError: if there is no ledger, the statement disagrees with a ledger or its page, or
+            noise came from a seed.
         LedgerError: if a ledger is missing or damaged.
     """
     fields = artifacts.read_json(file)
@@ -73,47 +74,46 @@ def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
         runs = [path.parent for path in file.absolute().parents if path.name == artifacts.RELEASED]
         folders = [run / artifacts.SENSITIVE for run in runs]
         ledgers = [path for path in folders if (path / f"{Store.name}.sqlite3").exists()][:1]
-        what = "`ledgers` or `run` to verify it against"
-        require(bool(ledgers), f"expected {what}, got none in its run")
+        require(bool(ledgers), "its run has no ledger; pass `ledgers` or `run`")
     with opened_stores(ledgers) as stores:
         statement = check_statement(fields, *stores)
         since = spent_since(statement, stores)
     is_same = has_its_page(file, statement) or not file.with_suffix(".md").exists()
-    require(is_same, "expected the words of the JSON on its page, got others")
-    require(statement.secure_noise, "expected secure noise, got noise from a seed: NOT PRIVATE")
+    require(is_same, "its page does not match its JSON")
+    require(statement.secure_noise, "its noise came from a seed: NOT PRIVATE")
     whose = "the ledger" if len(ledgers) == 1 else f"{len(ledgers)} ledgers"
     return "; ".join(filter(None, [f"agrees with {whose}", since]))
 
 
 def has_its_page(file: pathlib.Path, statement: PrivacyStatement) -> bool:
-    """Whether the page of a statement lies beside its JSON."""
+    """Whether the matching page is next to the JSON of a statement."""
     page = file.with_suffix(".md")
     return page.exists() and page.read_bytes() == statement.to_markdown().encode()
 
 
 def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
-    """Returns what sources have spent by now, in words; empty where a statement says as much.
+    """Returns the current cost of the sources in words; empty if the statement covers it.
 
-    By this user's registry; nothing of it depends on records.
+    The cost is taken from the registry of this user, and does not depend on records.
     """
     names = ("epsilon", "epsilon_ledger", "epsilon_source")
     stated = max(getattr(statement, name, None) or 0.0 for name in names)
     for store in stores:
         facts = source_facts(store)
         epsilon = math.inf if facts["epsilon_source"] is None else facts["epsilon_source"]
-        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # as pages show it
+        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # rounded as on pages
             delta = delta_text(facts["delta_source"] or store.delta)
             spent = f"have spent epsilon {epsilon_text(epsilon)} at delta {delta}"
-            return f"today the source's ledgers ({facts['num_ledgers']}) together {spent}"
+            return f"by now the ledgers of this source ({facts['num_ledgers']}) {spent} in total"
     return ""
 
 
 @contextlib.contextmanager
 def opened_stores(paths: Sequence[pathlib.Path]) -> Iterator[list[Store]]:
-    """Opens ledgers, each named by its file or its folder, to look at them.
+    """Opens ledgers read-only, each given by its file or folder.
 
     Raises:
-        LedgerError: if one is missing, damaged or was changed.
+        LedgerError: if a ledger is missing, damaged or was changed.
     """
     with contextlib.ExitStack() as stack:
         stores = []
@@ -127,7 +127,7 @@ def opened_stores(paths: Sequence[pathlib.Path]) -> Iterator[list[Store]]:
 
 
 def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
-    """Returns the statement of a run's student; None if it has none.
+    """Returns the statement of a run's student; None if there is no statement.
 
     Raises:
         ValueError: if the statement is broken.
@@ -137,14 +137,14 @@ def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
 
 
 def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
-    """Puts the privately released epsilon that a ledger stores onto the page of the run's student.
+    """Adds the privately released epsilon of a ledger to the statement of the run's student.
 
-    What the ledger had spent, and the row that is quoted, become those of now, so that the page
-    includes the release. The copy that travels with an exported student stays as it was made.
+    The epsilon of the ledger and the quoted row are updated, so that the statement covers this
+    release. The copy in an exported student does not change.
 
     Returns:
-        The page; None if the run has no student, or one that another ledger was charged for, or
-        whose delta has changed since.
+        The page; None if the run has no student, if another ledger was charged for it, or if delta
+        has changed since.
 
     Raises:
         ValueError: if the statement is broken.
@@ -160,7 +160,7 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
             return None
         facts = ledger_facts(ledger, statement.unit)
         if facts["num_ledgers"] is None and statement.epsilon_source is not None:
-            # What an earlier registry knew is not forgotten.
+            # Keep the facts from an earlier registry.
             names = ("source_name", "delta_source", "num_ledgers", "num_other_units")
             facts |= {name: getattr(statement, name) for name in names}
             facts["epsilon_source"] = max(statement.epsilon_source, facts["epsilon_ledger"])

@@ -1,4 +1,4 @@
-"""The statement of a student of one holder: labels from teachers' votes, or from feature sums."""
+"""The privacy statement of a student that one data holder trained, from votes or feature sums."""
 
 import dataclasses
 import functools
@@ -41,15 +41,15 @@ from pate_tf.statement.privacy_statement import (
 
 
 def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
-    """Returns what was released of all labels of a ledger; None if some came since, or nothing.
+    """Returns the released epsilon of all labels of a ledger; None if there is no valid one.
 
-    A draw with noise from a seed promises nothing and is left out.
+    A release is not valid after further labels were charged, or if its noise came from a seed.
     """
     drawn = ledger.stored_release()
     if drawn is None or not drawn.get("secure_noise", True):
         return None
-    # Answers are only ever added, so that as many as then are the same as then. A batch that
-    # withheld all of its labels was charged and told something, too.
+    # Answers are only added, so an equal number means the same answers. A batch whose labels were
+    # all withheld was charged and reveals something, too, so rows are compared as well.
     kinds = [row.kind for row in ledger.history()]
     since = kinds[len(kinds) - kinds[::-1].index("released") :]
     if drawn["key"]["plan"]["num_queries"] != ledger.num_answered or "answers" in since:
@@ -62,52 +62,52 @@ def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelsStatement(PrivacyStatement, EpsilonDelta):
-    """What may be published with a student of one holder's labels; see `PrivacyStatement`.
+    """The statement for a student that one data holder trained; see `PrivacyStatement`.
 
-    `epsilon` is the worst case of this student's labels and of the estimate of its accuracy, at the
-    ledger's `delta`: against replacement of a record, or adding or removing an owner. `headline`
-    counts a privately released epsilon, too.
+    `epsilon` is the worst-case cost of this student's labels and of the estimate of its accuracy,
+    at the `delta` of the ledger, against replacing a record, or adding or removing an owner.
+    `headline` also includes a privately released epsilon.
 
     Attributes:
-        mechanism: what was charged; it decides `method`.
-        num_teachers: number of teachers that voted; None with feature sums.
-        query_strategy: how queries were chosen from the pool, one of
+        mechanism: the mechanism that was charged; it determines `method`.
+        num_teachers: number of teachers that voted; None for feature sums.
+        query_strategy: name of the strategy that chose queries from the pool, from
             `queries.strategies.STRATEGIES`.
-        num_queries: queries asked for this student.
-        num_answered: queries that got a label.
-        choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
-        predicts: what the student predicts, where it is no class; or None.
-        target_range: lowest and highest value of a number that it predicts; or None.
+        num_queries: number of queries for this student.
+        num_answered: number of queries that got a label.
+        choice: description of how mechanism, noise and number of queries were chosen, or None.
+        predicts: description of the student's output if it is not a class, or None.
+        target_range: lowest and highest value of a predicted number, or None.
         estimated_accuracy: a charged estimate of the student's accuracy on held-back private
-            records, the ends of its 95 % interval, and its epsilon; None without one.
-        estimate_charge: what the estimate was charged as; None without one.
-        estimate_is_apart: whether the estimate is of records that the labels are not of.
-        encoder: name and digest of a pre-trained encoder that features come from; None without one.
-        charged_before: other charges that `epsilon` counts too, and how often: batches of a
-            mechanism that is charged once for a batch, which led to these labels.
-        epsilon_ledger: worst-case epsilon of everything that the ledger was ever charged for.
-        epsilon_ledger_replaced: for unit "owner" the same against replacing one owner's records
-            by another's; None for unit "record".
-        epsilon_budget: the ledger's budget, or None if it has none.
+            records, the ends of its 95 % interval, and its epsilon; None without an estimate.
+        estimate_charge: charge of the estimate; None without an estimate.
+        estimate_is_apart: whether estimate and labels use different records.
+        encoder: name and digest of the pre-trained encoder of the features; None without one.
+        charged_before: further charges in `epsilon`, each with its number: batches of a mechanism
+            that is charged per batch, which led to these labels.
+        epsilon_ledger: worst-case epsilon of everything that was ever charged to the ledger.
+        epsilon_ledger_replaced: for unit "owner", the same epsilon against replacing one owner's
+            records by another owner's; None for unit "record".
+        epsilon_budget: budget of the ledger; None without a budget.
         budget_was_raised: whether budget or delta were ever raised after their first use.
         ledger_rows: rows of the ledger that charged the labels.
-        ledger_head: sequence and digest of the ledger's last row when the statement was made; they
-            fix the history before it, and so `epsilon_ledger`.
-        sanitised: the privately released data-dependent epsilon of the ledger; None without one.
-        num_records: how many private records there are; None where it is not known, or not public,
-            as for owners.
+        ledger_head: sequence number and digest of the ledger's last row when the statement was
+            made. They fix the earlier history, and so `epsilon_ledger`.
+        sanitised: the privately released data-dependent epsilon of the ledger, or None.
+        num_records: number of private records; None if it is unknown or not public, which it never
+            is for owners.
         epsilon_source: worst-case epsilon of all releases charged to the source on this machine;
-            None if that is not known.
-        delta_source: the delta that it holds at: `delta`, or more where the batches that were
-            charged by (epsilon, delta) have more of it together.
-        num_ledgers: how many ledgers the source has here; None if no registry could be kept.
-        num_other_units: how many of them protect something else than `unit`, or it is not known
-            what, so that nothing holds for all of them.
+            None if it is unknown.
+        delta_source: delta of `epsilon_source`. It is `delta`, or larger if the deltas of batches
+            that were charged by (epsilon, delta) add up to more.
+        num_ledgers: number of ledgers of the source on this machine; None if there is no registry.
+        num_other_units: number of ledgers whose protected unit differs from `unit` or is unknown,
+            so that no guarantee holds for all ledgers.
 
     Raises:
         ValueError: if unit or query strategy is unknown, the mechanism has no words,
-            `epsilon_ledger_replaced` is missing for owners or given for records, or an estimate
-            comes without its charge.
+            `epsilon_ledger_replaced` is missing for owners or given for records, or an estimate has
+            no charge.
     """
 
     system: ClassVar[str] = "labels"
@@ -148,15 +148,15 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         check_unit(self.unit, self.charged)
         if (self.unit == "owner") != (self.epsilon_ledger_replaced is not None):
             raise ValueError(
-                f"epsilon_ledger_replaced: expected a number where owners are protected, and none "
-                f"where records are, got {self.epsilon_ledger_replaced} for unit {self.unit!r}"
+                f"epsilon_ledger_replaced must be a number for unit 'owner' and None for unit "
+                f"'record', got {self.epsilon_ledger_replaced} for unit {self.unit!r}"
             )
         if (self.estimated_accuracy is None) != (self.estimate_charge is None):
-            raise ValueError("estimate_charge: give it with estimated_accuracy, and only then")
+            raise ValueError("estimate_charge and estimated_accuracy must be given together")
 
     @classmethod
     def of(cls, released: ReleasedLabels, ledger: Ledger, **facts: Any) -> Self:
-        """Takes what labels and their ledger say, and the remaining attributes from `facts`."""
+        """Makes a statement from labels, their ledger, and the remaining attributes in `facts`."""
         epsilon = released.cost.epsilon
         if estimate := facts.get("estimate_charge"):
             cost = released.cost
@@ -172,7 +172,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             "delta": released.cost.delta,
             "charged_before": released.cost.before,
             "ledger_rows": released.ledger_rows,
-            # A later charge with predictable noise spoils the ledger's earlier labels too.
+            # A later charge with predictable noise also invalidates earlier labels of the ledger.
             "secure_noise": released.secure_noise and ledger.is_secure,
             **ledger_facts(ledger, released.cost.unit),
             **facts,
@@ -182,8 +182,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def charged(self) -> Counter[Charge]:
-        """What the labels were charged, how often at most, and the estimate."""
-        # A mechanism that is charged once for a batch was charged once by each row.
+        """The maximal number of each charge, for the labels and the estimate."""
+        # A mechanism that is charged per batch has one charge in each row.
         number = max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
         charged = Counter({self.mechanism: number}) + Counter(dict(self.charged_before))
         return charged + Counter(filter(None, [self.estimate_charge]))
@@ -192,10 +192,11 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     def headline(self) -> tuple[float, float]:
         """Epsilon and delta of everything that this page publishes.
 
-        The labels, the classifier, the estimate of its accuracy and a privately released epsilon.
-        If a record or owner is learned from or held back, by its position or name alone, the dearer
-        of labels and estimate counts (docs/proofs/theory.md, Proposition C7); otherwise both add
-        up. A released epsilon is of the same records as the labels, and adds up with them.
+        These are the labels, the classifier, the estimate of its accuracy and a privately released
+        epsilon. If each record or owner is either used for training or held back, depending only on
+        its position or name, the larger cost of labels and estimate counts (docs/proofs/theory.md,
+        Proposition C7). Otherwise both add up. A released epsilon uses the same records as the
+        labels, so their costs add up.
         """
         estimate: Counter[Charge] = Counter(filter(None, [self.estimate_charge]))
         at_delta, _ = smallest_epsilon(estimate, self.delta)
@@ -213,9 +214,9 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon, at delta, of labels and estimate for several records or owners at once.
+        """Epsilon of labels and estimate for 2 and 5 records or owners, by their number.
 
-        From how many there are, 2 and 5, to an epsilon that protects all of them together.
+        It holds at `delta` and protects all of them together.
         """
         return {
             number: several_teachers_epsilon(self.charged, delta=self.delta, num_teachers=number)
@@ -224,7 +225,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def source_in_words(self) -> str:
-        """The private data, by the source's name if it has one."""
+        """The private data in words, with the name of the source if it has a name."""
         name = self.source_name
         return "the private records of this run" if name is None else f"`{cell(name)}`"
 
@@ -249,12 +250,12 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         rows: list[tuple[str, float | None, float, str, str]] = [
             (this, epsilon, delta, self.neighbors, WORST_CASE)
         ]
-        if self.unit == "owner":  # the one that comes may be in another part than the one that goes
+        if self.unit == "owner":  # the old and the new owner can be in different parts
             replaced = several_teachers_epsilon(self.charged, delta=self.delta)
-            if self.sanitised is not None:  # is of all labels of the ledger
+            if self.sanitised is not None:  # it covers all labels of the ledger
                 replaced = max(replaced, self.epsilon_ledger_replaced or 0.0)
             rows.append((this, replaced, self.delta, REPLACE_ONE, WORST_CASE))
-        # The source's row says it all where this ledger is its only one.
+        # If this is the only ledger of the source, the row of the source covers it.
         if self.unit == "owner" or (source, delta_source) != (self.epsilon_ledger, self.delta):
             rows.append((ledger, self.epsilon_ledger, self.delta, self.neighbors, WORST_CASE))
         rows.append((ledger, self.epsilon_ledger_replaced, self.delta, REPLACE_ONE, WORST_CASE))
@@ -276,47 +277,46 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def estimated_in_words(self) -> str:
-        """The estimate of the accuracy with its interval and cost; empty without one."""
+        """The estimate of the accuracy with its interval and cost; empty without an estimate."""
         if self.estimated_accuracy is None:
             return ""
         accuracy, low, high, epsilon = self.estimated_accuracy
-        compared = "what a constant answer would reach on them is private"
+        compared = "the result of a constant prediction on these records is private"
         cost = f"for a pure ε of {epsilon_text(epsilon)}"
-        if (
-            self.target_range is not None
-        ):  # mean squared errors, over the squared width of the range
+        if self.target_range is not None:
+            # 1 - accuracy is the mean squared error relative to the squared width of the range.
             width = self.target_range[1] - self.target_range[0]
             error, least, most = (width * math.sqrt(1.0 - each) for each in (accuracy, high, low))
             interval = f"95 % interval {least:,.4g} to {most:,.4g}"
             return f"a root mean squared error of {error:,.4g} ({interval}; {compared}), {cost}"
-        of_labels = " of the labels are right" if self.predicts else ""
+        of_labels = " of the labels are correct" if self.predicts else ""
         interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
         return f"{100 * accuracy:.1f} %{of_labels} ({interval}; {compared}), {cost}"
 
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks that the statement says no less than its ledger.
+        """Checks that the statement claims no more privacy than its ledger shows.
 
-        The head that it quotes fixes every row before it. From those rows follow, and are checked:
-        what the ledger had spent, delta, budget and whether it was raised, whether an earlier
-        ledger was lost, whether noise was secure, the privately released epsilon with its
-        confidence, worst case and plan, and for the rows that are named their mechanism and that
-        they were answered. For owners so is what the ledger had spent against replacing one.
+        The quoted head fixes all earlier rows. These facts follow from the rows and are checked:
+        epsilon of the ledger (for owners, also against replacing one); delta; the budget and
+        whether it was raised; whether an earlier ledger was lost; whether noise was secure; the
+        privately released epsilon with its confidence, worst case and plan; and for the named rows
+        their mechanism and that they were answered.
 
-        Which of the ledger's labels the student learned from is in no row. So its numbers of
-        queries are only checked to be possible, and its epsilon to be that of these: somebody could
-        state fewer of both. `epsilon_ledger` bounds the cost of all that the student learned. An
-        input that is asked twice is charged once: where such a student also shares its rows with
-        others, its true epsilon is refused as too small. What other ledgers of the source spent is
-        in no row of this one either; the sum can't be less than it spent itself. Names, date, unit,
-        numbers of teachers and records, query strategy, digest of the student and versions are in
-        no row.
+        The ledger does not record which of its labels the student learned from. So the numbers of
+        queries are only checked to be possible, and epsilon is checked against these numbers.
+        Somebody could state smaller values for both. `epsilon_ledger` bounds the cost of everything
+        that the student learned. An input that is queried twice is charged once. If the rows of
+        such a student also contain labels of another student, its true epsilon is refused as too
+        small. This ledger does not show the cost of other ledgers of the source; the total is only
+        checked to be at least the cost of this ledger. Names, date, unit, numbers of teachers and
+        records, query strategy, digest of the student and versions are not in the ledger.
         """
-        require(len(stores) == 1, f"expected one ledger to check it by, got {len(stores)}")
+        require(len(stores) == 1, f"it must be checked against exactly 1 ledger, got {len(stores)}")
         sequence, digest = self.ledger_head
         require(
             stores[0].holds(Head(sequence=sequence, digest=digest)),
-            f"expected row {sequence} of the ledger to have the digest that is quoted; this ledger "
-            f"has another history",
+            f"row {sequence} of the ledger does not have the quoted digest; this ledger has "
+            f"another history",
         )
         rows = [row for row in stores[0].history() if row.sequence <= sequence]
         self._check_budget(rows)
@@ -336,37 +336,36 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             ("ledger_was_reset", any(row.kind == "acknowledged" for row in rows)),
         ):
             stated = getattr(self, name)
-            require(stated == due, f"expected the ledger's {name} {due}, got {stated}")
+            require(stated == due, f"{name} is {stated}, but {due} in the ledger")
 
     def _check_student(self, rows: Sequence[LedgerRow]) -> None:
         named = set(self.ledger_rows)
-        require(bool(named), "expected the ledger rows of its labels, got none")
+        require(bool(named), "it does not name the ledger rows of its labels")
         debits = {row.sequence: charge_of(row) for row in rows if row.kind in DEBITS}
         answers = {row.details["debit"]: row.details for row in rows if row.kind == "answers"}
         for sequence in sorted(named):
-            require(sequence in debits, f"expected a debit at row {sequence}, got none")
+            require(sequence in debits, f"row {sequence} of the ledger is not a debit")
             is_same = debits[sequence][0] == self.mechanism
             require(is_same, f"row {sequence} charged another mechanism")
-            require(sequence in answers, f"row {sequence} was charged and never answered")
+            require(sequence in answers, f"row {sequence} was charged but never answered")
         num_queries = self.num_queries
         num_answered = self.num_answered
         least = 0 if self.mechanism.releases_feature_sums else len(named)  # sums need no query
         require(
             num_queries >= least and 0 <= num_answered <= num_queries,
-            f"expected at least {least} queries, one for each row, and no more answers than "
-            f"queries, got {num_queries} and {num_answered}",
+            f"it must state at least {least} queries, one per row, and no more answers than "
+            f"queries, got {num_queries} queries and {num_answered} answers",
         )
         withheld = any(answers[row]["num_answered"] < answers[row]["num_queries"] for row in named)
         require(
             withheld or num_answered == num_queries,
-            f"expected an answer to each of the {num_queries} queries, got {num_answered}: its "
-            f"rows withheld none",
+            f"it states {num_answered} answers to {num_queries} queries, but its rows withheld no "
+            f"label",
         )
         led_here = batches_before(rows, self.mechanism, last=max(named))
         led_here -= Counter({self.mechanism: len(named)})
         before = Counter(dict(self.charged_before))
-        what = "every batch that led to these labels among charged_before"
-        require(before >= led_here, f"expected {what}, got fewer")
+        require(before >= led_here, "charged_before omits batches that led to these labels")
         number = self.charged[self.mechanism] - before[self.mechanism]
         number = min(sum(debits[row][1] for row in named), number)
         counted = Counter({self.mechanism: number}) + before
@@ -379,7 +378,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     def _check_ledger(self, rows: Sequence[LedgerRow]) -> None:
         charges = charges_of(rows)
-        everything = "for all that the ledger was charged for"
+        everything = "for all charges of the ledger"
         check_unit(self.unit, charges)
         spent, _ = smallest_epsilon(charges, self.delta)
         at_least("epsilon", self.epsilon_ledger, spent, everything)
@@ -389,7 +388,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             at_least("epsilon", self.epsilon_ledger_replaced, replaced, what)
         require(
             self.epsilon <= self.epsilon_ledger * (1.0 + ROUNDING),
-            f"expected an epsilon up to the ledger's {self.epsilon_ledger}, got {self.epsilon}",
+            f"epsilon is {self.epsilon}, but only {self.epsilon_ledger} for the whole ledger",
         )
         if self.epsilon_source is not None:
             there, _ = smallest_epsilon(charges, self.delta_source or self.delta)
@@ -401,14 +400,14 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 def with_estimate(
     charges: Mapping[Charge, int], estimate: Charge | None, delta: float, *, is_apart: bool
 ) -> float:
-    """Returns the epsilon, at delta, of labels and of an estimate of accuracy.
+    """Returns the epsilon of labels and an estimate of accuracy together, at delta.
 
     Args:
-        charges: of the labels, and how often.
-        estimate: what the estimate was charged as; None without one.
-        delta: that epsilon holds at.
-        is_apart: whether it is of other records than the labels, so that the larger epsilon counts;
-            otherwise the charges compose.
+        charges: number of each charge for the labels.
+        estimate: charge of the estimate; None without an estimate.
+        delta: the delta at which epsilon holds.
+        is_apart: whether estimate and labels use different records, so that the larger epsilon
+            counts. Otherwise the charges compose.
     """
     of_estimate = Counter(filter(None, [estimate]))
     if is_apart:
@@ -417,7 +416,7 @@ def with_estimate(
 
 
 def ledger_facts(ledger: Ledger, unit: str) -> dict[str, Any]:
-    """Returns what a ledger says of everything that it charged, as fields of a statement."""
+    """Returns the facts about a whole ledger, as fields of a statement."""
     return {
         "epsilon_ledger": ledger.spent().epsilon,
         "epsilon_ledger_replaced": several_teachers_epsilon(ledger.charges, delta=ledger.delta)
@@ -434,7 +433,7 @@ def _check_sanitised(stated: SanitisedEpsilon, rows: Sequence[LedgerRow]) -> Non
     from pate_tf.analysis.sanitised_epsilon import stored_epsilon
 
     draws = [row for row in rows if row.kind == "released"]
-    require(bool(draws), "expected no sanitised epsilon, the ledger stores no release")
+    require(bool(draws), "it has a sanitised epsilon, but the ledger stores no release")
     drawn = draws[-1].details["kept"]
     charged = charges_of(row for row in rows if row.sequence <= draws[-1].sequence)
     spent, _ = smallest_epsilon(charged, stated.delta)
@@ -443,9 +442,9 @@ def _check_sanitised(stated: SanitisedEpsilon, rows: Sequence[LedgerRow]) -> Non
         at_least(f"a sanitised {name}", getattr(stated, name), getattr(due, name), "of the draw")
     require(
         due.plan_was_fixed or not stated.plan_was_fixed,
-        "it claims a plan from before there were votes, the ledger records none",
+        "it claims a plan from before there were votes, but the ledger records no such plan",
     )
     is_same = stated.delta == due.delta
-    require(is_same, f"expected a sanitised delta of {due.delta:g}, got {stated.delta:g}")
+    require(is_same, f"the sanitised delta is {stated.delta:g}, but {due.delta:g} in the ledger")
     is_sure = stated.confidence <= due.confidence + ROUNDING
-    require(is_sure, f"expected a confidence up to {due.confidence:.6g}, got {stated.confidence}")
+    require(is_sure, f"confidence is {stated.confidence}, but {due.confidence:.6g} in the ledger")

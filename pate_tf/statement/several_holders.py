@@ -1,4 +1,4 @@
-"""Statements of several holders, each charged in its own ledger: of silos, of shared training."""
+"""Statements of silos and of shared training, where each data holder has its own ledger."""
 
 import dataclasses
 import functools
@@ -36,15 +36,15 @@ from pate_tf.statement.privacy_statement import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloSpending(EpsilonDelta):
-    """What all of one silo's answers in a run cost it together. Public.
+    """The cost of all answers of one silo in a run. Public.
 
-    `delta` is 129 times the run's where a silo answered by several mechanisms, which the
-    coordinator may have chosen by earlier answers.
+    If a silo answered with several mechanisms, `delta` is 129 times the delta of the run, because
+    the coordinator may have chosen mechanisms by earlier answers.
 
     Attributes:
-        name: of the silo.
-        charged: what its answers were charged as, and how many of each.
-        num_refused: queries that it refused by policy.
+        name: name of the silo.
+        charged: charges of its answers, each with its number.
+        num_refused: number of queries that it refused by policy.
     """
 
     name: str
@@ -53,26 +53,26 @@ class SiloSpending(EpsilonDelta):
 
     @property
     def charges(self) -> Mapping[Charge, int]:
-        """What its answers were charged as, and how many of each."""
+        """The number of each charge."""
         return dict(self.charged)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SilosStatement(PrivacyStatement):
-    """What may be published with a student of many holders; see `PrivacyStatement`.
+    """The statement for a student that was trained by silos; see `PrivacyStatement`.
 
-    `unit` is "silo" with votes, "record" or "owner" with feature sums.
+    `unit` is "silo" for votes, and "record" or "owner" for feature sums.
 
     Attributes:
         run_id: name of the run.
-        query_strategy: how queries were chosen from the public pool.
-        num_queries: queries that were asked.
-        num_answered: queries that got a label.
-        delta: the run's.
-        silos: what each silo was charged.
+        query_strategy: name of the strategy that chose queries from the public pool.
+        num_queries: number of queries.
+        num_answered: number of queries that got a label.
+        delta: delta of the run.
+        silos: cost of each silo.
 
     Raises:
-        ValueError: if there is no silo.
+        ValueError: if there is no silo, or the unit does not fit the mechanisms.
     """
 
     system: ClassVar[str] = "silos"
@@ -91,49 +91,49 @@ class SilosStatement(PrivacyStatement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.silos:
-            raise ValueError("silos: expected at least 1, got none")
+            raise ValueError("silos must contain at least one silo")
         if (self.unit == "silo") != (self.sums is None):
-            raise ValueError("unit: expected record or owner with feature sums, silo with votes")
+            raise ValueError("unit must be record or owner for feature sums, and silo for votes")
         check_unit(self.unit, self.charges)
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """Every mechanism that was used."""
+        """All mechanisms that were charged."""
         return tuple(dict.fromkeys(charge for silo in self.silos for charge in silo.charges))
 
     @property
     def sums(self) -> SecureFeatureSums | None:
-        """The mechanism of feature sums; None where silos voted."""
+        """The mechanism of feature sums; None if silos voted."""
         return next((each for each in self.charges if isinstance(each, SecureFeatureSums)), None)
 
     @property
     def secure(self) -> SecureFeatureSums | SecureHistogram | None:
-        """The mechanism whose noise is shared; None where each silo draws its own."""
+        """The mechanism of secure aggregation; None if each silo adds noise to its own answers."""
         kinds = (SecureFeatureSums, SecureHistogram)
         return next((each for each in self.charges if isinstance(each, kinds)), None)
 
     @property
     def num_charged(self) -> int:
-        """How many silos answered."""
+        """The number of silos that answered."""
         return sum(any(silo.charges.values()) for silo in self.silos)
 
     @property
     def method(self) -> str:
-        """How labels came about: "pate" or "feature_sums"."""
+        """The method of labeling: "pate" or "feature_sums"."""
         return "pate" if self.sums is None else "feature_sums"
 
     @property
     def epsilon(self) -> float:
-        """The largest epsilon of a silo."""
+        """The largest epsilon of any silo."""
         return max(silo.epsilon for silo in self.silos)
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon for what so many silos hold, all of it changed, at `several_delta`.
+        """Epsilon against changing the data of several silos, by their number.
 
-        Answers that were randomized in each silo compose: so many silos cost what all their answers
-        cost together. Where silos share the noise, so many of them move the total by so many
-        times as much, which is group privacy.
+        It holds at `several_delta`. If each silo randomized its answers, the charges of several
+        silos compose. If silos share the noise, a change of k silos moves the total k times as far,
+        which is group privacy.
         """
         numbers = [number for number in SEVERAL if number < self.num_charged]
         if self.num_charged > 1:
@@ -146,7 +146,7 @@ class SilosStatement(PrivacyStatement):
         return {number: self._changed_epsilon(number) for number in numbers}
 
     def _changed_epsilon(self, number: int | None) -> float:
-        """Returns epsilon at `several_delta` of so many neighbors, or of an owner replaced."""
+        """Returns epsilon at `several_delta` for `number` silos; None: for replacing an owner."""
         most = self._most_charged(1)
         if len(self.charges) == 1:
             return several_teachers_epsilon(most, delta=self.delta, num_teachers=number)
@@ -159,20 +159,20 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def several_delta(self) -> float:
-        """The delta that `several` holds at; more than the run's if answers chose mechanisms."""
+        """The delta of `several`; above the delta of the run if answers may choose mechanisms."""
         return delta_of_chosen_kinds(self._most_charged(1), self.delta)
 
     def _most_charged(self, number: int) -> dict[Charge, int]:
-        """Returns at least what any so many silos were charged together."""
+        """Returns an upper bound on the charges of any `number` silos together."""
         counts = {each: [silo.charges.get(each, 0) for silo in self.silos] for each in self.charges}
         return {each: sum(heapq.nlargest(number, counts[each])) for each in counts}
 
     @functools.cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
-        # Delta is 0 where all of it is purely private.
+        # Delta is 0 if all charges are pure.
         stated = [pure_if_as_small(silo.charges, silo.epsilon, silo.delta) for silo in self.silos]
         of_silo = Guarantee(
-            release="what one silo answered in this run, at most",
+            release="all answers of one silo in this run, at most",
             epsilon=max(epsilon for epsilon, _ in stated),
             delta=max(delta for _, delta in stated),
             relation=self.neighbors,
@@ -189,7 +189,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def table(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """Names of silos, by what their answers cost: the cells of a row of the page."""
+        """Names of the silos with the same cost, by the cells of their row on the page."""
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             epsilon, delta = pure_if_as_small(silo.charges, silo.epsilon, silo.delta)
@@ -204,53 +204,56 @@ class SilosStatement(PrivacyStatement):
         return names
 
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks that each silo's epsilon is that of its charges, and ledgers hold these.
+        """Checks each silo's epsilon against its charges, and the charges against ledgers.
 
-        A silo's ledger may hold more: of other runs, and of answers that came too late. It says
-        nothing of the other silos.
+        A silo's ledger can contain more charges: other runs, and answers that came too late. It
+        contains nothing about other silos.
         """
         for silo in self.silos:
             due, _ = smallest_epsilon(silo.charges, self.delta)
-            at_least("epsilon", silo.epsilon, due, f"for what {silo.name} answered")
+            at_least("epsilon", silo.epsilon, due, f"for the answers of {silo.name}")
             at_least("delta", silo.delta, delta_of_chosen_kinds(silo.charges, self.delta))
         by_name = {silo.name: silo for silo in self.silos}
         for store in stores:
             name = "" if store.opened is None else store.opened.details.get("silo", "")
             names = ", ".join(by_name)
-            require(name in by_name, f"expected the ledger of one of {names}, got {store.folder}")
+            require(
+                name in by_name, f"{store.folder} is not the ledger of one of its silos: {names}"
+            )
             for charge, number in by_name[name].charges.items():
                 require(
                     store.charges[charge] >= number,
-                    f"expected charges that the ledger of {name} holds, got "
-                    f"{charge.several(number)}",
+                    f"the ledger of {name} was not charged for {charge.several(number)}",
                 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
-    """What may be published with a model of shared training; see `PrivacyStatement`.
+    """The statement for a model of shared training; see `PrivacyStatement`.
 
-    `epsilon` is of the ledger that was charged most, for this run and everything else that it was
-    charged for; infinite where there is no finite one, as without noise. `unit` is "record",
-    "participant", or "none" without noise.
+    `epsilon` is the largest epsilon of any participant's ledger, for this run and everything else
+    charged to it. It is infinite if there is no finite bound, for example without noise. `unit` is
+    "record", "participant", or "none" without noise.
 
     Attributes:
-        num_participants: how many trained together.
-        num_parameters: how many the model has.
-        upload: the fraction of the parameters in an upload.
-        rounds: uploads of each participant.
-        protocol: the order of turns.
-        charge: what each ledger was charged; None without noise.
-        epsilon_source: of a single record, for all releases charged to the source of a participant
-            on its machine, at most; None if one of them kept no registry.
-        delta_source: what that holds at; None as above.
-        num_ledgers: how many ledgers were counted for it, at most; None as above.
-        fewest_records: of a participant; None where participants are protected.
-        ledger_heads: sequence and digest of the last row of each ledger: one in one process, else
-            one of each participant.
+        num_participants: number of participants.
+        num_parameters: number of parameters of the model.
+        upload: fraction of the parameters in an upload.
+        rounds: number of uploads of each participant.
+        protocol: order of turns.
+        charge: charge of each ledger; None without noise.
+        epsilon_source: largest epsilon of a single record, for all releases charged to a
+            participant's source on its machine; None if a participant has no registry.
+        delta_source: delta of `epsilon_source`; None if a participant has no registry.
+        num_ledgers: largest number of ledgers of a participant's source; None if a participant has
+            no registry.
+        fewest_records: smallest number of records of a participant; None if participants are
+            protected.
+        ledger_heads: sequence number and digest of the last row of each ledger. There is one ledger
+            if all participants were in one process, else one for each participant.
 
     Raises:
-        ValueError: if there is a charge without a unit, or the other way round.
+        ValueError: if there is a charge without a unit, or a unit without a charge.
     """
 
     system: ClassVar[str] = "shared training"
@@ -276,14 +279,14 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
     def __post_init__(self) -> None:
         super().__post_init__()
         is_whole = (self.charge is None) == (self.unit == "none")
-        require(is_whole, "expected charge and unit, or none of both, got one")
+        require(is_whole, "it needs either both a charge and a protected unit, or neither")
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon, at `delta`, of this training for so many participants' uploads together.
+        """Epsilon of this training for the uploads of several participants, by their number.
 
-        It holds for a person with a record, or with all protected records, at each of them: every
-        participant adds noise of its own, so that uploads of several compose.
+        It holds at `delta` for a person with one record, or all protected records, at each of these
+        participants. Every participant adds independent noise, so their uploads compose.
         """
         if self.charge is None or self.num_participants < 2:
             return {}
@@ -298,8 +301,8 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
         if self.charge is None:
             return ()
         this = Guarantee(
-            release="this model, all uploads, and what else the participant's ledger was charged "
-            "for, at most",
+            release="this model, all uploads, and everything else charged to the participant's "
+            "ledger, at most",
             epsilon=self.epsilon,
             delta=self.delta,
             relation=REPLACE_ONE,
@@ -317,38 +320,37 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
         )
 
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks that the statement says no less than the ledgers of participants.
+        """Checks that the statement claims no more privacy than the participants' ledgers show.
 
-        The heads that it quotes fix the rows before them: from these follow what each participant
-        was charged, so that epsilon is no less, delta, resets and whether noise was secure. Ledgers
-        of other participants, which lie with these, may be missing. Without any, epsilon is no less
-        than that of the charge that is stated.
+        The quoted heads fix all earlier rows. These rows determine the charges of each participant,
+        and so a lower bound on epsilon, delta, resets, and whether noise was secure. The ledgers of
+        other participants can be missing. Without ledgers, epsilon is only compared with the stated
+        charge.
         """
         if self.charge is None:
-            require(not stores, "it states no epsilon that ledgers could verify")
+            require(not stores, "it has no epsilon that could be checked against ledgers")
             return
         own, _ = smallest_epsilon({self.charge: 1}, self.delta)
-        at_least("epsilon", self.epsilon, own, "for the charge that is stated")
+        at_least("epsilon", self.epsilon, own, "for the stated charge")
         for store in stores:
             heads = [Head(sequence=number, digest=digest) for number, digest in self.ledger_heads]
             head = next((each for each in heads if store.holds(each)), None)
             if head is None:
                 raise ValueError(
-                    f"statement: expected a ledger with one of the rows that are quoted; that in "
-                    f"{store.folder} has another history"
+                    f"statement: the ledger in {store.folder} does not contain a quoted row; it "
+                    f"has another history"
                 )
             rows = [row for row in store.history() if row.sequence <= head.sequence]
             charges = charges_of(rows)
             require(charges[self.charge] > 0, "its ledger was not charged for this training")
             is_same = self.delta == store.delta
-            require(is_same, f"expected the ledger's delta {store.delta:g}, got {self.delta:g}")
+            require(is_same, f"delta is {self.delta:g}, but {store.delta:g} in the ledger")
             spent, _ = smallest_epsilon(charges, self.delta)
-            at_least("epsilon", self.epsilon, spent, "for all that the ledger was charged for")
+            at_least("epsilon", self.epsilon, spent, "for all charges of the ledger")
             if self.epsilon_source is not None:
                 there, _ = smallest_epsilon(charges, self.delta_source or self.delta)
                 at_least("epsilon_source", self.epsilon_source, there)
             was_reset = any(row.kind == "acknowledged" for row in rows)
-            require(
-                self.ledger_was_reset or not was_reset, "expected ledger_was_reset True, got False"
-            )
+            is_reset = self.ledger_was_reset or not was_reset
+            require(is_reset, "ledger_was_reset is False, but True in the ledger")
             check_noise(self, rows)

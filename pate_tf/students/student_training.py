@@ -115,7 +115,7 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
     changed = preprocessing.augment(preprocessing.augment(images, dataset, first), dataset, second)
     low, high = pixel_range(dataset)
-    if dataset.has_colours:
+    if dataset.has_colors:
         unit = (changed - low) / (high - low)
         colour_seed = tf.random.fold_in(seed, 4)
         changed = low + (high - low) * _with_other_colours(unit, colour_seed)

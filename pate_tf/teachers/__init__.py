@@ -1,1 +1,1 @@
-"""Teachers: trained on disjoint shares of the private data, saved together, asked for votes."""
+"""Teachers: trained on disjoint shards of the private data, stored together, and queried."""

@@ -1,4 +1,4 @@
-"""Teachers that were trained elsewhere: models in memory or in files."""
+"""Teachers that were trained by other software: models in memory or in files."""
 
 import copy
 import hashlib
@@ -31,24 +31,28 @@ OTHER_FORMATS = (".h5", ".hdf5", ".joblib", ".onnx", ".pb", ".pkl", ".pt", ".pth
 
 
 class ForeignModels(Voter):
-    """SENSITIVE: one model for each teacher, trained elsewhere.
+    """SENSITIVE: one trained model for each teacher.
 
     A model is a Keras model, a fitted classifier of scikit-learn, any object with `predict`, or the
-    path of a `.keras` file or a SavedModel, loaded when it is asked. It takes raw inputs `[batch,
-    *input_shape]` and returns labels `[batch]`, scores `[batch, num_classes]`, or for two classes
-    `[batch, 1]`: the probability of the second class, or its logit if the last layer of a Keras
-    model has no activation. For a number it returns numbers `[batch]` or `[batch, 1]` in their
-    unit; for several labels the probability of each, `[batch, num_labels]`, or log odds if the last
-    layer of a Keras model has no activation. A SavedModel answers through `serving_default`, by its
-    output `label` or its only output.
+    path of a `.keras` file or a SavedModel, which is loaded when it votes. It takes raw inputs
+    `[batch, *input_shape]`.
 
-    That their records are disjoint can't be seen from here; the statement says that it was assumed.
-    A model that is given twice, a Keras model with the weights of another, and a copied file are
-    refused.
+    - For classes it returns labels `[batch]` or scores `[batch, num_classes]`. For two classes it
+      may return `[batch, 1]`: the probability of the second class, or its logit if the last layer
+      of a Keras model has no activation.
+    - For a number it returns numbers `[batch]` or `[batch, 1]` in the unit of the target.
+    - For several labels it returns the probability of each, `[batch, num_labels]`, or log odds if
+      the last layer of a Keras model has no activation.
 
-    `digest` covers what is known of models: files, settings and weights, or attributes. A teacher
-    that changes in a way that this does not see stays under the same ledger, whose budget then
-    covers both.
+    A SavedModel is called by `serving_default`. Its output is `label` or its only output.
+
+    This class can't check that the models' records are disjoint; the statement lists it as an
+    assumption. It refuses a model that is given twice, a Keras model with the weights of another
+    one, and a copied file.
+
+    `digest` covers files, settings and weights, or attributes. If a teacher changes in a way that
+    the digest does not cover, it keeps its ledger, and the budget of the ledger covers both
+    versions.
     """
 
     def __init__(
@@ -59,27 +63,27 @@ class ForeignModels(Voter):
         source: PrivateSource | None = None,
         num_classes: int | None = None,
     ) -> None:
-        """Takes models, or a folder of them, in the order of their names.
+        """Takes models, or a folder whose models are used in the order of their names.
 
         Args:
-            models: one for each teacher.
-            unit: what one teacher's records are partitioned by, "record" or "owner".
-            source: of the private data.
-            num_classes: how many scores a model may give; None for those of a pool.
+            models: one model for each teacher.
+            unit: unit of the partition of records among teachers, "record" or "owner".
+            source: source of the private data.
+            num_classes: number of scores that a model returns; None to use the pool's classes.
 
         Raises:
-            ValueError: if there is none, one can't predict, or two are the same.
+            ValueError: if there is no model, a model can't predict, or two models are the same.
         """
         self._models = _in_folder(models) if isinstance(models, pathlib.Path) else list(models)
         if not self._models:
-            raise ValueError("models: expected at least 1, got none")
+            raise ValueError("models must not be empty")
         first: dict[Any, int] = {}
         for place, model in enumerate(self._models):
             can_predict = hasattr(model, "predict") and not isinstance(model, type)
             if not can_predict and not isinstance(model, pathlib.Path):
                 raise ValueError(
-                    f"models: expected objects with predict(inputs), got {type(model).__name__} "
-                    f"at {place}"
+                    f"models must have predict(inputs), got {type(model).__name__} at position "
+                    f"{place}"
                 )
             earlier = first.setdefault(_content(model), place)
             if earlier != place:
@@ -87,7 +91,7 @@ class ForeignModels(Voter):
                 raise ValueError(
                     f"models: {self._models[earlier] if is_file else earlier} and "
                     f"{model if is_file else place} are the same, so their records would have two "
-                    f"votes; give each teacher a model of its own"
+                    f"votes. Give each teacher a different model."
                 )
         self.sharding = Sharding(num_teachers=len(self._models), unit=unit)
         self.source = source
@@ -113,14 +117,14 @@ class ForeignModels(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Asks one teacher after another, so that only one from a file is in memory.
+        """Returns the votes of all teachers. Only one model from a file is in memory at a time.
 
         Raises:
-            ValueError: if a model does not load, fails, or answers something else than labels or
-                scores. Its own message is not shown, as it may quote what it learned. Scores that
-                are NaN stop nothing, as they follow from private records; the holder is warned.
+            ValueError: if a model can't be loaded, fails, or returns neither labels nor scores. Its
+                own message is not shown, because it may quote private values. NaN scores raise no
+                error, because they depend on private records; they only warn the data holder.
         """
-        dataset: Dataset | None = getattr(self, "dataset", None)  # known once there is a pool
+        dataset: Dataset | None = getattr(self, "dataset", None)  # `for_pool` sets it
         labels: npt.NDArray[Any] = np.zeros((self.num_teachers, len(inputs)), np.int64)
         if dataset is not None and dataset.target != CLASS:
             labels = np.zeros((*labels.shape, *dataset.label_shape))
@@ -129,16 +133,16 @@ class ForeignModels(Voter):
             loaded = load_model(model) if isinstance(model, pathlib.Path) else model
             wanted = f"a label or {self.num_classes or 'some'} scores for each input"
             if dataset is not None and dataset.target != CLASS:
-                wanted = f"what target {dataset.target} needs for each input"
+                wanted = f"a prediction of target {dataset.target} for each input"
             try:
                 labels[place] = _labels(loaded, inputs, self.num_classes, dataset)
             except WrongAnswerError as error:
                 raise ValueError(
                     f"models: {name} at {place} returned {error}, not {wanted}"
                 ) from None
-            except Exception as error:  # any that a user's model raises
+            except Exception as error:  # a user's model may raise any exception
                 raise ValueError(
-                    f"models: {name} at {place} failed with {type(error).__name__}; it has to take "
+                    f"models: {name} at {place} failed with {type(error).__name__}; it must take "
                     f"an array {list(inputs.shape)} and return {wanted}"
                 ) from None
         progress(len(inputs))
@@ -148,7 +152,7 @@ class ForeignModels(Voter):
 def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the models in a folder."""
     if not folder.is_dir():
-        raise ValueError(f"models: expected a folder of models, got {folder}")
+        raise ValueError(f"models must be a folder of models; {folder} is not a folder")
     others = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in OTHER_FORMATS)
     paths = sorted(
         path
@@ -156,39 +160,38 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
         if path.suffix == ".keras" or (path / "saved_model.pb").exists()
     )
     if others or not paths:
+        found = f"contains {others[0]}" if others else "contains no model"
         raise ValueError(
-            f"models: expected .keras files and SavedModels in {folder}, got "
-            f"{others[0] if others else 'none'}; write models again by model.save, as .keras, or "
-            f"by model.export"
+            f"models: {folder} {found}. Save models as .keras files by model.save, or as "
+            f"SavedModels by model.export."
         )
     return paths
 
 
 def load_model(path: pathlib.Path) -> Any:
-    """Returns a Keras model, or a function from inputs to answers, from a file.
+    """Loads a Keras model, or a function from inputs to outputs, from a file.
 
     Raises:
-        ValueError: if it can't be read, or has a layer that Keras does not know.
+        ValueError: if the file can't be read, or the model has a layer that Keras does not know.
     """
     try:
         if path.suffix == ".keras":
             return keras.saving.load_model(path, compile=False)
         loaded = tf.saved_model.load(str(path))
         ((name, spec),) = loaded.signatures["serving_default"].structured_input_signature[1].items()
-    except Exception as error:  # Keras, TensorFlow and zipfile each raise their own kinds
+    except Exception as error:  # Keras, TensorFlow and zipfile raise different exceptions
         layer = re.search(r"Could not locate \w+ '(\w+)'|deserialization of a `(\w+)`", str(error))
         if layer is None:
             raise ValueError(
-                f"models: expected a .keras file or a SavedModel, got {path}, which can't be read"
+                f"models: {path} can't be read. It must be a .keras file or a SavedModel."
             ) from None
         raise ValueError(
-            f"models: expected parts of Keras in {path}, got {layer[1] or layer[2]}, which is not "
-            f"registered; write the model by model.export(FOLDER) as a SavedModel, which holds its "
-            f"graph"
+            f"models: {path} contains {layer[1] or layer[2]}, which is not registered with Keras. "
+            f"Save the model by model.export(FOLDER): a SavedModel contains its graph."
         ) from None
 
     def answers(inputs: Any) -> Any:
-        # `loaded` is used here so that it lives as long as its signature.
+        # The reference to `loaded` keeps it alive as long as its signature.
         outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
         if "label" in outputs:
             return outputs["label"]
@@ -198,28 +201,28 @@ def load_model(path: pathlib.Path) -> Any:
 
 
 def _content(model: Any) -> Any:
-    """Returns what two models have in common only if they are one, or copies of it."""
+    """Returns a key that two models share only if they are the same model or copies."""
     if isinstance(model, keras.Model):
         weights = model.get_weights()
         return artifacts.digest_arrays(weights) if weights else id(model)
     if not isinstance(model, pathlib.Path):
-        return id(model)  # as small classifiers of disjoint records may be equal
+        return id(model)  # small classifiers of disjoint records may be equal
     if zipfile.is_zipfile(model):
         with zipfile.ZipFile(model) as archive:
-            names = sorted({*archive.namelist()} - {"metadata.json"})  # which has the time
+            names = sorted({*archive.namelist()} - {"metadata.json"})  # it contains the time
             return tuple(hashlib.sha256(archive.read(name)).digest() for name in names)
     files = sorted(part for part in model.rglob("*") if part.is_file()) or [model]
     return tuple(hashlib.sha256(file.read_bytes()).digest() for file in files)
 
 
 class WrongAnswerError(ValueError):
-    """A model gave something else than labels or scores; says what, without its values."""
+    """A model returned neither labels nor scores. The message contains no values."""
 
 
 def _labels(
     model: Any, inputs: npt.NDArray[Any], num_classes: int | None, dataset: Dataset | None = None
 ) -> npt.NDArray[Any]:
-    threshold = 0.5  # above which a single score means the second of two classes
+    threshold = 0.5  # a single score above it means the second of two classes
     if isinstance(model, keras.Model):
         answer = _in_batches(
             lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs
@@ -234,7 +237,7 @@ def _labels(
         answer = _in_batches(model, inputs)
     if answer.dtype.kind == "f" and np.isnan(answer).any():
         warnings.warn(
-            "sensitive, for the data holder alone: scores of some teachers are NaN; they count as "
+            "sensitive, only for the data holder: scores of some teachers are NaN; they count as "
             "the lowest scores",
             SensitiveWarning,
             stacklevel=2,
@@ -255,7 +258,7 @@ def _labels(
     try:
         return whole_numbers(answer, "labels", num_classes=num_classes or 2**31)
     except ValueError:
-        raise WrongAnswerError(f"{answer.dtype} numbers that are not labels of classes") from None
+        raise WrongAnswerError(f"{answer.dtype} numbers that are not class labels") from None
 
 
 def _in_batches(answers: Callable[[Any], Any], inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,6 +1,6 @@
-"""Run folders: which data and teachers a run has, and what a folder says of itself.
+"""Run folders: the data and teachers of a run, and the stored description of the run.
 
-TensorFlow is not imported.
+Does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 FILE = "run.json"
 DEFAULT_NUM_TEACHERS = 100
-RECORDS_A_TEACHER = 30
-RECORDS_A_CLASS = 3
+RECORDS_PER_TEACHER = 30
+RECORDS_PER_CLASS = 3
 CONFIG = "config.json"
 ENSEMBLE = "ensemble"
 FINISHED = "finished-*.npz"
 SECONDS_BETWEEN_SAVES = 10.0
-MOST_UNSAVED = 16 * 2**20  # bytes of finished teachers
+MAX_UNSAVED = 16 * 2**20  # bytes of finished teachers
 
 
 def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
-    """Returns where a run has its ensemble: `sensitive/teachers/ensemble`."""
+    """Returns the folder of a run's ensemble: `sensitive/teachers/ensemble`."""
     return directory.teachers / ENSEMBLE
 
 
 def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
-    """Recommends how many teachers learn from features, by public values alone.
+    """Returns the recommended number of teachers on features, from only public values.
 
-    The number of private records counts as public here, as it does in the partition, the ledger and
-    every statement, where records are protected. Where owners are it is private.
+    If records are protected, the number of private records is treated as public: here, in the
+    partition, in the ledger and in every statement. If owners are protected, it is private.
     """
-    each = max(RECORDS_A_TEACHER, RECORDS_A_CLASS * dataset.num_classes)
+    each = max(RECORDS_PER_TEACHER, RECORDS_PER_CLASS * dataset.num_classes)
     return max(1, num_records // each)
 
 
@@ -59,19 +59,19 @@ def load_teachers(
     folder: pathlib.Path | None = None,
     elsewhere: pathlib.Path | None = None,
 ) -> tuple[Voter, pathlib.Path]:
-    """Returns teachers and their run folder, which holds their ledger.
+    """Returns teachers and their run folder, which contains their ledger.
 
     Args:
-        public: that they are asked about.
-        num_teachers: checked if given, as it must be with a file of labels; without a folder it
-            names the run, `DEFAULT_NUM_TEACHERS` where it is None.
+        public: public samples that the teachers label.
+        num_teachers: number of teachers, checked if given. It is required with a file of labels.
+            Without a folder it is part of the name of the run; then None means
+            `DEFAULT_NUM_TEACHERS`.
         folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
-        elsewhere: a folder of models, or a `.npy` or `.csv` file of labels
-            `[num_teachers, num_queries]`, instead of the folder's ensemble. The folder must then be
-            given.
+        elsewhere: folder of models, or `.npy` or `.csv` file of labels
+            `[num_teachers, num_queries]`, used instead of the folder's ensemble. It needs `folder`.
 
     Raises:
-        ValueError: if there are none, or not as many as expected.
+        ValueError: if there are no teachers, or their number is not `num_teachers`.
     """
     from pate_tf.teachers.teacher_kinds import load_ensemble
     from pate_tf.teachers.voters import StoredVotes
@@ -83,18 +83,18 @@ def load_teachers(
         teachers = load_ensemble(ensemble_folder(artifacts.RunDirectory(place)))
     elif folder is None:
         raise ValueError(
-            "teachers: expected their run folder as well, the folder of the one ledger that "
-            "these teachers ever have"
+            "teachers needs `teachers_dir` as well: the folder with the only ledger of these "
+            "teachers"
         )
     elif not elsewhere.exists():
         raise ValueError(
-            f"teachers: expected a .npy or .csv file or a folder of models at {elsewhere}, got none"
+            f"teachers={elsewhere} does not exist. Name a .npy or .csv file or a folder of models."
         )
     elif elsewhere.is_file():
         if num_teachers is None:
             raise ValueError(
-                "num_teachers: expected it with a file of labels, whose rows are the teachers, "
-                "got none; without it a file that is transposed would go unnoticed"
+                "num_teachers is required with a file of labels, which has one row per teacher: it "
+                "reveals a transposed file"
             )
         teachers = StoredVotes(artifacts.read_array(elsewhere))
     else:
@@ -103,23 +103,24 @@ def load_teachers(
         teachers = ForeignModels(elsewhere)
     if num_teachers not in (None, teachers.num_teachers):
         raise ValueError(
-            f"num_teachers: expected {teachers.num_teachers}, as the ensemble has, "
-            f"got {num_teachers}"
+            f"num_teachers must be {teachers.num_teachers}, the size of the ensemble, got "
+            f"{num_teachers}"
         )
     return teachers.for_pool(public.pool), place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
-    """SENSITIVE, as file names are: which data a run is of, and what was made of them.
+    """SENSITIVE, because file names are: the data and the method of a run.
 
     Attributes:
         data_name: name of the data set.
-        num_teachers: how many partition the records; None of feature sums.
-        representation: of feature sums, by name; None for raw inputs, and of teachers.
-        pool_size: how many public samples form the pool, 0 without any; None for the data set's own
-            number.
-        source: `DataSource.flags`; empty where the data came as arrays.
+        num_teachers: number of teachers; None for feature sums.
+        representation: name of the representation of feature sums; None for raw inputs and for
+            teachers.
+        pool_size: number of public samples in the pool, 0 without public samples; None for the
+            default of the data set.
+        source: `DataSource.flags`; empty if the data were given as arrays.
     """
 
     restated: ClassVar = {"pool_size": {"least": 0}}
@@ -128,7 +129,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
 
     @property
     def method(self) -> str:
-        """What was made: "pate" or "feature_sums"."""
+        """Method of the run: "pate" or "feature_sums"."""
         return "feature_sums" if self.num_teachers is None else "pate"
 
     def write(self, directory: artifacts.RunDirectory) -> None:
@@ -137,10 +138,10 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         artifacts.write_json(folder / FILE, dataclasses.asdict(self), private=True)
 
     def check(self, *, num_teachers: int | None = None) -> None:
-        """Raises ValueError if a person named another number of teachers than the run's."""
+        """Raises ValueError if the number of teachers differs from the number of the run."""
         if num_teachers not in (None, self.num_teachers):
             raise ValueError(
-                f"num_teachers: expected {self.num_teachers}, as the run folder says, got "
+                f"num_teachers must be {self.num_teachers}, the number of this run folder, got "
                 f"{num_teachers}"
             )
 
@@ -151,30 +152,30 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         data_dir: pathlib.Path | None = None,
         files: FileSource | None = None,
     ) -> DataSource:
-        """Returns the run's data; what a person names again is checked, or fills in.
+        """Returns the run's data. Arguments must agree with the run, or complete it.
 
         Args:
-            dataset: as of `DataSource`; None where it is not named.
-            data_dir: where the data lie now, if elsewhere than the run says.
-            files: the user's files, if they lie elsewhere now.
+            dataset: name of the data set, see `DataSource`; None to use the stored name.
+            data_dir: folder of the data, if they were moved.
+            files: the user's files, if they were moved.
 
         Raises:
-            ValueError: if a name contradicts the run, or nothing says where the data lie.
+            ValueError: if an argument contradicts the run, or the location of the data is unknown.
         """
         stored = self.source.get("dataset")
         named = dataset if files is None else str(files.public)
         if self.source and (dataset not in (None, stored) or (files and stored)):
             raise ValueError(
-                f"dataset: expected {stored or self.source['public']}, as the run folder says, got "
-                f"{named}"
+                f"dataset must be {stored or self.source['public']}, the data of this run folder, "
+                f"got {named}"
             )
         if not self.source and named is None:
             raise ValueError(
-                f"dataset: expected it, or files, for the run of arrays {self.data_name}, whose "
-                f"folder can't say where its public samples lie; got none"
+                f"dataset is required, or `public`: the run {self.data_name} was made from arrays, "
+                f"so its folder does not know the public samples"
             )
         if files is not None:
-            # Of private records whose name is not said again it is the run's.
+            # Without private files, the name of the run is used.
             name = files.name or (None if files.private else self.data_name)
             return DataSource(files=dataclasses.replace(files, name=name))
         flags = dict(self.source)
@@ -188,10 +189,10 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
 
 
 def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
-    """Returns what a run folder says of itself; None where it says nothing, or there is none.
+    """Returns the description of a run; None if there is no folder or no description.
 
     Raises:
-        ValueError: if the description is broken.
+        ValueError: if the description can't be read.
     """
     path = None if train_dir is None else train_dir / artifacts.SENSITIVE / FILE
     if path is None or not path.exists():
@@ -206,12 +207,12 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
         ) from error
 
 
-# Trained teachers, so that a stopped run resumes where it stopped: `config.json` and files of
-# finished teachers (`finished-<first>-<last>.npz`), each of which appears whole or not at all.
+# Stored teachers, from which a stopped run resumes: `config.json` and files of finished teachers
+# (`finished-<first>-<last>.npz`). Each file is written atomically.
 
 
 def finished_teachers(folder: pathlib.Path) -> list[int]:
-    """Returns the teachers of a folder that are trained, ascending."""
+    """Returns the numbers of the trained teachers in a folder, ascending."""
     return sorted(
         teacher
         for path in folder.glob(FINISHED)
@@ -228,14 +229,14 @@ class TeacherStore:
         """Opens or creates the folder, in a run's `sensitive/`.
 
         Args:
-            folder: of the teachers.
-            settings: public JSON values by name, which fix the result of the training.
-            private: arrays that do so, too: records, labels, partition. A keyed digest is stored.
-                Finished teachers of others are removed, as if none had been trained, unless the
-                ensemble is whole: then it stays, whatever the records.
+            folder: folder of the teachers.
+            settings: public JSON values that determine the result of the training, by name.
+            private: arrays that determine it as well: records, labels, partition. Only a keyed
+                digest is stored. If it changed, finished teachers are removed and all are trained
+                again. A complete ensemble is kept even if the records changed.
 
         Raises:
-            ValueError: if the folder holds teachers of other settings.
+            ValueError: if the folder contains teachers with other settings.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
         self._settings = settings
@@ -243,9 +244,10 @@ class TeacherStore:
         self._claim()
 
     def _claim(self) -> None:
-        """Makes the folder one of these settings, or raises ValueError if it is of others.
+        """Claims the folder for these settings; ValueError if it belongs to other settings.
 
-        A teacher of other records would give a record that is in both two votes, in two shards.
+        A finished teacher that learned from other records must not be kept: a record in both data
+        sets could be in two shards and have two votes.
         """
         path = self._folder / CONFIG
         if path.exists():
@@ -259,16 +261,16 @@ class TeacherStore:
         artifacts.write_json(path, {**self._settings, PRIVATE_RECORDS: self._records}, private=True)
 
     def abandon(self) -> None:
-        """Lets other settings have the folder, unless there are trained teachers in it."""
+        """Frees the folder for other settings, unless it contains trained teachers."""
         if not finished_teachers(self._folder):
             (self._folder / CONFIG).unlink(missing_ok=True)
 
     def save_all(
         self, trained: Iterable[tuple[int, TrainedTeacher]], progress: Callable[[int], object]
     ) -> None:
-        """Saves finished teachers, several to a file: every few seconds, or where they get large.
+        """Saves finished teachers, several per file: every few seconds, or if they get large.
 
-        `progress` is called with the number of teachers that got done since its last call.
+        `progress` is called with the number of teachers that finished since its last call.
         """
         unsaved: dict[int, TrainedTeacher] = {}
         num_bytes = 0
@@ -277,7 +279,7 @@ class TeacherStore:
             unsaved[teacher] = result
             num_bytes += sum(array.nbytes for array in result.arrays)
             progress(1)
-            if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or num_bytes > MOST_UNSAVED:
+            if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or num_bytes > MAX_UNSAVED:
                 self._save(unsaved)
                 unsaved = {}
                 num_bytes = 0
@@ -291,7 +293,7 @@ class TeacherStore:
         for teacher, result in teachers.items():
             arrays[f"{teacher}/losses"] = result.losses
             arrays |= {f"{teacher}/{place}": array for place, array in enumerate(result.arrays)}
-        self._claim()  # another process may have failed, and abandoned the folder
+        self._claim()  # another process may have failed and abandoned the folder
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
 
@@ -306,7 +308,7 @@ class TeacherStore:
                 number: [] for number in arrays.pop("teachers").tolist()
             }
             losses = {number: arrays.pop(f"{number}/losses") for number in parts}
-            for name, array in arrays.items():  # in the order that they were written in
+            for name, array in arrays.items():  # in the order of writing
                 parts[int(name.partition("/")[0])].append(array)
             teachers |= {number: TrainedTeacher(parts[number], losses[number]) for number in parts}
         return [teachers[number] for number in sorted(teachers)]

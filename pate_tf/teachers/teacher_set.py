@@ -1,4 +1,4 @@
-"""Teachers of a user: trained here on disjoint shards, or from elsewhere."""
+"""`Teachers`: trained on disjoint shards, or made from votes or models."""
 
 from __future__ import annotations
 
@@ -53,15 +53,16 @@ from pate_tf.teachers.voters import StoredVotes, Voter
 Net = Callable[[Dataset], Any]
 Path = str | os.PathLike[str]
 
-OF_IMAGES = "ridge"  # the model of a teacher of images, where none is named
+IMAGE_MODEL = "ridge"  # default model of a teacher for images
 REPORT = "teachers_report.json"
-# Of all teachers: asking thousands of them about all samples would take longer than training them.
-MOST_ANSWERS = 2**22
-FEWEST_SAMPLES = 256
+# Number of votes that measure the teachers. With thousands of teachers, votes on all samples would
+# take longer than the training.
+MAX_ANSWERS = 2**22
+MIN_SAMPLES = 256
 
 
 class Teachers:
-    """SENSITIVE: an ensemble of teachers, each of whom saw its own shard of the private records.
+    """SENSITIVE: an ensemble of teachers, each trained on its own shard of the private records.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -71,16 +72,16 @@ class Teachers:
     >>> teachers.votes(data.pool.inputs[:3]).shape
     (4, 3)
 
-    What a teacher computes depends on its own shard, on public settings and on the seed alone. That
-    is what makes one record (or one owner) change at most one vote (docs/proofs/theory.md,
-    Propositions S1 and S2). For code that a user brings along it is an assumption: `net` must make
-    everything anew at each call, and keep nothing outside.
+    A teacher depends on only its own shard, public settings and the seed. Therefore one record (or
+    one owner) changes at most one vote (docs/proofs/theory.md, Propositions S1 and S2). For a
+    user's function `net` this is an assumption: it must create all objects anew at each call and
+    must not keep state outside.
 
-    A stopped `fit` resumes where it stopped, in the same directory: teachers that are done stay,
-    if the records are the same; else all are trained on the new ones. Once all are trained, `fit`
-    uses them whether or not the records are the same, and a warning says from when they are: it
-    would tell of private data to stop for other records. Take another directory for these. Other
-    settings or another model in that directory are refused.
+    A stopped `fit` resumes in the same directory. Finished teachers are kept if the records are the
+    same; otherwise all teachers are trained on the new records. A complete ensemble is used even if
+    the records have changed, and a warning shows its date: an error would reveal something about
+    the private data. Use another directory for other records. Other settings or another model in
+    the same directory are refused.
     """
 
     def __init__(
@@ -101,42 +102,48 @@ class Teachers:
         """Takes the settings; nothing is trained or written before `fit`.
 
         Args:
-            net: a function that takes a `Dataset` and returns what each teacher is: a Keras model
-                that is not compiled, from raw inputs to logits (trained fast, in one traced loop
-                for all teachers, by Adam on inputs augmented as the data set allows; for a number
-                it has two logits, and their softmax says where the number is in its range); a
-                compiled Keras model of classes (trained by Keras' own `fit` with its own optimizer,
-                loss and metrics, one teacher after another, on inputs as they are); or an unfitted
-                classifier of scikit-learn, of a number a regressor, of several labels either with
-                several outputs. Or a name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and
-                others, or "module:function"; "ridge" is solved for on features of a
-                `representation`, thousands in seconds. Default: "ridge" for images where `fit` is
-                given a pool and no setting that only networks have; else a small network that suits
-                the data.
-            num_teachers: how many partition the private records. More teachers make labels cheaper,
-                and each teacher worse. Default: for teachers on features what suits the numbers of
-                records and classes; for others 100. Where records have owners their number is
-                private: there is no default, and this number may not follow from it.
-            directory: of the run; teachers and the ledger go below its `sensitive/`. Default:
-                `runs/NAME-NUM_TEACHERS` in the working directory.
-            steps: training steps of each teacher; a compiled model's are rounded up to whole
-                passes. Default: so many passes as `--max_steps` of `pate teachers` names.
-            batch_size: records a step.
-            learning_rate: of Adam. A compiled model has its own.
-            seed: fixes partition, initial weights, shuffling and augmentation; not the privacy
-                noise.
-            representation: what "ridge" and its like, or a classifier of scikit-learn, take for an
-                input: "contrastive", "patches" or "wavelets", of the pool that `fit` is given;
-                "bins" or "raw"; several of them joined by "+"; "encoder:PATH" for a model on
-                disk; a `pate_tf.Representation`; a Keras model from raw inputs to features, or a
-                function, itself or as "module:function", from a `Dataset` to one. None of its
-                weights may depend on private records. Default, for "ridge" and its like alone:
-                "contrastive+patches" for gray images, "patches+wavelets" for color ones, "raw"
-                for tables, "lsa" for texts.
-            class_weights: how much a record of each class counts, from public knowledge, not for
-                compiled models and classifiers of scikit-learn. Default: all the same.
-            num_processes: speed; how many processes fit classifiers of scikit-learn. Above 1 the
-                script that calls this needs `if __name__ == "__main__":`, and `net` a module.
+            net: model of a teacher, as a function or a name. A function takes a `Dataset` and
+                returns one of these:
+
+                - a Keras model that is not compiled, from raw inputs to logits. It is trained by
+                  Adam in one traced loop for all teachers, which is fast, on inputs that are
+                  augmented as the data set allows. For a number it has two logits, and their
+                  softmax is the position of the number in its range.
+                - a compiled Keras model for classes. It is trained by Keras' `fit` with its own
+                  optimizer, loss and metrics, one teacher after another, without augmentation.
+                - an unfitted classifier of scikit-learn; a regressor for a number; a classifier or
+                  regressor with several outputs for several labels.
+
+                Names are "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
+                "module:function". "ridge" is solved in closed form on features of a
+                `representation`: thousands of teachers take seconds. Default: "ridge" for images if
+                `fit` gets a pool and there are no settings of networks; else a small network that
+                suits the data.
+            num_teachers: number of teachers, among which the private records are partitioned. With
+                more teachers, labels are cheaper, but each teacher is less accurate. Default: for
+                teachers on features it depends on the numbers of records and classes; for others
+                100. If records have owners, their number is private: there is no default, and you
+                must not derive this number from it.
+            directory: folder of the run; teachers and the ledger are stored in its `sensitive/`.
+                Default: `runs/NAME-NUM_TEACHERS` in the working directory.
+            steps: training steps of each teacher; for a compiled model they are rounded up to whole
+                passes. Default: see `--max_steps` of `pate teachers`.
+            batch_size: records per step.
+            learning_rate: learning rate of Adam. A compiled model has its own.
+            seed: seed of partition, initial weights, shuffling and augmentation; privacy noise
+                does not depend on it.
+            representation: input of "ridge" or a classifier of scikit-learn. Possible values:
+                "contrastive", "patches" or "wavelets", computed from the pool that `fit` gets;
+                "bins" or "raw"; several names joined by "+"; "encoder:PATH" for a model on disk; a
+                `pate_tf.Representation`; a Keras model from raw inputs to features; or a function
+                from a `Dataset` to such a model, or its name "module:function". None of its weights
+                may depend on private records. Default, only for "ridge": "contrastive+patches" for
+                gray images, "patches+wavelets" for color images, "raw" for tables, "lsa" for texts.
+            class_weights: weight of a record of each class, from public knowledge; not for compiled
+                models and classifiers of scikit-learn. Default: equal weights.
+            num_processes: number of processes that fit classifiers of scikit-learn; it only affects
+                speed. Above 1, the calling script needs `if __name__ == "__main__":`, and `net`
+                must be defined in a module.
             verbose: whether progress bars are shown.
 
         Raises:
@@ -145,8 +152,8 @@ class Teachers:
         is_function = callable(net) and not isinstance(net, (type, keras.Model))
         if not (net is None or isinstance(net, str) or is_function):
             raise ValueError(
-                f"net: expected a function of the data set that returns a new model at each call, "
-                f"or a name, got {type(net).__name__}"
+                f"net must be a name, or a function that takes the data set and returns a new "
+                f"model at each call, got {type(net).__name__}"
             )
         self.num_teachers = num_teachers
         self.directory = None if directory is None else pathlib.Path(directory)
@@ -163,7 +170,7 @@ class Teachers:
         self._verbose = verbose
         self._reporting = reporting(verbose)
         self._voter: Voter | None = None
-        # Of the records that this object was fitted to; stored teachers may be of others.
+        # Part of the records that this object was fitted to; None for stored teachers.
         self.split: tuple[object, bool] | None = None
 
     def fit(
@@ -177,26 +184,31 @@ class Teachers:
     ) -> Self:
         """Partitions the records and trains every teacher that is not trained yet.
 
-        Every call with the same settings and data ends in the same ensemble, however often it was
-        stopped in between.
+        Calls with the same settings and data give the same ensemble, even if they were stopped and
+        resumed.
 
         Args:
             private: `data.private`. With owners, all records of one owner go to one teacher.
-            pool: `data.pool`, for teachers on features: a representation is trained on it.
-            teachers: those to train in this process, from 0; the process that trains the last one
-                saves the ensemble. Default: all.
-            data_source: where the data came from, for the run folder. Default: arrays.
-            reporting: how progress is shown. Default: as `verbose` says.
+            pool: `data.pool`. It is required for teachers on features.
+            teachers: numbers of the teachers to train in this process, from 0; the process that
+                trains the last one saves the ensemble. Default: all.
+            data_source: source of the data, stored in the run folder. Default: arrays.
+            reporting: how progress is shown. Default: depends on `verbose`.
 
         Returns:
             This object.
 
         Raises:
-            ValueError: if settings, records and directory do not fit each other.
+            ValueError: if settings, records and directory contradict each other.
         """
         if not isinstance(private, PrivateExamples):
             raise ValueError(
-                f"private: expected data.private of a pate_tf.Data, got {type(private).__name__}"
+                f"private must be data.private of a pate_tf.Data, got {type(private).__name__}"
+            )
+        if self._voter is not None and self._voter.config is None:
+            raise ValueError(
+                "teachers made by from_votes or from_models can't be trained; they are used as "
+                "they are"
             )
         show = reporting or self._reporting
         kind, config, partition = self._configured(private, pool, show)
@@ -204,7 +216,7 @@ class Teachers:
         chosen = range(number) if teachers is None else teachers
         if not 0 <= chosen.start < chosen.stop <= number:
             raise ValueError(
-                f"teachers: expected teachers from 0 to {number - 1}, got {chosen.start} to "
+                f"teachers must be a range from 0 to {number - 1}, got {chosen.start} to "
                 f"{chosen.stop - 1}"
             )
         directory = artifacts.RunDirectory(
@@ -223,11 +235,11 @@ class Teachers:
             num_processes=self._num_processes,
             verbose=self._verbose,
         )
-        # Before anything is written: what does not fit leaves no trace.
+        # Checked first, so that a wrong setting leaves no files.
         kind.check(job)
         artifacts.remove_abandoned(directory.root)
         with contextlib.ExitStack() as stack:
-            if teachers is None:  # of ranges several processes are at work
+            if teachers is None:  # with ranges, several processes write
                 place = directory.sensitive / "teachers"
                 stack.enter_context(artifacts.only_writer(place))
             store = TeacherStore(directory.teachers, kind.definition(job), job.arrays)
@@ -251,13 +263,13 @@ class Teachers:
         return self
 
     def _take_stored(self, target: pathlib.Path, private: PrivateExamples) -> None:
-        """Loads a whole ensemble; ValueError if its records differ in what is public of them."""
+        """Loads a complete ensemble; ValueError if public facts of its records differ."""
         voter = teacher_kinds.load_ensemble(target)
         folder = target.parent
         if private.public_size is not None and voter.num_records not in (None, len(private)):
             raise ValueError(
-                f"{folder} holds teachers of {voter.num_records:,} records, not of "
-                f"{len(private):,}; choose another folder or remove it"
+                f"{folder} contains teachers of {voter.num_records:,} records, not "
+                f"{len(private):,}. Choose another folder, or remove it."
             )
         if private.source is not None:
             private.source.check_stored(voter.source, folder)
@@ -270,14 +282,14 @@ class Teachers:
     ) -> tuple[TeacherKind, Named, Named | None, int]:
         """Returns the kind, the model, the representation and the number of teachers.
 
-        They follow from settings and public values alone.
+        They depend on only settings and public values.
 
         Args:
-            private: records that teachers learn from.
+            private: private records.
             pool: public inputs, if there are any.
 
         Raises:
-            ValueError: if settings do not fit each other, or the number is not known.
+            ValueError: if settings contradict each other, or the number of teachers is required.
         """
         settings = self._settings
         dataset = private.dataset
@@ -285,10 +297,10 @@ class Teachers:
         if model is None:
             of_images = dataset.kind == "image" and pool is not None and len(pool) > 0
             needs_network = any(
-                getattr(settings, name) is not None for name in teacher_kinds.OF_STEPS
+                getattr(settings, name) is not None for name in teacher_kinds.TRAINING_SETTINGS
             )
             on_features = settings.representation is not None or (of_images and not needs_network)
-            model = OF_IMAGES if on_features else default_model(dataset)
+            model = IMAGE_MODEL if on_features else default_model(dataset)
         kind = teacher_kinds.find_kind(model, dataset)
         kind.check_settings(settings, model)
         representation = settings.representation
@@ -297,8 +309,8 @@ class Teachers:
         number = self.num_teachers
         if number is None and private.owners is not None:
             raise ValueError(
-                "num_teachers: expected it with owners, got none: how many records they have is "
-                "private, so no number of teachers can follow from it"
+                "num_teachers is required with owners: the number of records is private, so the "
+                "number of teachers must not depend on it"
             )
         if number is None and kind.features == "required":
             number = recommended_num_teachers(len(private), dataset)
@@ -307,13 +319,13 @@ class Teachers:
     def _configured(
         self, private: PrivateExamples, pool: Pool | None, show: Reporting
     ) -> tuple[TeacherKind, TeacherConfig, Partition]:
-        """Returns the settings with what follows from the data, and who gets which record."""
+        """Returns the kind, the complete configuration and the partition."""
         settings = self._settings
         kind, model, representation, number = self.chosen(private, pool)
         if self.num_teachers is None and kind.features == "required":
             show.note(
                 f"{number} teachers, as recommended for {len(private)} records; the number of "
-                f"private records counts as public"
+                f"private records is treated as public"
             )
         if private.owners is None:
             partition = random_partition(
@@ -331,18 +343,18 @@ class Teachers:
         }
         config = TeacherConfig(**{**values, **facts})
         if settings.model is None:
-            show.note(f"Teachers of {_in_words(config)}, the default for these data")
+            show.note(f"Teachers: {_in_words(config)}, the default for these data")
         return kind, config, partition
 
     def report(self, data: Data, reporting: Reporting) -> RunReport:
-        """Measures a complete ensemble on public samples; stores and returns the report.
+        """Measures a complete ensemble on public samples; stores and returns the report. SENSITIVE.
 
-        SENSITIVE. TensorBoard gets percentiles of the accuracies.
+        Percentiles of the accuracies are written for TensorBoard.
         """
         directory = artifacts.RunDirectory(pathlib.Path(self.directory or ""))
         finished = len(finished_teachers(directory.teachers))
         config = None if self._voter is None else self._voter.config
-        public = data.public.without(np.zeros(0, np.int64))  # all of them
+        public = data.public.without(np.zeros(0, np.int64))  # all samples
         samples = public.labelled()
         accuracies = None
         are_classes = public.dataset.target == CLASS
@@ -388,11 +400,11 @@ class Teachers:
 
     def _accuracies(self, samples: PublicExamples, reporting: Reporting) -> npt.NDArray[np.float64]:
         """Returns each teacher's accuracy `[num_teachers]` on some of the labeled samples."""
-        most = max(FEWEST_SAMPLES, MOST_ANSWERS // len(self))
+        most = max(MIN_SAMPLES, MAX_ANSWERS // len(self))
         part = slice(None, None, -(-len(samples) // most))
         inputs = samples.inputs[part]
         with reporting.progress_bar(
-            desc="asking teachers", total=len(inputs), unit="sample"
+            desc="measuring teachers", total=len(inputs), unit="sample"
         ) as bar:
             votes = self.identified.votes(inputs, bar.update).labels
         accuracies: npt.NDArray[np.float64] = (votes == np.asarray(samples.labels)[part]).mean(
@@ -402,10 +414,10 @@ class Teachers:
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Returns the teachers that `fit` or `train_teachers.py` left in a directory.
+        """Loads the teachers that `fit` or `pate teachers` stored in a directory.
 
         Raises:
-            ValueError: if there is no complete ensemble.
+            ValueError: if the directory contains no complete ensemble.
         """
         folder = ensemble_folder(artifacts.RunDirectory(pathlib.Path(directory)))
         return cls._of(teacher_kinds.load_ensemble(folder), directory)
@@ -419,26 +431,26 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Takes labels or predictions of teachers elsewhere, without their records or models.
+        """Takes labels or predictions of teachers, without their records or models.
 
         >>> import numpy as np, pate_tf
         >>> len(pate_tf.Teachers.from_votes(np.zeros((50, 20), int), directory=folder))
         50
 
         Args:
-            votes: whole numbers `[num_teachers, num_queries]`: each teacher's labels of the first
-                inputs of the pool that will be asked about, in the pool's order. Or predicted
-                numbers in their unit; or whether each of several labels holds, or how likely it
-                is, from 0 to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A
-                `Labeller` refuses as many teachers as the pool has inputs, with other than as many
-                queries: it takes them for transposed.
-            unit: what one teacher's records are shared out by: "record" if each record taught one
-                teacher, "owner" if all records of each owner did. The cost of labels protects it.
-            directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
-            name: public name of the private data, as of `Data.from_arrays`.
+            votes: labels of each teacher for the first inputs of the pool, in the pool's order:
+                whole numbers `[num_teachers, num_queries]`. Or predicted numbers in the unit of the
+                target. Or probabilities of several labels, from 0 to 1,
+                `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller` refuses votes
+                that look transposed: as many teachers as the pool has inputs, but not as many
+                queries.
+            unit: protected unit: "record" if each record was used for one teacher, "owner" if all
+                records of each owner were used for one teacher.
+            directory: folder of the only ledger of these teachers; a `Labeller` needs it.
+            name: public name of the private data, see `Data.from_arrays`.
 
         Raises:
-            ValueError: if they are something else, or the unit is unknown.
+            ValueError: if votes have another shape or type, or the unit is unknown.
         """
         source = None if name is None else PrivateSource.named(name)
         return cls._of(StoredVotes(votes, unit=unit, source=source), directory)
@@ -452,20 +464,20 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Takes models that were trained elsewhere, each on records that no other one saw.
+        """Takes models that you trained on disjoint records.
 
         Args:
-            models: Keras models, fitted classifiers of scikit-learn, or any objects with
-                `predict(inputs)` that returns labels `[batch]` or scores `[batch, num_classes]` of
-                raw inputs, or what `ForeignModels` names of other targets; or a folder of `.keras`
-                files and SavedModels.
-            unit: what one teacher's records are shared out by: "record" if each record taught one
-                teacher, "owner" if all records of each owner did. The cost of labels protects it.
-            directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
-            name: public name of the private data, as of `Data.from_arrays`.
+            models: Keras models, fitted classifiers of scikit-learn, or any objects whose
+                `predict(inputs)` takes raw inputs and returns labels `[batch]` or scores
+                `[batch, num_classes]`; see `ForeignModels` for other targets. Or a folder of
+                `.keras` files and SavedModels.
+            unit: protected unit: "record" if each record was used for one teacher, "owner" if all
+                records of each owner were used for one teacher.
+            directory: folder of the only ledger of these teachers; a `Labeller` needs it.
+            name: public name of the private data, see `Data.from_arrays`.
 
         Raises:
-            ValueError: if there is no model, one can't predict, or the unit is unknown.
+            ValueError: if there is no model, a model can't predict, or the unit is unknown.
         """
         source = None if name is None else PrivateSource.named(name)
         several = pathlib.Path(models) if isinstance(models, (str, os.PathLike)) else models
@@ -486,7 +498,7 @@ class Teachers:
 
     @property
     def unit(self) -> str:
-        """What one teacher's shard protects, "record" or "owner"."""
+        """Protected unit of a teacher's shard, "record" or "owner"."""
         return self.identified.unit
 
     @property
@@ -496,35 +508,36 @@ class Teachers:
 
     @property
     def identified(self) -> Voter:
-        """What votes, and what the ledger belongs to, for `Labeller`.
+        """The ensemble that votes and that the ledger belongs to, for `Labeller`.
 
         Raises:
             ValueError: if the teachers are not all trained yet.
         """
         if self._voter is None:
-            raise ValueError("teachers: expected trained ones, got none: call fit(data.private)")
+            raise ValueError("teachers are not trained yet. Call fit(data.private) first.")
         return self._voter
 
     def for_pool(self, pool: Pool) -> Voter:
-        """Returns what labels of a pool come from, for `Labeller`."""
+        """Returns the voter for a pool, for `Labeller`."""
         return self.identified.for_pool(pool)
 
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
         """Returns the label that each teacher gives to each input. SENSITIVE: never publish it.
 
-        No budget is charged, since nothing of it may be released: it serves audits and analyses by
-        the holder of the private records.
+        No budget is charged, because the votes must not be released. They are for audits and
+        analyses by the data holder.
 
         Args:
-            inputs: raw inputs `[num_queries, *input_shape]`. Teachers made `from_votes` answer for
-                the first inputs of their pool, by position.
+            inputs: raw inputs `[num_queries, *input_shape]`. Teachers made by `from_votes` have
+                votes on the first inputs of their pool, which are found by position.
 
         Returns:
-            int64 `[num_teachers, num_queries]`. Of a number float64 in its unit; of several labels
-            the probability of each, float64 `[num_teachers, num_queries, num_labels]`.
+            Labels, int64 `[num_teachers, num_queries]`. Numbers are float64 in the unit of the
+            target. Several labels are probabilities, float64
+            `[num_teachers, num_queries, num_labels]`.
 
         Raises:
-            ValueError: if the teachers are not trained yet, or the inputs do not fit.
+            ValueError: if the teachers are not trained yet, or inputs have the wrong shape.
         """
         voter = self.identified
         if voter.config is not None:
@@ -534,14 +547,14 @@ class Teachers:
     def accuracy(
         self, inputs: npt.ArrayLike | Pool | PublicExamples, labels: npt.ArrayLike
     ) -> float:
-        """Returns the share of right votes over all teachers and inputs. SENSITIVE.
+        """Returns the fraction of correct votes over all teachers and inputs. SENSITIVE.
 
         Args:
-            inputs: as `votes` takes them.
-            labels: their true labels `[num_queries]`.
+            inputs: see `votes`.
+            labels: true labels `[num_queries]`.
 
         Raises:
-            ValueError: as `votes`, or if inputs and labels differ in number, or there are none.
+            ValueError: see `votes`. Also if inputs and labels differ in number, or are empty.
         """
         if self.identified.config is not None:
             self.identified.dataset.require_classes("accuracy")
@@ -549,28 +562,27 @@ class Teachers:
         truth = whole_numbers(labels, "labels")
         if truth.shape != votes.shape[1:] or not truth.size:
             raise ValueError(
-                f"labels: expected [{votes.shape[1]}], one for each input, got {list(truth.shape)}"
+                f"labels must have shape [{votes.shape[1]}], one for each input, got "
+                f"{list(truth.shape)}"
             )
         return float(np.mean(votes == truth))
 
 
 def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encoder | None:
-    """Returns what teachers take for an input; None for the raw input.
+    """Returns the encoder of the representation; None for raw inputs.
 
     Raises:
-        ValueError: if a representation is to be trained and there is no pool, or it does not fit.
+        ValueError: if the pool is missing or has a different data set.
     """
     if config.representation is None:
         return None
     if pool is None:
         raise ValueError(
-            f"pool: expected public inputs with teachers of {name_of(config.model)}, got none: "
-            f"their representation comes from there"
+            f"pool is required for teachers of {name_of(config.model)}: their representation is "
+            f"computed from its public inputs"
         )
     if difference := pool.dataset.difference(config.dataset):
-        raise ValueError(
-            f"pool: expected inputs of the private records' data set, got others: {difference}"
-        )
+        raise ValueError(f"pool must have the same data set as the private records: {difference}")
     with show.clock("training a representation on the pool"):
         return representations.encoder_of(pool, config.representation, config.seed)
 
@@ -583,7 +595,7 @@ def _train_missing(
     chosen: range,
     show: Reporting,
 ) -> None:
-    """Trains and saves those of the chosen teachers that are not trained yet."""
+    """Trains and saves the chosen teachers that are not trained yet."""
     finished = finished_teachers(directory.teachers)
     missing = [teacher for teacher in chosen if teacher not in finished]
     with show.progress_bar(desc="training teachers", total=len(chosen), unit="teacher") as bar:
@@ -608,7 +620,7 @@ def _describe(
     pool_size: int | None,
     data_source: DataSource | None,
 ) -> None:
-    """Writes `run.json`, the partition, and number and source of the records."""
+    """Writes `run.json`, the partition, and the number and source of the records."""
     config = job.config
     examples = job.examples
     RunDescription(
@@ -628,7 +640,7 @@ def _describe(
 
 
 def _in_words(config: TeacherConfig) -> str:
-    """Returns what each teacher is; it says nothing about the sizes of shards."""
+    """Returns a description of a teacher, without the sizes of shards."""
     words = name_of(config.model)
     if config.representation is not None:
         words += f", on {name_of(config.representation)} features of the pool"
@@ -641,9 +653,9 @@ PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100
 
 
 def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
-    """Returns the folder that TensorBoard reads, made if it is missing: `sensitive/logs/teachers`.
+    """Returns the folder for TensorBoard, `sensitive/logs/teachers`; creates it if necessary.
 
-    Percentiles of the loss have folders of their own in it, so that they share a chart.
+    Each percentile of the loss has a separate folder in it, so that they share a chart.
     """
     return artifacts.make_sensitive_folder(directory.sensitive / "logs") / "teachers"
 
@@ -652,7 +664,7 @@ def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
 def _writer(
     directory: artifacts.RunDirectory, name: str = ""
 ) -> Iterator[tf.summary.SummaryWriter]:
-    """Yields a writer into the folder of a name; what it wrote is private afterwards."""
+    """Yields a writer for a folder, and makes the written files private afterwards."""
     writer = tf.summary.create_file_writer(str(logs_of(directory) / name))
     try:
         yield writer
@@ -664,14 +676,14 @@ def _writer(
 def write_losses(
     directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
 ) -> None:
-    """Writes percentiles over the ensemble of the loss at each step, of `[step]` of each teacher.
+    """Writes percentiles of the teachers' losses at each step; `losses` are `[step]` per teacher.
 
-    At a step count those teachers that do one, with a finite loss. The data holder is warned of
-    others, which vote all the same: whether they do follows from private records.
+    Only finite losses are used. If there are others, the data holder gets a warning. These teachers
+    vote nevertheless, because whether training diverged depends on private records.
     """
     if not all(np.isfinite(values).all() for values in losses):
         warnings.warn(
-            "sensitive, for the data holder alone: the training of some teachers diverged; a "
+            "sensitive, only for the data holder: the training of some teachers diverged; a "
             "smaller learning rate helps",
             SensitiveWarning,
             stacklevel=3,
@@ -690,7 +702,7 @@ def write_losses(
 def write_accuracies(
     directory: artifacts.RunDirectory, config: TeacherConfig, accuracies: npt.NDArray[np.float64]
 ) -> None:
-    """Writes every percentile of accuracies, which takes the place of the step, and settings."""
+    """Writes the settings and every percentile of accuracies, with the percentile as the step."""
     with _writer(directory) as writer, writer.as_default():
         for percentile in range(101):
             value = np.percentile(accuracies, percentile)

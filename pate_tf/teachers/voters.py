@@ -1,6 +1,6 @@
-"""Voters: ensembles of teachers that can be asked for votes.
+"""Voters: ensembles of teachers that can vote.
 
-TensorFlow is imported only where a SavedModel is loaded.
+TensorFlow is imported only to load a SavedModel.
 """
 
 import copy
@@ -21,28 +21,27 @@ from pate_tf.data.named_function import Named
 from pate_tf.teachers.teacher_settings import TeacherConfig
 
 UNITS = ("record", "owner")
-VOTING_BATCH: Final = 256  # inputs; larger batches fall out of the cache and take longer an input
-MOST_VOTES: Final = 2**24  # of all teachers on single inputs, in memory at a time
+VOTING_BATCH: Final = 256  # inputs; larger batches exceed the CPU cache and are slower per input
+MAX_VOTES: Final = 2**24  # votes on single inputs in memory at a time, over all teachers
 
 Progress = Callable[[int], object]
 
 
 class Voter:
-    """SENSITIVE: a whole ensemble of teachers, to be asked for votes.
+    """SENSITIVE: a complete ensemble of teachers that can vote.
 
-    A subclass sets the first three attributes and overrides `votes`; the other methods follow from
-    it.
+    A subclass sets the first three attributes and overrides `votes`; the other methods use them.
 
     Attributes:
-        dataset: what is publicly known of the data; of teachers from elsewhere `for_pool` sets it.
-        sharding: how many teachers share the private records, and what one shard protects.
-        digest: hexadecimal digits that change with any teacher; the ledger knows them by it.
-        config: how they were trained; None of teachers from elsewhere.
-        num_records: how many private records they learned from; None where that is not known.
-        source: of the private data; None where it is not known.
-        encoder_digest: of the public encoder's weights, for teachers on features; else None.
-        encoder_weights: the same weights, in the order of `Encoder.learnt`.
-        covers_pool: whether they can vote on every input of the pool that they are for.
+        dataset: public facts about the data; `for_pool` sets it for votes or models from elsewhere.
+        sharding: number of teachers and protected unit of a shard.
+        digest: hexadecimal digest that changes with any teacher; it identifies them in the ledger.
+        config: training configuration; None for votes or models from elsewhere.
+        num_records: number of private records that the teachers learned from; None if unknown.
+        source: source of the private data; None if unknown.
+        encoder_digest: digest of the public encoder's weights; None for teachers on raw inputs.
+        encoder_weights: weights of the public encoder, in the order of `Encoder.learnt`.
+        covers_pool: whether the teachers can vote on every input of the pool.
     """
 
     dataset: Dataset
@@ -62,63 +61,63 @@ class Voter:
 
     @property
     def unit(self) -> str:
-        """What one teacher's shard protects, "record" or "owner"."""
+        """Protected unit of a teacher's shard, "record" or "owner"."""
         return self.sharding.unit
 
     @property
     def representation(self) -> Named | None:
-        """Whose features they learned from, by its name; None of raw inputs."""
+        """Representation that the teachers learned from; None for raw inputs."""
         return None if self.config is None else self.config.representation
 
     def for_pool(self, pool: Pool) -> "Voter":
-        """Returns the same teachers, to be asked about inputs of a pool.
+        """Returns the same teachers, prepared for the inputs of a pool.
 
         Raises:
-            ValueError: if they can't label inputs of it.
+            ValueError: if they can't label the pool's inputs.
         """
         del pool
         return self
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Asks every teacher for a label of every input.
+        """Returns the label of every teacher for every input.
 
         Args:
-            inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
-            progress: called with the number of queries done since its last call.
+            inputs: raw inputs of the data set, `[num_queries, *input_shape]`.
+            progress: called with the number of queries since its last call.
 
         Raises:
-            ValueError: if the inputs do not fit, or a teacher fails.
+            ValueError: if the inputs have the wrong shape, or a teacher fails.
         """
         raise NotImplementedError
 
     def counts(
         self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None
     ) -> VoteCounts | Votes:
-        """Returns how many teachers vote for each class of each query. SENSITIVE.
+        """Returns the number of votes for each class and query. SENSITIVE.
 
-        Of numbers and several labels it returns the predictions.
+        For numbers and several labels it returns the predictions.
 
-        Each teacher has one vote for a query. Few votes are in memory at a time.
+        Each teacher has one vote per query. Only a part of the votes is in memory at a time.
 
         Args:
             inputs: raw queries `[num_queries, *input_shape]`.
-            progress: as of `votes`.
+            progress: see `votes`.
         """
         if self.dataset.target != CLASS:
             return self.votes(inputs, progress)
-        together = max(1, MOST_VOTES // self.num_teachers)
+        chunk = max(1, MAX_VOTES // self.num_teachers)
         parts = []
-        for start in range(0, max(1, len(inputs)), together):
-            part = inputs[start : start + together]
+        for start in range(0, max(1, len(inputs)), chunk):
+            part = inputs[start : start + chunk]
             parts.append(self.votes(part, progress).counts().values)
         return VoteCounts(np.concatenate(parts))
 
 
 def digest_for(digest: str, unit: str) -> str:
-    """Returns what a ledger knows teachers from elsewhere by.
+    """Returns the digest that identifies votes or models from elsewhere in a ledger.
 
-    Owners are protected by another ledger than records are: the guarantee of one is not that of the
-    other.
+    It depends on the unit, because owners and records need separate ledgers: a guarantee for
+    records does not hold for owners.
 
     Raises:
         ValueError: if the unit is not "record" or "owner".
@@ -130,9 +129,9 @@ def digest_for(digest: str, unit: str) -> str:
 
 
 class StoredVotes(Voter):
-    """SENSITIVE: teachers that answered before, for the first inputs of a pool.
+    """SENSITIVE: stored votes of teachers on the first inputs of a pool.
 
-    Each owner labels the same public queries and sends only the labels.
+    Use this if each owner labels the same public queries and sends only the labels.
     """
 
     def __init__(
@@ -140,13 +139,14 @@ class StoredVotes(Voter):
     ) -> None:
         """Takes labels `[num_teachers, num_queries]` of a pool's first inputs.
 
-        Also predictions of numbers, or of several labels `[num_teachers, num_queries, num_labels]`.
+        Predicted numbers have the same shape. Predictions of several labels have the shape
+        `[num_teachers, num_queries, num_labels]`.
 
         Raises:
-            ValueError: if they are something else, or the unit is unknown.
+            ValueError: if labels have another shape or type, or the unit is unknown.
         """
         array = np.asarray(labels)
-        # What else they are shows when it is known what teachers predict, in `for_pool`.
+        # `for_pool` completes the check, because it knows the target of the data set.
         are_numbers = array.dtype.kind == "f" and ((array < 0) | (array != np.floor(array))).any()
         if array.ndim != 3 and not are_numbers:
             array = checks.whole_numbers(array, "votes")
@@ -163,12 +163,12 @@ class StoredVotes(Voter):
         num_teachers, num_queries = self._labels.shape[:2]
         if num_teachers == len(pool) != num_queries:
             raise ValueError(
-                f"votes: expected [num_teachers, num_queries], got [{num_teachers}, "
-                f"{num_queries}] for a pool of {len(pool)} inputs: transpose them"
+                f"votes must have shape [num_teachers, num_queries], got [{num_teachers}, "
+                f"{num_queries}] for a pool of {len(pool)} inputs. Transpose them."
             )
         if num_queries > len(pool):
             raise ValueError(
-                f"votes: expected labels of at most the pool's {len(pool)} inputs, got "
+                f"votes must be labels of at most {len(pool)} inputs, the size of the pool, got "
                 f"{num_queries}"
             )
         bound = copy.copy(self)
@@ -179,10 +179,10 @@ class StoredVotes(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Looks up the labels of queries: by their inputs, without a pool by their positions.
+        """Looks up the labels of queries by their inputs; without a pool, by their positions.
 
         Raises:
-            ValueError: if one was not labeled.
+            ValueError: if a query has no stored label.
         """
         if self._columns is None:
             columns = list(range(len(inputs)))
@@ -192,8 +192,8 @@ class StoredVotes(Voter):
             missing = columns.count(-1)
         if missing:
             raise ValueError(
-                f"queries: the stored labels cover {self._labels.shape[1]} queries, {missing} "
-                f"others were asked"
+                f"queries: the stored labels cover {self._labels.shape[1]} queries, and {missing} "
+                f"queries have no label"
             )
         progress(len(inputs))
         dataset = None if self._columns is None else self.dataset
@@ -202,17 +202,17 @@ class StoredVotes(Voter):
 
 
 class Ensemble(Voter):
-    """SENSITIVE: an ensemble that was trained here, loaded to be asked for votes.
+    """SENSITIVE: a stored ensemble that was trained by this library.
 
     Attributes:
-        learnt: a digest of all that the teachers learned; `kinds.load_ensemble` makes `digest` of
-            it and of their description.
+        learnt: digest of everything that the teachers learned. `kinds.load_ensemble` computes
+            `digest` from it and the description of the teachers.
     """
 
     config: TeacherConfig
 
     def __init__(self, config: TeacherConfig, learnt: str) -> None:
-        """Takes how the teachers were trained, and a digest of all that they learned."""
+        """Takes the training configuration and a digest of everything that teachers learned."""
         self.config = config
         self.sharding = config
         self.dataset = config.dataset
@@ -220,11 +220,11 @@ class Ensemble(Voter):
 
 
 class SavedModelEnsemble(Ensemble):
-    """SENSITIVE: teachers of a SavedModel, loaded to be asked for votes."""
+    """SENSITIVE: a stored ensemble of teachers in one SavedModel."""
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
-        """Loads what `ensemble` saved; raises any exception if it is missing or broken."""
-        from pate_tf.data.preprocessing import load_graph  # plans are made without TensorFlow
+        """Loads the SavedModel; raises any exception if it is missing or broken."""
+        from pate_tf.data.preprocessing import load_graph  # planning does not import TensorFlow
 
         self._loaded = load_graph(str(folder))
         public = getattr(self._loaded, "public_weights", ())
@@ -240,7 +240,7 @@ class SavedModelEnsemble(Ensemble):
 
         shape = self.dataset.input_shape
         if inputs.shape[1:] != shape:
-            raise ValueError(f"queries: expected inputs of {shape}, got {inputs.shape[1:]}")
+            raise ValueError(f"queries must have inputs of shape {shape}, got {inputs.shape[1:]}")
         labels = []
         for start in range(0, max(1, len(inputs)), VOTING_BATCH):
             part = inputs[start : start + VOTING_BATCH]

@@ -148,10 +148,10 @@ def test_the_page_prints_commands_and_assumptions_and_the_report_is_json():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epsilon": math.nan}, r"epsilon: expected in \(0, inf\)"),
+        ({"epsilon": math.nan}, r"epsilon must be a number in \(0, inf\)"),
         ({"num_queries": 0}, "num_queries: expected from 1 to the pool's 1000, got 0"),
         ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
-        ({"mechanism": "plurality"}, "mechanism: expected"),
+        ({"mechanism": "plurality"}, "mechanism must be one of"),
         ({"num_records": 59}, "num_teachers: expected at most `num_records`"),
         ({"delta": 0.0, "mechanism": "gaussian_noisy_max"}, "must be above 0 for gaussian"),
     ],
@@ -165,8 +165,8 @@ def test_what_is_wrong_is_one_line(changes, message):
 @pytest.mark.parametrize(
     ("flags", "code", "text"),
     [
-        ((), 2, "error: epsilon: expected what the release may cost, got none\n"),
-        (("--epsilon=1", "--nb_records=9"), 1, "error: nb_teachers: expected at most --nb_records"),
+        ((), 2, "error: --epsilon: expected what the release may cost, got none\n"),
+        (("--epsilon=1", "--nb_records=9"), 1, "error: --nb_teachers: expected at most --nb_rec"),
         (("--epsilon=1", "--mechanism=gaussian_histogram"), 0, "Recommended: pate, gaussian_"),
         (("--epsilon=0.1", "--nb_labels=2"), 4, "Not worth its cost: the noise leaves"),
     ],

@@ -52,7 +52,7 @@ def test_a_member_does_all_that_it_does_not_say_it_lacks(kind):
     assert all(each.help.endswith(".") for each in described(kind).values())
     for name in described(kind):
         for wrong in (math.nan, math.inf, -math.inf, True, "1"):
-            with pytest.raises(ValueError, match=rf"{name}(: expected| must)"):
+            with pytest.raises(ValueError, match=f"{name} must be"):
                 dataclasses.replace(member, **{name: wrong})
     if kind in base.offered().values():
         assert f"`{kind.name}`" in (DOCS / "reference" / "mechanisms.md").read_text()
@@ -111,7 +111,7 @@ def test_a_toy_is_planned_drawn_and_accounted_for():
     assert len(toy.draw(COUNTS, SeededNoise(1)).labels) == 2
     assert charge_from_dict(json.loads(json.dumps(toy.to_dict()))) == toy
     assert {"toy_noisy_max", "toy_histogram"} <= set(base.offered())
-    with pytest.raises(ValueError, match="expected a new name for a mechanism, got 'laplace"):
+    with pytest.raises(ValueError, match="name must be new, but 'laplace"):
         register(LaplaceNoisyMax)
 
 

@@ -66,7 +66,7 @@ def test_a_sanitised_epsilon_is_held_against_the_kept_draw(tmp_path):
         ("epsilon", 0.001, "at least a sanitised epsilon"),
         ("epsilon", float("nan"), "at least a sanitised epsilon"),
         ("worst_case_epsilon", 0.001, "at least a sanitised worst_case_epsilon"),
-        ("confidence", 0.999, "a confidence up to 0.99"),
+        ("confidence", 0.999, "confidence is 0.999, but 0.99"),
     ):
         with pytest.raises(ValueError, match=told):
             cheaper = {**statement["sanitised"], name: value}
@@ -154,7 +154,7 @@ def test_the_script_states_what_it_released(tmp_path, capsys):
     path = run.released / "privacy_statement.md"
     page = path.read_text()
     path.write_text(page.replace("ε = ", "ε = 0."))
-    assert "on its page, got others" in Script().run(tmp_path, capsys, statement).err
+    assert "its page does not match its JSON" in Script().run(tmp_path, capsys, statement).err
     path.write_text(page)
     # Asked again, it is the same draw and the same page.
     assert Script().run(tmp_path, capsys, f"--train_dir={tmp_path}").code == 0

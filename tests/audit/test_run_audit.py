@@ -611,7 +611,7 @@ def test_a_restored_copy_is_a_violation(tables, tmp_path, monkeypatch):
     checks = {one.name: one for one in audit_run(tmp_path / "run").checks}
     registry, since = checks["ledger: registry"], checks["statement: releases since"]
     assert registry.outcome == VIOLATION and "restored from an older copy" in registry.detail
-    assert since.detail.startswith("today the source's ledgers (1) together have spent epsilon")
+    assert since.detail.startswith("by now the ledgers of this source (1) have spent epsilon")
 
 
 # Of votes.

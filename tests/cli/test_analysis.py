@@ -105,10 +105,10 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda labels: np.where(labels == 3, -1, labels), "got negative ones: give abstentions"),
-        (lambda labels: labels + 1, "got labels that are counted from 1: subtract 1"),
+        (lambda labels: np.where(labels == 3, -1, labels), "not negative. Give abstentions"),
+        (lambda labels: labels + 1, "They seem to start at 1: subtract 1"),
         (lambda labels: labels + 3, "got others; pass the number of classes as --nb_labels, or"),
-        (lambda labels: labels[0], "got shape [200]: one label a query, already aggregated?"),
+        (lambda labels: labels[0], "got [200]; are they aggregated already?"),
     ],
 )
 def test_labels_that_are_not_as_they_should_be_are_explained(run, tmp_path, change, told):
@@ -346,7 +346,7 @@ def test_a_ledger_without_votes_is_accounted_data_independently(run, succeed, tm
     assert "bounds" not in report and report["queries"] == 3
     ended = run(f"--train_dir={tmp_path}/run")
     assert (ended.code, ended.err.count("\n")) == (3, 1)
-    assert "expected the counts of" in ended.err
+    assert "the counts of a charged batch" in ended.err
 
 
 def test_a_run_is_charged_once_and_only_when_asked_to(succeed, script, capsys, tmp_path):

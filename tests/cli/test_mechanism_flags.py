@@ -40,7 +40,7 @@ def test_a_student_of_queries_that_teachers_agree_on(teachers):
     }
     assert 0 < report["queries_answered"] <= report["queries"] == 20
     page = (teachers / "run/released/privacy_statement.md").read_text()
-    assert "reaches 9 votes; it is charged either way" in page
+    assert "reaches 9 votes, and it is charged in both cases" in page
     assert "on 20 queries" in page and f"{report['queries_answered']} noisy labels" in page
 
 

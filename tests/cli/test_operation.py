@@ -120,7 +120,7 @@ def test_a_silo_of_sums_waits_without_tensorflow(tmp_path):
     maps = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
     with pytest.raises(urllib.error.HTTPError, match="503") as unhealthy:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz")
-    assert b"nobody answers at localhost:1" in unhealthy.value.read()
+    assert b"no server answers at localhost:1" in unhealthy.value.read()
     status = (MAIN, "silo", "status", "--silo_dir=own", "--json")
     while_up = json.loads(run_script(*status, folder=tmp_path).out)
     process.kill()

@@ -40,16 +40,16 @@ OF_DATA = [
     own("with_nan", told="expected finite numbers"),
     own("differing", told="value_range is"),
     own("bad_labels", told="labels from -1 to 1"),
-    own("no_private_labels", told="expected labels of the private records"),
+    own("no_private_labels", told="must return labels of the private records"),
     own("raises", told="raised KeyError ("),
-    own("tiny_images", told="model: expected images of at least 6 x 6, got 4 x 4; mlp"),
-    teach("--dataset=", told="dataset: expected one of"),
-    ask("--dataset=", told="dataset: expected one of"),
-    teach(f"--dataset={LONG}", told="dataset: expected"),
+    own("tiny_images", told="images of at least 6 x 6, got 4 x 4; use mlp"),
+    teach("--dataset=", told="--dataset: '' is unknown. Use one of"),
+    ask("--dataset=", told="--dataset: '' is unknown. Use one of"),
+    teach(f"--dataset={LONG}", told="--dataset: 'xxxx"),
 ]
 OF_MODELS = [
     own("good", f"--model={MINE}:model_raises", told="model: functions_for_tests:model_raises"),
-    own("good", f"--model={MINE}:model_is_unbuilt", told="does not know its input"),
+    own("good", f"--model={MINE}:model_is_unbuilt", told="with a known input shape"),
     own("good", f"--model={MINE}:model_of_other_classes", told="[None, 7]"),
     own("good", f"--model={MINE}:model_of_other_inputs", told="[None, 5]"),
     ask(f"--model={MINE}:model_raises", told="raised KeyError"),
@@ -68,34 +68,34 @@ OF_NUMBERS = [
     ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
     ask("--nb_teachers=11", told="nb_teachers: "),
     ask("--stdnt_share=597", told="stdnt_share: expected"),
-    ask("--stdnt_share=9", told="queries: expected from 1 to the pool's 9"),
-    ask("--model=nosuch", told="model: expected one of", code=2),
+    ask("--stdnt_share=9", told="--queries must be from 1 to 9,"),
+    ask("--model=nosuch", told="--model must be one of", code=2),
     ask("--new_budget_i_understand", "--epsilon_budget=1", told="got no --delta"),
-    teach("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
-    ask("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
+    teach("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
+    ask("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     *(
-        teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")
+        teach(f"--nb_teachers={number}", told="must be at most the number of records, 1200")
         for number in (10**9, 2**63, 2**64 + 1)
     ),
     *(
-        call(f"--max_steps={number}", told="max_steps: expected in [1, ")
+        call(f"--max_steps={number}", told="--max_steps must be a number in [1, ")
         for call in (teach, ask)
         for number in (2**62, 2**63 + 1)
     ),
     *(
-        call(f"--batch_size={10**9}", told="batch_size: expected in [1, 65536]")
+        call(f"--batch_size={10**9}", told="--batch_size must be a number in [1, 65536]")
         for call in (teach, ask)
     ),
     *(
-        ask(f"--representation={name}", told="representation: expected with strategy diverse or")
+        ask(f"--representation={name}", told="representation needs the strategy diverse or")
         for name in ("nosuch", "raw")
     ),
-    ask("--query_strategy=medoids", "--representation=nosuch", told="representation: expected one"),
-    ask("--queries=100000000000", told="queries: expected from 1 to the pool's 400"),
-    ask("--lap_scale=1e-300", told="1/gamma: expected a scale from 2**-30 to 2**30 votes"),
-    ask("--lap_scale=1e300", told="1/gamma: expected a scale from 2**-30 to 2**30 votes"),
-    analyse("--moments=100000", told="moments: expected in [1, 4096]"),
-    analyse("--nb_labels=1000000", told="nb_labels: expected a whole number from 1 to 100000"),
+    ask("--query_strategy=medoids", "--representation=nosuch", told="representation must be one"),
+    ask("--queries=100000000000", told="--queries must be from 1 to 400,"),
+    ask("--lap_scale=1e-300", told="1/gamma must be from 2**-30 to 2**30 votes"),
+    ask("--lap_scale=1e300", told="1/gamma must be from 2**-30 to 2**30 votes"),
+    analyse("--moments=100000", told="--moments must be a number in [1, 4096]"),
+    analyse("--nb_labels=1000000", told="--nb_labels must be a whole number from 1 to 100000"),
     analyse("--release=", told="release=: value should be one of", code=2),
 ]
 OF_FLAGS = [
@@ -115,21 +115,21 @@ OF_PLACES = [
         )
         for place, prepare, told in (
             ("linked", bad_folders.link_sensitive_to_released, "outside of every folder called"),
-            ("linked", bad_folders.link_released_to_sensitive, "is no link to sensitive/"),
-            ("linked", bad_folders.link_released_elsewhere, "expected a folder, got a link"),
+            ("linked", bad_folders.link_released_to_sensitive, "must not be a link to sensitive/"),
+            ("linked", bad_folders.link_released_elsewhere, "is a link; remove it"),
             ("a/released", None, "outside of every folder called released"),
             ("a/released/b", None, "outside of every folder called released"),
             ("loop", bad_folders.loop_of_links, "loop"),
-            ("text/run", partial(bad_folders.files, names=["text"]), "can be written"),
-            ("/proc/nosuch", None, "can be written"),
-            ("/dev/null/run", None, "can be written"),
+            ("text/run", partial(bad_folders.files, names=["text"]), "is not a writable folder"),
+            ("/proc/nosuch", None, "is not a writable folder"),
+            ("/dev/null/run", None, "is not a writable folder"),
         )
     ),
     # Where others should be, nothing is made.
     Case(
         script=STUDENT,
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
-        told="expected a run folder with a trained ensemble, got nosuch; run",
+        told="nosuch contains no trained ensemble. Run `pate teachers`",
     ),
     teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
     teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),
@@ -141,26 +141,26 @@ OF_PLACES = [
         )
         for folder in ("other", "run")
         for name, told in (
-            ("released", "can be written"),
-            ("released/student", "can be written"),
-            ("released/logs", "can be written"),
-            ("released/logs/student", "can be written"),
-            ("released/unfinished_student", "can be written"),
-            ("released/labels.npz/in_the_way", "expected a file or nothing"),
-            ("released/labels.json/in_the_way", "expected a file or nothing"),
-            ("released/privacy_statement.md/in_the_way", "expected a file or nothing"),
-            ("released/privacy_statement.json/in_the_way", "expected a file or nothing"),
+            ("released", "is not a writable folder"),
+            ("released/student", "is not a writable folder"),
+            ("released/logs", "is not a writable folder"),
+            ("released/logs/student", "is not a writable folder"),
+            ("released/unfinished_student", "is not a writable folder"),
+            ("released/labels.npz/in_the_way", "a file is needed there"),
+            ("released/labels.json/in_the_way", "a file is needed there"),
+            ("released/privacy_statement.md/in_the_way", "a file is needed there"),
+            ("released/privacy_statement.json/in_the_way", "a file is needed there"),
         )
     ),
 ]
 
 OF_LEDGERS = [
-    ask("--train_dir=/proc/nosuch", told="can be written"),
+    ask("--train_dir=/proc/nosuch", told="is not a writable folder"),
     ask("--train_dir=other/released", told="outside of every folder called released"),
     *(
         ask(prepare=partial(bad_folders.files, names=[f"run/sensitive/{name}"]), told=told)
         for name, told in (
-            ("votes", "run/sensitive/votes: expected a folder that can be written"),
+            ("votes", "run/sensitive/votes is not a writable folder"),
             ("ledger.sqlite3/in_the_way", "the ledger can't be used"),
             ("ledger.head.json/in_the_way", "this ledger does not exist"),
         )
@@ -188,7 +188,7 @@ OF_LEDGERS = [
     ),
     analyse(
         prepare=partial(bad_folders.votes_and_files, names=["new/released"]),
-        told="new/released: expected a folder that can be written",
+        told="new/released is not a writable folder",
     ),
 ]
 OF_THE_FIRST_RELEASE = [
@@ -248,9 +248,9 @@ def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
     with artifacts.only_writer(tmp_path / "run" / "released"):
         ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
     assert ended.code == 1
-    assert "expected no other process at work there" in ended.err
+    assert "released: another process is using this folder" in ended.err
     assert not list((tmp_path / "run" / "sensitive").glob("ledger*"))  # nothing was charged
     with artifacts.only_writer(tmp_path / "run" / "sensitive" / "teachers"):
         ended = run_script(TEACHERS, *TEACH[:2], "--train_dir=run", folder=tmp_path)
-    assert "teachers: expected no other process at work there" in ended.err
+    assert "teachers: another process is using this folder" in ended.err
     assert run_script(STUDENT, *LITTLE, folder=tmp_path).code == 0

@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     ):
         assert expected in refused("coordinator", *flags, *others)
     votes = ("--model=mlp", *flags[1:])
-    assert "model: expected a forest" in refused("coordinator", *votes, "--student=random_forest")
+    assert "is not a forest" in refused("coordinator", *votes, "--student=random_forest")
     (tmp_path / "run/released").mkdir(parents=True)
     (tmp_path / "run/released/student").write_text("")
     assert "student: expected a folder that can be" in refused("coordinator", *votes)

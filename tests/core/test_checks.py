@@ -27,7 +27,7 @@ def accepts(validator, *limits, value, **settings):
     try:
         validator(*limits, quantity=value, **settings)
     except ValueError as error:
-        assert re.fullmatch(r"quantity: expected .+, got .{1,80}", str(error)), str(error)
+        assert re.fullmatch(r"quantity must be .+, got .{1,80}", str(error)), str(error)
         assert "12345" not in str(error) or np.ndim(value) == 0
         return False
     return True
@@ -65,9 +65,9 @@ def test_an_axis_with_a_name_or_none_has_any_length():
     checks.shape(["num_queries", 10], votes=votes, labels=labels)
     checks.shape([None, 10], votes=votes, labels=labels)
     for expected, message in (
-        ([3, 10], "labels: expected [3, 10], got [4, 10]"),
-        ([None], "votes: expected [None], got [3, 10]"),
-        (["n", "m", "k"], "votes: expected ['n', 'm', 'k'], got [3, 10]"),
+        ([3, 10], "labels must have the shape [3, 10], got [4, 10]"),
+        ([None], "votes must have the shape [None], got [3, 10]"),
+        (["n", "m", "k"], "votes must have the shape ['n', 'm', 'k'], got [3, 10]"),
     ):
         with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
             checks.shape(expected, votes=votes, labels=labels)

@@ -41,13 +41,13 @@ def defined():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"toy_size": 0}, r"toy_size: expected in \[1, 9\], got 0"),
-        ({"toy_size": 10}, r"toy_size: expected in \[1, 9\], got 10"),
-        ({"toy_size": True}, "toy_size: .*got True"),
-        ({"toy_rate": 0.0}, r"toy_rate: expected in \(0, inf\), got 0.0"),
-        ({"toy_rate": float("nan")}, "toy_rate: .*got nan"),
-        ({"toy_rate": float("inf")}, "toy_rate: .*got inf"),
-        ({"toy_kind": "oval"}, "toy_kind: expected one of round, square, got 'oval'"),
+        ({"toy_size": 0}, r"toy_size must be a number in \[1, 9\], got 0"),
+        ({"toy_size": 10}, r"toy_size must be a number in \[1, 9\], got 10"),
+        ({"toy_size": True}, "toy_size must .*got True"),
+        ({"toy_rate": 0.0}, r"toy_rate must be a number in \(0, inf\), got 0.0"),
+        ({"toy_rate": float("nan")}, "toy_rate must .*got nan"),
+        ({"toy_rate": float("inf")}, "toy_rate must .*got inf"),
+        ({"toy_kind": "oval"}, "toy_kind must be one of round, square, got 'oval'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values, message):
@@ -57,7 +57,7 @@ def test_a_wrong_value_is_refused_by_name(values, message):
 
 def test_what_a_class_restates_holds_for_it_and_stands_last():
     assert Toy(toy_size=9).toy_size == 9
-    with pytest.raises(ValueError, match=r"^toy_size: expected in \[1, 4\], got 9$"):
+    with pytest.raises(ValueError, match=r"^toy_size must be a number in \[1, 4\], got 9$"):
         SmallToy(toy_size=9)
     stated = described(SmallToy)
     assert [*stated] == [*[name for name in described(Toy) if name != "toy_size"], "toy_size"]
@@ -86,7 +86,7 @@ def test_messages_name_the_flag():
     message = command_line.in_flags(
         "toy_rate: expected more than `toy_rate`", command_line.flag_of_argument(Toy)
     )
-    assert message == "toy_speed: expected more than --toy_speed"
+    assert message == "--toy_speed: expected more than --toy_speed"
 
 
 def test_help_has_groups_and_hides_what_is_advanced(capsys):

@@ -41,6 +41,7 @@ REVIEWED = {
     "number": "number of teachers",
     "len(self)": "number of records; without owners",
     "len(private)": "number of records; without owners",
+    "len(inputs)": "number of public images",
     "folder": "of a run",
     "name": "of an argument",
     "path": "of the parameters that a shared training released",

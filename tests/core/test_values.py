@@ -47,10 +47,10 @@ def test_counts_keep_their_values_as_read_only_int64(values):
     ids=lambda values: f"{np.asarray(values).dtype}{np.asarray(values).shape}",
 )
 def test_other_types_and_shapes_are_refused(values):
-    with pytest.raises(ValueError, match="counts: expected"):
+    with pytest.raises(ValueError, match="counts must"):
         VoteCounts(values)
     if np.shape(values) != (2, 0):  # two teachers and no query are votes
-        with pytest.raises(ValueError, match="votes: expected"):
+        with pytest.raises(ValueError, match="votes must"):
             Votes(values, 3)
 
 
@@ -81,11 +81,11 @@ def test_counting_agrees_with_a_slow_twin(drawn):
 
 def test_examples_check_their_shapes():
     for kind in (PrivateExamples, PublicExamples):
-        with pytest.raises(ValueError, match="inputs of images: expected"):
+        with pytest.raises(ValueError, match="inputs of images must"):
             kind(IMAGES, np.zeros((3, 2, 2)), np.zeros(3, np.int64))
-        with pytest.raises(ValueError, match="labels of images: expected"):
+        with pytest.raises(ValueError, match="labels of images must"):
             kind(IMAGES, np.zeros((3, 2, 2, 1)), np.zeros(2, np.int64))
-        with pytest.raises(ValueError, match="labels of images: expected"):
+        with pytest.raises(ValueError, match="labels of images must"):
             kind(IMAGES, np.zeros((3, 2, 2, 1)), np.array([0, 1, 3]))
         examples = kind(IMAGES, np.zeros((3, 2, 2, 1)), np.array([0, 1, 2]))
         assert len(examples) == 3
@@ -115,9 +115,9 @@ def test_public_labels_may_be_absent_all_or_some():
     np.testing.assert_array_equal(rest.inputs, inputs[[0, 1, 3, 4]])
     np.testing.assert_array_equal(rest.labels, [-1, -1, -1, 1])
     assert none.split(3).without(np.array([0])).labels is None
-    with pytest.raises(ValueError, match="labels of images: expected labels from -1 to 2"):
+    with pytest.raises(ValueError, match="labels of images must be labels from -1 to 2"):
         PublicExamples(IMAGES, inputs, np.array([-2, 0, 0, 0, 0]))
-    with pytest.raises(ValueError, match="labels of images: expected labels from 0 to 2"):
+    with pytest.raises(ValueError, match="labels of images must be labels from 0 to 2"):
         PrivateExamples(IMAGES, inputs, np.array([-1, 0, 0, 0, 0]))
 
 
@@ -135,14 +135,14 @@ def test_public_labels_may_be_absent_all_or_some():
     ids=str,
 )
 def test_a_dataset_refuses_nonsense(change):
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=" must "):
         Dataset.from_dict({**IMAGES.to_dict(), **change})
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones((2, 2)) / 2, r"weights: expected \[2, 3\]"),
+        (np.ones((2, 2)) / 2, r"weights must have .*\[2, 3\]"),
         ([[0.5, 0.5, 0.5], [1, 0, 0]], "rows with a sum of 1"),
         ([[2.0, -1.0, 0.0], [1, 0, 0]], "at least 0"),
         ([[np.nan, 0.0, 0.0], [1, 0, 0]], "finite"),
@@ -163,7 +163,7 @@ def test_inputs_that_float32_can_not_hold_are_refused():
     PrivateExamples(floats, inputs + 3e38, np.zeros(5, int))
     for value in (1e39, -1e300, np.nan, -np.inf):
         inputs[3, 0, 0, 0] = value
-        with pytest.raises(ValueError, match="inputs of images: expected finite"):
+        with pytest.raises(ValueError, match="inputs of images must be finite"):
             PrivateExamples(floats, inputs, np.zeros(5, int))
 
 

@@ -52,8 +52,11 @@ def test_a_function_gives_both_sides():
         ("no_such_module:nosuch", "dataset: can't import"),
         ("data_sets_for_tests:NOT_A_FUNCTION", "is not a function, but int"),
         ("data_sets_for_tests:no_dataset", "must return a Dataset, inputs and labels"),
-        ("data_sets_for_tests:wrong_shape", r"inputs of waves: expected \[num_examples, 2, 3\]"),
-        ("data_sets_for_tests:strings", "dataset: expected numbers as inputs"),
+        (
+            "data_sets_for_tests:wrong_shape",
+            r"inputs of waves must have shape \[num_examples, 2, 3\]",
+        ),
+        ("data_sets_for_tests:strings", "dataset: inputs of .* must be numbers"),
         ("nosuch", "dataset: 'nosuch' is unknown. Use one of digits, mnist, svhn"),
         ("../digits", "is unknown. Use one of"),
     ],
@@ -77,7 +80,7 @@ def test_public_samples_need_no_labels():
     ("name", "words"),
     [
         ("private_unlabelled", "must return labels of the private records"),
-        ("not_finite", "inputs of waves: expected finite numbers, got NaN or infinite ones"),
+        ("not_finite", "inputs of waves must be finite"),
     ],
 )
 def test_private_records_are_whole(name, words):

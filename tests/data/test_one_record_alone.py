@@ -269,7 +269,7 @@ def test_owners_of_a_list_have_the_names_that_they_have_alone():
     alone = [owner_partition([owner], **number).assignment[0] for owner in mixed]
     assert owner_partition(mixed, **number).assignment.tolist() == alone
     for other in (1.0, True, None, b"1"):
-        with pytest.raises(ValueError, match="owners: expected whole numbers or strings"):
+        with pytest.raises(ValueError, match="owners must be whole numbers or strings"):
             owner_array([*mixed, other])
 
 

@@ -170,10 +170,10 @@ def test_arrays_and_lists():
     data = of_arrays(SEVERAL.tolist(), unknown, label_names=["edema", "mass"])
     assert data.pool.true_labels[:2].tolist() == unknown[:2]
     for labels, options, told in (
-        ([np.nan, *AMOUNTS[1:]], {"target_range": (0, 450)}, "expected finite numbers, got NaN"),
+        ([np.nan, *AMOUNTS[1:]], {"target_range": (0, 450)}, "must be finite, got NaN"),
         (SEVERAL, {}, "num_classes: pass one of num_classes, target_range and"),
         (unknown, {"label_names": ["a", "b"]}, "labels of arrays must be"),
-        (SEVERAL[:, 0], {"label_names": ["a", "b"]}, "labels of arrays must be one for each"),
+        (SEVERAL[:, 0], {"label_names": ["a", "b"]}, "labels of arrays must have one entry"),
     ):
         with pytest.raises(ValueError, match=told):
             of_arrays(labels, **options)

@@ -10,9 +10,9 @@ from pate_tf.planning.comparison import ROUNDS, ROUNDS_RATIO
 from pate_tf.planning.release_settings import PATE
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
 from pate_tf.selective_sgd.training_settings import TrainingSettings
-from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_A_CLASS, RECORDS_A_TEACHER
-from pate_tf.teachers.teacher_set import OF_IMAGES
-from pate_tf.teachers.teacher_settings import BATCH_SIZE, FEWEST_STEPS, LEARNING_RATE, PASSES
+from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_PER_CLASS, RECORDS_PER_TEACHER
+from pate_tf.teachers.teacher_set import IMAGE_MODEL
+from pate_tf.teachers.teacher_settings import BATCH_SIZE, LEARNING_RATE, MIN_STEPS, PASSES
 
 
 def dataset(kind: str, *shape: int) -> Dataset:
@@ -36,12 +36,12 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ),
         (
             "how-to/own_model.md",
-            f"the default is `{OF_IMAGES}` for images and `{default_model(TABLE)}` for all else",
+            f"the default is `{IMAGE_MODEL}` for images and `{default_model(TABLE)}` for all else",
         ),
         ("how-to/own_model.md", f"the network is `{default_model(IMAGES)}` for images"),
         (
             "how-to/first_release.md",
-            f"{PASSES} passes over the teacher's own records, at least {FEWEST_STEPS} steps",
+            f"{PASSES} passes over the teacher's own records, at least {MIN_STEPS} steps",
         ),
         ("how-to/first_release.md", f"`--batch_size={BATCH_SIZE}`"),
         ("how-to/first_release.md", f"`--learning_rate={LEARNING_RATE}`"),
@@ -61,8 +61,8 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ),
         (
             "how-to/small_teachers.md",
-            f"one teacher for every {RECORDS_A_TEACHER} records, or for every {RECORDS_A_CLASS} "
-            "records",
+            f"one teacher for every {RECORDS_PER_TEACHER} records, or for every "
+            f"{RECORDS_PER_CLASS} records",
         ),
         ("reference/commands.md", f"`{PATE}` (default)"),
         ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),

@@ -27,7 +27,7 @@ OF_OTHERS = {
     "log_device_placement",
     # of benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
-    *("stored", "output_dir", "images"),
+    *("stored", "output_dir", "images", "draws"),
     # of the demonstration
     *("silos", "hosts"),
     # of Flower

@@ -159,5 +159,5 @@ def test_the_counterexamples_of_the_theory_are_what_it_says():
     )
     moment = max(np.log(here @ (here / there)), np.log(there @ (there / here)))
     realised = mechanism.test_alphas(one)[0]
-    assert f"at `l = 1` is {moment:.3f}; if it did not pass" in theory
-    assert f"answered queries says {realised:.6f}" in theory
+    assert f"at `l = 1` is {moment:.3f}. If the query did not pass" in theory
+    assert f"answered queries is {realised:.6f}" in theory

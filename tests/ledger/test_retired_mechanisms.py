@@ -73,7 +73,7 @@ def test_a_row_is_written_again_as_it_was_and_nothing_can_draw_it(tmp_path, row)
     assert charge.name in charge.several(number) and charge.name in charge.in_words()
     assert charge.name not in base.MECHANISMS
     with open_ledger(tmp_path / "sensitive") as ledger:
-        with pytest.raises(ValueError, match=f"expected one that draws noise, got {charge.name}"):
+        with pytest.raises(ValueError, match=f"must draw noise, but {charge.name} does not"):
             label(ledger, 0, 3, mechanism=charge)
         assert not ledger.charges
 

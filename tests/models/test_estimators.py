@@ -72,7 +72,7 @@ def test_the_seed_decides_every_byte(function):
     [("own_class", "classifiers_for_tests.Own"), ("runs_a_command", "posix.system")],
 )
 def test_what_is_not_scikit_learns_is_refused_before_it_is_fitted(function, kind):
-    with pytest.raises(ValueError, match=f"expected types of scikit-learn alone, got .*{kind}"):
+    with pytest.raises(ValueError, match=f"types outside scikit-learn: .*{kind}"):
         estimators.is_storable(getattr(classifiers_for_tests, function)(TABLE))
 
 
@@ -82,7 +82,7 @@ def test_records_that_an_estimator_refuses_stop_nothing():
     again = estimators.from_arrays(fit("refuses_negative_numbers", inputs, labels))
     assert again.predict(QUERIES).tolist() == [np.bincount(labels).argmax()] * len(QUERIES)
     inputs[7, 1] = np.nan
-    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
+    with pytest.raises(ValueError, match="inputs must be finite"):
         fit("scaled_logistic", inputs, labels)
 
 
@@ -92,7 +92,7 @@ def test_an_estimator_that_can_not_learn_is_told_from_public_values():
         estimators.check_learns(f"classifiers_for_tests:{build.__name__}", TABLE)
     positive = dataclasses.replace(TABLE, value_range=((0.0,) * 4, (1.0, 2.0, 3.0, 4.0)))
     estimators.check_learns("classifiers_for_tests:refuses_negative_numbers", positive)
-    with pytest.raises(ValueError, match=r"model: expected .* 10 made-up records .*Neg") as caught:
+    with pytest.raises(ValueError, match=r"model: .* 10 made-up records .*Neg") as caught:
         estimators.check_learns("classifiers_for_tests:refuses_negative_numbers", TABLE)
     assert "\n" not in str(caught.value)
 
@@ -108,10 +108,10 @@ def test_an_estimator_that_fails_on_an_input_answers_the_first_class_there():
 
 def test_what_is_not_fitted_or_answers_names_is_refused():
     inputs, labels = records()
-    with pytest.raises(ValueError, match="LogisticRegression: expected a fitted classifier"):
+    with pytest.raises(ValueError, match="LogisticRegression is not fitted"):
         estimators.Estimator(LogisticRegression()).predict(QUERIES)
     names = LogisticRegression().fit(inputs, np.array(["a", "b", "c"])[labels])
-    with pytest.raises(ValueError, match="LogisticRegression: expected a label of every input"):
+    with pytest.raises(ValueError, match="LogisticRegression must predict one label for every"):
         estimators.Estimator(names).predict(QUERIES)
 
 
@@ -143,7 +143,7 @@ def naming(module: str, kind: str) -> np.ndarray:
     ],
 )
 def test_an_archive_that_names_another_type_is_refused(module, kind):
-    with pytest.raises(ValueError, match="classifier: expected types of scikit-learn") as caught:
+    with pytest.raises(ValueError, match="types outside scikit-learn") as caught:
         estimators.from_arrays([naming(module, kind)])
     assert f"{module}.{kind}" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -170,7 +170,7 @@ def broken_archives():
 
 def test_other_files_are_refused():
     for content in broken_archives():
-        with pytest.raises(ValueError, match="classifier: expected") as caught:
+        with pytest.raises(ValueError, match=r"^classifier (can't be|must be)") as caught:
             estimators.from_arrays([as_array(content)])
         assert "\n" not in str(caught.value)
     assert RAN == []

@@ -54,9 +54,9 @@ def test_ties_between_classes_are_broken_as_scikit_learn_breaks_them(seed):
 def test_inputs_that_are_not_finite_are_refused(bad):
     inputs, labels = records(10)
     inputs[3, 1] = bad
-    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
+    with pytest.raises(ValueError, match="inputs must be finite"):
         forest.fit(forest.RANDOM_FOREST, TABLE, inputs, labels, seed=0)
-    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
+    with pytest.raises(ValueError, match="inputs must be finite"):
         fitted().predict(inputs)
 
 
@@ -109,5 +109,5 @@ LEAF = (-1, -1)
     ],
 )
 def test_arrays_that_are_no_forest_are_refused(changes):
-    with pytest.raises(ValueError, match="forest: expected arrays that form trees"):
+    with pytest.raises(ValueError, match="forest: the arrays do not form trees"):
         Forest(**broken(**changes))

@@ -31,7 +31,7 @@ def test_with_a_known_scale_each_weight_has_a_penalty_of_its_own(seed, num_recor
     features, labels = problem(seed, num_records)
     scale = np.random.default_rng(seed).uniform(0.5, 5.0, 6)
     actual, _ = ridge.fit(features, labels, num_classes=4, num_views=1, scale=scale)
-    penalties = ridge.SCALED_SHARE / np.square(scale)
+    penalties = ridge.SCALED_FRACTION / np.square(scale)
     for one in np.unique(labels):
         targets = np.where(labels == one, 1.0, -1.0)
         stacked = np.vstack([features.astype(np.float64), np.diag(np.sqrt(penalties))])

@@ -95,11 +95,11 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strategy": "auto"}, "strategy: expected one of first, random"),
-        ({"num_queries": 0}, "num_queries: expected from 1 to the pool's 300, got 0"),
-        ({"seed": True}, "seed: expected a whole number, got True"),
-        ({"representation": "raw"}, "representation: expected with strategy diverse or medoids"),
-        ({"num_queries": 301}, "num_queries: expected from 1 to the pool's 300, got 301"),
+        ({"strategy": "auto"}, "strategy must be one of first, random"),
+        ({"num_queries": 0}, "num_queries must be from 1 to 300, the size of the pool, got 0"),
+        ({"seed": True}, "seed must be a whole number, got True"),
+        ({"representation": "raw"}, "representation needs the strategy diverse or medoids"),
+        ({"num_queries": 301}, "num_queries must be from 1 to 300, the size of the pool, got 301"),
     ],
     ids=str,
 )

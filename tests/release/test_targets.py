@@ -26,7 +26,7 @@ from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.data.loaded_data import Data
 from pate_tf.ledger import Ledger
 from pate_tf.models.encoder import record_vectors
-from pate_tf.postprocessing.targets import REDRAWN, target_functions
+from pate_tf.postprocessing.targets import NUM_REDRAWN, target_functions
 from pate_tf.release.exact_sums import moments_by_class, sums_of_products, sums_of_votes
 from pate_tf.serving.served import ServedStudent
 
@@ -178,7 +178,7 @@ def test_an_estimate_on_held_back_records_is_charged_and_stated(tmp_path, datase
         assert "a root mean squared error of " in statement.estimated_in_words
     else:
         reached = (answers == truth).mean()
-        assert "of the labels are right" in statement.estimated_in_words
+        assert "of the labels are correct" in statement.estimated_in_words
     # An interval of 95 % for the held-back records, and the error of 1,000 other samples.
     assert low - 0.03 <= reached <= high + 0.03 and epsilon == 1.0
     assert fitted.source.num_records == 7_200
@@ -218,7 +218,7 @@ def test_intervals_hold_what_is_predicted_without_noise(has_pool):
     for _ in range(300):
         drawn_noise = np.rint(generator.normal(0.0, noise * LATTICE, exact.shape)).astype(np.int64)
         weights = target_functions(
-            PRICES, pool, exact + drawn_noise, noise, num_redrawn=REDRAWN, num_records=5_000
+            PRICES, pool, exact + drawn_noise, noise, num_redrawn=NUM_REDRAWN, num_records=5_000
         )
         answers = at @ weights
         sides = 1.96 * np.linalg.norm(answers[:, 1:], axis=1)
@@ -373,14 +373,14 @@ def test_what_fits_classes_alone_is_refused_before_anything_is_charged(tmp_path,
     wrong = [
         ("a compiled model: .* got target", compiled, {}),
         ("class_weights: .* got target", "mlp", {"class_weights": [1.0] * dataset.num_classes}),
-        ("model: expected an estimator that learns", lambda dataset: LogisticRegression(), {}),
+        ("model: the estimator can't learn", lambda dataset: LogisticRegression(), {}),
     ]
     for message, net, settings in wrong:
         with pytest.raises(ValueError, match=message):
             pate_tf.Teachers(net, num_teachers=5, directory=tmp_path, **settings).fit(data.private)
     for shape in ((5, 9, 4), (5, 9) if dataset is FINDINGS else (5, 9, 3)):
         teachers = pate_tf.Teachers.from_votes(np.full(shape, 0.5), directory=tmp_path / "votes")
-        with pytest.raises(ValueError, match="votes: expected numbers"):
+        with pytest.raises(ValueError, match="votes must be numbers"):
             teachers.for_pool(data.pool)
     assert not (tmp_path / "sensitive/ledger.db").exists()
     labels = pate_tf.fit(data, epsilon=9.0, delta=1e-5, directory=tmp_path).labels
@@ -396,13 +396,13 @@ def test_a_data_set_says_what_it_predicts():
     wrong = [
         (PRICES, {"target_range": (3.0, 3.0)}, "finite low < high"),
         (PRICES, {"target_range": None}, "lowest and highest value of a number"),
-        (FINDINGS, {"max_labels": 4}, "max_labels: expected at most 3"),
-        (FINDINGS, {"target": "class"}, "max_labels: expected at most 0"),
+        (FINDINGS, {"max_labels": 4}, "max_labels must be from 0 to 3"),
+        (FINDINGS, {"target": "class"}, "max_labels must be from 0 to 0"),
     ]
     for dataset, changes, message in wrong:
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(dataset, **changes)
-    with pytest.raises(ValueError, match="expected finite numbers, got NaN"):
+    with pytest.raises(ValueError, match="must be finite, got NaN"):
         PrivateExamples(PRICES, np.zeros((1, 3)), np.array([np.nan]))
     clipped = PrivateExamples(PRICES, np.zeros((2, 3)), np.array([-1e9, 1e9]))
     assert clipped.labels.tolist() == [-10.0, 30.0]

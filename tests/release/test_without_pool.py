@@ -156,11 +156,11 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
             folder = None if "source" in changes else tmp_path
             pate_tf.fit(data, **{"epsilon": 4.0, "directory": folder, **changes})
     assert not (tmp_path / "released").exists()
-    with pytest.raises(ValueError, match="schema: expected one, with ranges and categories"):
+    with pytest.raises(ValueError, match="schema is required without public records"):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     assert not list(tmp_path.rglob("*.sqlite3"))
     with pytest.raises(
-        ValueError, match="expected bins, coarse_bins, raw, gradients or a pre-trained"
+        ValueError, match="must be one of bins, coarse_bins, raw, gradients, or a pre-trained"
     ):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool
@@ -257,8 +257,8 @@ def in_folders(folder, images, labels):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
     for files, message in (
-        (FileSource(private=folder), "image_size: expected a size"),
-        (FileSource(private=folder, image_size="16", label="ill"), "label: expected with tables"),
+        (FileSource(private=folder), "image_size is required without public images"),
+        (FileSource(private=folder, image_size="16", label="ill"), "label is only for tables"),
     ):
         with pytest.raises(ValueError, match=message):
             pate_tf.Data.of(DataSource(files=files))

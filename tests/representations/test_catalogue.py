@@ -116,15 +116,15 @@ def test_raw_features_of_a_table_are_scaled_numbers():
         (
             "contrast",
             POOL,
-            "representation: expected one of contrastive, patches, wavelets, gradients, raw, some",
+            "representation must be one of contrastive, patches, wavelets, gradients, raw, some",
         ),
         (
             "contrastive",
             Pool(TABLE, np.zeros((2, 13), np.float32)),
-            "expected one of raw, bins, coarse_bins, pairs, some of them joined by",
+            "must be one of raw, bins, coarse_bins, pairs, some of them joined by",
         ),
         *(
-            (name, POOL, "expected one of contrastive")
+            (name, POOL, "must be one of contrastive")
             for name in ("patches+", "patches+patches", "+", "contrastive+nothing", "lsa")
         ),
         (lambda dataset: "no model", POOL, "must be a Keras model"),

@@ -37,8 +37,8 @@ def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -
     filters, offsets, *_ = (variable.numpy().astype(np.float64) for variable in part.learnt)
     side, _, _, num_filters = filters.shape
     low, high = dataset.value_range
-    layout = patches.COLOUR if dataset.has_colours else patches.GREY
-    stride = layout.stride * -(-max(dataset.input_shape[:2]) // patches.MOST_PLACES)
+    layout = patches.COLOUR if dataset.has_colors else patches.GREY
+    stride = layout.stride * -(-max(dataset.input_shape[:2]) // patches.MAX_PLACES)
     before, after = (side - 1) // 2, side - 1 - (side - 1) // 2
     padded = np.pad((image - low) / (high - low), [(before, after), (before, after), (0, 0)])
     rows, columns = (range(0, length, stride) for length in dataset.input_shape[:2])
@@ -46,7 +46,7 @@ def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             patch = padded[row : row + side, column : column + side]
-            patch = (patch - patch.mean()) / np.sqrt(patch.var() + patches.LEAST_CONTRAST)
+            patch = (patch - patch.mean()) / np.sqrt(patch.var() + patches.MIN_CONTRAST)
             for one in range(num_filters):
                 answer = (patch * filters[..., one]).sum() - offsets[one]
                 actual[i, j, one] = max(0.0, answer - layout.threshold)

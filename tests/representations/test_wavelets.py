@@ -88,7 +88,9 @@ def test_no_difference_of_images_is_larger_in_their_features():
 
 
 def test_too_small_images_are_refused():
-    with pytest.raises(ValueError, match="at least 5 pixels a side for wavelets, got 8 x 4"):
+    with pytest.raises(
+        ValueError, match="wavelets needs images with at least 5 pixels per side, got 8 x 4"
+    ):
         transform(np.zeros((1, 8, 4, 1)))
 
 

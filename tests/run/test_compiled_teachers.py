@@ -76,7 +76,7 @@ def test_the_callers_generators_get_their_states_back(tmp_path, data):
 
 def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path, monkeypatch):
     monkeypatch.setattr(settings, "PASSES", 3)
-    monkeypatch.setattr(settings, "FEWEST_STEPS", 3)
+    monkeypatch.setattr(settings, "MIN_STEPS", 3)
     # A smaller share means fewer steps, and fewer draws from generators that all could share.
     owners = np.array([f"owner {number // 4}" for number in range(48)])
     data = api_helpers.digits(48, owners=owners)
@@ -106,7 +106,7 @@ def test_a_shared_loss_is_refused(tmp_path, data):
         model.compile("adam", loss)
         return model
 
-    with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
+    with pytest.raises(ValueError, match="model must be a function that creates all objects anew"):
         fitted(tmp_path / "b", data.private, with_one_loss)
 
 
@@ -127,7 +127,7 @@ def test_keras_own_generator_begins_at_the_seed_and_tells_nothing_afterwards():
 
 def test_a_model_that_all_teachers_share_is_refused(tmp_path, data):
     shared = api_helpers.compiled(data.dataset)
-    with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
+    with pytest.raises(ValueError, match="model must be a function that creates all objects anew"):
         fitted(tmp_path / "model", data.private, lambda dataset: shared)
 
     optimizer = keras.optimizers.Adam()
@@ -137,7 +137,7 @@ def test_a_model_that_all_teachers_share_is_refused(tmp_path, data):
         model.compile(optimizer, "mse")
         return model
 
-    with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
+    with pytest.raises(ValueError, match="model must be a function that creates all objects anew"):
         fitted(tmp_path / "optimizer", data.private, with_one_optimizer)
     assert not any(tmp_path.rglob("finished-*"))
 
@@ -187,8 +187,8 @@ def frozen(dataset):
             lambda dataset: flat(dataset, loss="mse", metrics=[keras.metrics.CategoricalAccuracy]),
             "its loss or a metric can't",
         ),
-        (frozen, "no weight is trainable, so no teacher would learn anything"),
-        (lambda dataset: flattened(dataset, scale=float("nan")), "its logits are NaN"),
+        (frozen, "has no trainable weights"),
+        (lambda dataset: flattened(dataset, scale=float("nan")), "the untrained model returns NaN"),
     ],
     ids=["unknown", "one-hot", "metric", "frozen", "nan"],
 )

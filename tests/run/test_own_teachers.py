@@ -1,5 +1,7 @@
 """Teachers of a user's own making: votes, models, whatever has `predict`, and scikit-learn's."""
 
+import dataclasses
+
 import api_helpers
 import keras
 import numpy as np
@@ -88,6 +90,30 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
         pate_tf.Labeller(others, MECHANISM, delta=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["votes", "models"])
+def test_fit_uses_given_teachers_as_they_are(kind, tmp_path, data):
+    given = {
+        "votes": lambda unit: owned(unit, tmp_path),
+        "models": lambda unit: pate_tf.Teachers.from_models(
+            alike(30), unit=unit, directory=tmp_path
+        ),
+    }[kind]
+    settings = {"mechanism": MECHANISM, "delta": 1e-5, "num_queries": 10, "strategy": "first"}
+    fitted = pate_tf.fit(
+        data, source=given("record"), student=pate_tf.Student("random_forest"), **settings
+    )
+    assert (fitted.labels.labels == 3).all()
+    assert not (tmp_path / "sensitive" / "teachers").exists()
+    with pate_tf.Labeller(given("record"), MECHANISM, delta=1e-5) as labeller:
+        assert labeller.spent().num_queries == 10
+    with pytest.raises(ValueError, match="can't be trained"):
+        given("record").fit(data.private)
+    owners = np.arange(len(data.private)) // 2
+    of_owners = dataclasses.replace(data, private=dataclasses.replace(data.private, owners=owners))
+    with pytest.raises(ValueError, match="source must protect owners"):
+        pate_tf.fit(of_owners, source=given("record"), **settings)
+
+
 class Fails:
     def predict(self, inputs):
         raise RuntimeError("record 918273 is odd")
@@ -110,12 +136,12 @@ class Gives:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Fails(), r"Fails at 1 failed with RuntimeError; it has to take an array \[\d+, 8, 8, 1\]"),
-        (Says(10), "Says at 1 returned int64 numbers that are not labels of classes"),
-        (Says(-1), "Says at 1 returned int64 numbers that are not labels"),
+        (Fails(), r"Fails at 1 failed with RuntimeError; it must take an array \[\d+, 8, 8, 1\]"),
+        (Says(10), "Says at 1 returned int64 numbers that are not class labels"),
+        (Says(-1), "Says at 1 returned int64 numbers that are not class labels"),
         (Gives(1), r"Gives at 1 returned an array \[\d+, 1\] for \d+ inputs"),
         (Gives(7), r"returned an array \[\d+, 7\] for \d+ inputs"),
-        (Gives(kind="U3"), "returned <U3 numbers that are not labels"),
+        (Gives(kind="U3"), "returned <U3 numbers that are not class labels"),
         (two_outputs(), "Functional at 1 returned 2 outputs"),
     ],
 )
@@ -182,7 +208,7 @@ def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
 
 @pytest.mark.parametrize("models", [[], [3], [Says], "nowhere"])
 def test_what_are_no_models_is_refused(models):
-    with pytest.raises(ValueError, match=r"^models: expected"):
+    with pytest.raises(ValueError, match=r"^models(:| must)"):
         pate_tf.Teachers.from_models(models)
 
 
@@ -253,7 +279,7 @@ def noisy_compiled(dataset):
     return net
 
 
-REFUSED = r"^model: expected one that .*keras.random.SeedGenerator"
+REFUSED = r"^model: it shares .*keras.random.SeedGenerator"
 
 
 @pytest.mark.parametrize("net", [noisy_net, noisy_compiled])

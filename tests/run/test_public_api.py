@@ -42,7 +42,7 @@ def test_the_student_is_evaluated_where_labels_exist(whole):
     accuracies = whole.student.evaluate(held_out)
     assert accuracies == pytest.approx(np.mean(whole.student.predict(held_out) == held_out.labels))
     assert whole.student.evaluate(held_out.inputs, held_out.labels) == accuracies
-    with pytest.raises(ValueError, match=r"`labels=` with raw inputs, or data.held_out"):
+    with pytest.raises(ValueError, match=r"`labels=` with raw inputs, or pass data.held_out"):
         whole.student.evaluate(held_out.inputs)
     assert whole.student.evaluate(held_out.inputs[:2], [-1, -1]) is None
 
@@ -72,11 +72,11 @@ def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
 WRONG = {
     "a model in place of its function": (
         lambda data, folder: pate_tf.Teachers(api_helpers.net(data.dataset)),
-        "net: expected a function of the data set",
+        "net must be a name, or a function",
     ),
     "data in place of records": (
         lambda data, folder: pate_tf.Teachers("mlp", directory=folder).fit(data),
-        "private: expected data.private",
+        "private must be data.private",
     ),
     "more teachers than records": (
         lambda data, folder: (
@@ -84,17 +84,17 @@ WRONG = {
             if len(data.private) < 100
             else pate_tf.Teachers("mlp", num_teachers=121, directory=folder).fit(data.private)
         ),
-        "num_teachers: expected at most",
+        "num_teachers must be at most",
     ),
     "a labeller of those": (
         lambda data, folder: pate_tf.Labeller(pate_tf.Teachers("mlp"), MECHANISM, delta=1e-5),
-        "teachers: expected trained ones, got none",
+        "teachers are not trained yet",
     ),
     "a scale for a mechanism": (
         lambda data, folder: pate_tf.Labeller(
             pate_tf.Teachers.from_votes([[1]], directory=folder), 5.0, delta=1e-5
         ),
-        "mechanism: expected one such as",
+        "mechanism must be a mechanism, such as",
     ),
     "a student that was not trained": (
         lambda data, folder: pate_tf.Student().predict(data.pool),

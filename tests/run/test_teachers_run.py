@@ -23,7 +23,7 @@ def test_two_sides_of_different_data_sets_are_refused(monkeypatch):
     monkeypatch.setattr(
         datasets, "load_public", lambda name, **options: PublicExamples(other, public.inputs)
     )
-    with pytest.raises(ValueError, match="data: expected public samples of the private records"):
+    with pytest.raises(ValueError, match="data: public samples and private records have"):
         pate_tf.Data.load("digits")
 
 
@@ -76,17 +76,17 @@ def test_a_folder_gives_its_data_back(tmp_path, source):
 
 def test_what_contradicts_a_folder_is_one_line(tmp_path):
     for run, named, message in (
-        (description(NAMED), {"dataset": "svhn"}, "dataset: expected mnist, .* got svhn"),
-        (description(NAMED), {"files": FILES.files}, "dataset: expected mnist, .* got p.csv"),
-        (description(FILES), {"dataset": "svhn"}, r"dataset: expected .*p\.csv, .* got svhn"),
-        (description(), {}, "dataset: expected it, or files, for the run of arrays digits"),
+        (description(NAMED), {"dataset": "svhn"}, "dataset must be mnist, .* got svhn"),
+        (description(NAMED), {"files": FILES.files}, "dataset must be mnist, .* got p.csv"),
+        (description(FILES), {"dataset": "svhn"}, r"dataset must be .*p\.csv, .* got svhn"),
+        (description(), {}, "dataset is required, or `public`: the run digits"),
     ):
         with pytest.raises(ValueError, match=message) as caught:
             run.data(**named)
         assert "\n" not in str(caught.value)
     assert description().data(dataset="digits") == DataSource()
     description().check(num_teachers=4)
-    with pytest.raises(ValueError, match="num_teachers: expected 4, as the run folder says, got 5"):
+    with pytest.raises(ValueError, match=r"num_teachers must be 4, .* got 5"):
         description().check(num_teachers=5)
     assert described_run(None) is described_run(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +100,7 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     flags = ("--nb_teachers=6", "--max_steps=3", "--stdnt_share=300", "--train_dir=run")
     ended = run_script("train_teachers.py", *flags, folder=tmp_path)
     assert ended.code == 0, ended.err
-    assert "Teachers of cnn, 3 steps each" in ended.out  # a default is noted
+    assert "Teachers: cnn, 3 steps each" in ended.out  # a default is noted
     said = described_run(tmp_path / "run")
     assert (said.num_teachers, said.pool_size) == (6, 300)
     command = ("train_student.py", "--train_dir=run", "--queries=20", "--lap_scale=1")
@@ -109,8 +109,11 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     assert ended.code == 0, ended.err
     assert (tmp_path / "run" / "released" / "privacy_statement.json").exists()
     for flag, told in (
-        ("--dataset=mnist", "error: dataset: expected digits, as the run folder says, got mnist"),
-        ("--nb_teachers=3", "error: nb_teachers: expected 6, as the run folder says, got 3"),
+        (
+            "--dataset=mnist",
+            "error: --dataset must be digits, the data of this run folder, got mnist",
+        ),
+        ("--nb_teachers=3", "error: --nb_teachers must be 6, the number of this run folder, got 3"),
     ):
         ended = run_script(*command, flag, folder=tmp_path)
         assert ended.code == 1 and ended.err.startswith(told)

@@ -100,10 +100,10 @@ def converted(table, tmp_path_factory) -> pathlib.Path:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("no model", "student: expected a SavedModel"),
-        ("no statement", "student: expected a privacy statement"),
-        ("no digest", "expected a student_digest"),
-        ("no digests", "student: expected digests at"),
+        ("no model", "student: .* is not a SavedModel"),
+        ("no statement", "student: there is no privacy statement"),
+        ("no digest", "has no student_digest"),
+        ("no digests", "student: there is no manifest of digests at"),
     ],
 )
 def test_what_can_not_be_matched_is_one_clear_line(table, tmp_path, damage, message):

@@ -68,7 +68,7 @@ def test_features_that_are_no_numbers_are_refused(table, wrong):
     rows[3, 1] = wrong
     served = ServedStudent(table.folder)
     with pytest.raises(
-        ValueError, match="student: (features must be finite|.* is not a published)"
+        ValueError, match=r"student: (features must be finite|.* is not a published)"
     ) as caught:
         served.answer(rows)[0]
     assert "\n" not in str(caught.value)
@@ -148,7 +148,7 @@ def test_a_missing_or_broken_student_is_one_clear_line(exported, tmp_path, damag
         kept = len(content) // 2 if damage == "half a file" else 0
         (folder / "saved_model.pb").write_bytes(content[:kept])
     with pytest.raises(
-        ValueError, match="student: (features must be finite|.* is not a published)"
+        ValueError, match=r"student: (features must be finite|.* is not a published)"
     ) as caught:
         ServedStudent(folder).answer(np.zeros((1, 8, 8, 1)))
     assert "\n" not in str(caught.value)

@@ -102,7 +102,7 @@ def test_formats_are_checked_by_name_and_package(monkeypatch):
         importlib.util, "find_spec", lambda name: None if name == "tf2onnx" else find(name)
     )
     check_formats(["litert"])
-    with pytest.raises(ValueError, match="expected tf2onnx to be installed"):
+    with pytest.raises(ValueError, match="onnx needs tf2onnx"):
         check_formats(["onnx"])
 
 

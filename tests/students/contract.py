@@ -97,11 +97,11 @@ class StudentContract:
 
     def test_no_labels_and_those_of_others_are_refused(self):
         num_classes = self.public.dataset.num_classes
-        with pytest.raises(ValueError, match="student at least 1 released label"):
+        with pytest.raises(ValueError, match="student: expected at least 1 released label"):
             self.train(released_labels([], [], num_classes))
-        with pytest.raises(ValueError, match="student labels of a pool of 400"):
+        with pytest.raises(ValueError, match="student: expected labels of a pool of 400"):
             self.train(released_labels([400], [1], num_classes))
-        with pytest.raises(ValueError, match="student labels of"):
+        with pytest.raises(ValueError, match="student: expected labels of"):
             self.train(released_labels([0], [1], num_classes + 1))
 
     def test_it_learns_from_weighted_labels(self):
@@ -153,7 +153,7 @@ class FittedStudentContract(StudentContract):
 
     def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
         monkeypatch.setattr(student_training, "STEPS_PER_EPOCH", 1)
-        with pytest.raises(student_training.TrainingDivergedError, match="student") as caught:
+        with pytest.raises(student_training.TrainingDivergedError, match="diverged") as caught:
             self.train(max_steps=3, folder=tmp_path, callbacks=[Poison(1)])
         assert "\n" not in str(caught.value)
         (kept,) = tmp_path.glob("unfinished_student/*.npz")

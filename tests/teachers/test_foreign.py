@@ -31,7 +31,7 @@ def test_stored_labels_answer_the_queries_that_they_cover(tmp_path):
     assert sum(done) == 3
     covered = Pool(helpers.BLOBS, INPUTS[:12])
     assert StoredVotes(LABELS).for_pool(covered).covers_pool and not voter.covers_pool
-    with pytest.raises(ValueError, match=r"queries: .*12 queries, 2 others"):
+    with pytest.raises(ValueError, match=r"queries: .*12 queries, and 2 queries"):
         voter.votes(INPUTS[10:14])
     changed = LABELS.copy()
     changed[6, 11] = (changed[6, 11] + 1) % 3
@@ -44,7 +44,7 @@ def test_stored_labels_answer_the_queries_that_they_cover(tmp_path):
     ids=lambda labels: f"{labels.dtype}{labels.shape}{labels.ravel()[:1]}",
 )
 def test_labels_that_do_not_fit_are_one_clear_line(labels):
-    with pytest.raises(ValueError, match="expected") as caught:
+    with pytest.raises(ValueError, match="votes must") as caught:
         StoredVotes(labels).for_pool(POOL)
     assert "\n" not in str(caught.value)
 
@@ -86,12 +86,12 @@ def test_one_teacher_has_one_vote(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"elsewhere": "votes.npy"}, "teachers: expected their run folder as well"),
-        ({"elsewhere": "votes.npy", "folder": ""}, "num_teachers: expected it with a file"),
-        ({"elsewhere": "votes.npy", "folder": "", "num_teachers": 12}, "num_teachers: expected 7"),
-        ({"elsewhere": "none.npy", "folder": ""}, "teachers: expected a .npy or .csv file or a"),
-        ({"elsewhere": "", "folder": ""}, "models: expected .keras files and Saved.*got none"),
-        ({"folder": ""}, "teachers: expected a run folder with a trained ensemble"),
+        ({"elsewhere": "votes.npy"}, "teachers needs `teachers_dir` as well"),
+        ({"elsewhere": "votes.npy", "folder": ""}, "num_teachers is required with a file"),
+        ({"elsewhere": "votes.npy", "folder": "", "num_teachers": 12}, "num_teachers must be 7"),
+        ({"elsewhere": "none.npy", "folder": ""}, "teachers=.*none.npy does not exist"),
+        ({"elsewhere": "", "folder": ""}, "models: .* contains no model"),
+        ({"folder": ""}, "teachers: .* contains no trained ensemble"),
     ],
 )
 def test_where_teachers_come_from_is_checked(tmp_path, fields, message):

@@ -109,7 +109,7 @@ def test_all_teachers_vote_on_all_queries(whole, case):
     assert loaded.covers_pool
     if case not in ("network", "compiled"):
         assert set(votes.labels[EMPTY].tolist()) == {0}  # which says nothing
-    with pytest.raises(ValueError, match="queries: expected"):
+    with pytest.raises(ValueError, match="queries must"):
         loaded.votes(np.zeros((2, 28, 28, 1), np.uint8))
 
 
@@ -141,7 +141,7 @@ def test_votes_on_features_are_those_of_a_slow_twin(whole, case):
 
 def test_other_settings_are_refused_and_other_labels_change_nothing(train, whole):
     before = load(whole).digest
-    with pytest.raises(ValueError, match="other settings: seed; choose"):
+    with pytest.raises(ValueError, match=r"other settings: seed\. Choose"):
         train(whole, seed=6)
     with pytest.warns(UserWarning, match="which are used: the private records are not read again"):
         train(whole, labels=np.roll(LABELS, 1))
@@ -170,13 +170,13 @@ def test_a_damaged_ensemble_is_one_clear_line(whole, tmp_path, left):
         path.unlink()
         if left is not None:
             path.write_bytes(content[: int(left * len(content))])
-        with pytest.raises(ValueError, match="teachers: expected") as caught:
+        with pytest.raises(ValueError, match="teachers: ") as caught:
             teacher_kinds.load_ensemble(tmp_path / "ensemble")
         assert "\n" not in str(caught.value)
         path.write_bytes(content)
     path = tmp_path / "ensemble" / teacher_kinds.DESCRIPTION
     path.write_text(json.dumps({**artifacts.read_json(path), "kind": "nosuch"}))
-    with pytest.raises(ValueError, match="teachers: expected"):
+    with pytest.raises(ValueError, match="teachers: "):
         teacher_kinds.load_ensemble(tmp_path / "ensemble")
 
 
@@ -201,16 +201,16 @@ def test_an_interrupted_save_leaves_the_old_ensemble(whole, case, tmp_path, monk
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"net": "nosuch"}, "model: expected one of ridge, cnn, .* or module:function"),
+        ({"net": "nosuch"}, "model must be one of ridge, cnn, .* or module:function"),
         ({"net": "nosuch:nosuch"}, "model: can't import"),
-        ({"net": lambda dataset: "nothing"}, "expected a Keras model or another teacher"),
-        ({"net": "random_forest", "steps": 3}, "max_steps: expected none for random_forest"),
-        ({"net": "ridge", "class_weights": (1, 2, 3)}, "class_weights: expected none for ridge"),
-        ({"net": compiled, "learning_rate": 0.1}, "learning_rate: expected none"),
-        ({"net": "cnn", "representation": "raw"}, "representation: expected none for cnn"),
-        ({"net": "mlp", "class_weights": (1, 2)}, "class_weights: expected \\[3\\], got"),
-        ({"net": "ridge"}, "pool: expected public inputs"),
-        ({"net": "mlp", "num_teachers": None}, "num_teachers: expected it with owners"),
+        ({"net": lambda dataset: "nothing"}, "must return a Keras model or another teacher"),
+        ({"net": "random_forest", "steps": 3}, "max_steps must not be given for random_forest"),
+        ({"net": "ridge", "class_weights": (1, 2, 3)}, "class_weights must not be given for ridge"),
+        ({"net": compiled, "learning_rate": 0.1}, "learning_rate must not be given"),
+        ({"net": "cnn", "representation": "raw"}, "representation must not be given for cnn"),
+        ({"net": "mlp", "class_weights": (1, 2)}, "class_weights must have the shape \\[3\\]"),
+        ({"net": "ridge"}, "pool is required"),
+        ({"net": "mlp", "num_teachers": None}, "num_teachers is required with owners"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_leaves_no_trace(tmp_path, settings, message):
@@ -278,7 +278,7 @@ def test_counts_do_not_depend_on_how_many_votes_are_in_memory(seed, monkeypatch)
     inputs[:, 0, 0, 0] = places
     teachers = Table(labels)
     expected = [np.bincount(labels[:, place], minlength=3) for place in places]
-    monkeypatch.setattr(voters, "MOST_VOTES", 2 * len(labels))
+    monkeypatch.setattr(voters, "MAX_VOTES", 2 * len(labels))
     told = []
     counts = teachers.counts(inputs, told.append).values
     np.testing.assert_array_equal(counts, np.reshape(expected, (-1, 3)))

@@ -20,7 +20,7 @@ from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
 from pate_tf.teachers import teacher_kinds
 from pate_tf.teachers.teacher_set import Teachers, logs_of
-from pate_tf.teachers.teacher_settings import FEWEST_STEPS
+from pate_tf.teachers.teacher_settings import MIN_STEPS
 
 NUM_TEACHERS = 6
 SEED = 5
@@ -242,7 +242,7 @@ def test_these_data_sets_differ_in_the_default_number_of_steps():
 
     base = steps(BASE)
     assert len(set(base)) > 2
-    assert max(base) > FEWEST_STEPS
+    assert max(base) > MIN_STEPS
 
     def from_all(records: list[Record]) -> int:
         return -(-25 * len(records) // NUM_TEACHERS // 2)
@@ -263,6 +263,6 @@ def test_a_whole_run_with_a_teacher_without_records(tmp_path):
     assert teachers.votes(images).shape == (NUM_TEACHERS, 30)
     written = event_files.scalars(logs_of(artifacts.RunDirectory(tmp_path)) / "highest")
     shards = shares_by_owner(records).all_records()
-    longest = max(max(FEWEST_STEPS, -(-25 * len(shard) // 2)) for shard in shards)
+    longest = max(max(MIN_STEPS, -(-25 * len(shard) // 2)) for shard in shards)
     assert [step for step, _ in written["loss"]] == list(range(1, longest + 1))
     assert np.isfinite([value for _, value in written["loss"]]).all()

@@ -47,9 +47,9 @@ def test_what_is_damaged_is_one_line_and_leftovers_are_no_teachers(store, folder
     (path,) = folder.glob("finished-*")
     path.write_bytes(path.read_bytes()[:-20])
     for broken in (lambda: finished_teachers(folder), store.load):
-        with pytest.raises(ValueError, match=r"expected a complete .npz file"):
+        with pytest.raises(ValueError, match=r"is not a complete .npz file"):
             broken()
     for content in ("", "{", "null"):
         (folder / "config.json").write_text(content)
-        with pytest.raises(ValueError, match=r"config.json: expected"):
+        with pytest.raises(ValueError, match=r"config.json (is not JSON|must contain)"):
             TeacherStore(folder, SETTINGS, RECORDS)

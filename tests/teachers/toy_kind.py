@@ -36,7 +36,7 @@ class Answers(Ensemble):
 
     def votes(self, inputs, progress=None):
         if inputs.shape[1:] != self.dataset.input_shape:
-            raise ValueError("queries: expected others")
+            raise ValueError("queries must have another shape")
         if progress is not None:
             progress(len(inputs))
         return Votes(np.repeat(self.labels, len(inputs), axis=1), self.dataset.num_classes)

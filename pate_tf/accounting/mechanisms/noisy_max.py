@@ -1,4 +1,4 @@
-"""Mechanisms that add noise to every count and take the largest sum."""
+"""Mechanisms that add noise to every count and return the class with the largest sum."""
 
 from __future__ import annotations
 
@@ -37,36 +37,37 @@ from pate_tf.core.checks import IntArray, between
 
 
 class AdditiveNoisyMax(Mechanism):
-    """A mechanism whose label is the class with the largest count after noise on each."""
+    """A mechanism that adds noise to each count and returns the class with the largest sum."""
 
     @abstractmethod
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns noise in units of 1 / LATTICE votes, int64 `[num_queries, num_classes]`."""
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws noise for every count and returns the classes with the largest sums."""
+        """Adds noise to every count and returns the class with the largest sum for each query."""
         winners = largest_sums(counts, self.additive_noise(noise, *counts.shape))
         return Answers(winners.tolist())
 
 
 class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
-    """One whose cost at the worst counts was searched for, at `DEFAULT_MOMENTS`.
+    """An additive mechanism whose worst-case cost at `DEFAULT_MOMENTS` comes from a search.
 
     Attributes:
-        certified: the field that has the scale of the noise; 1 where more of it costs more, -1
-            where it costs less; the least and the largest number that is searched at; and the
-            search.
+        certified: name of the field for the noise; 1 if larger values cost more, -1 if they cost
+            less; the smallest and the largest value that the search accepts; and the search, a
+            function from the value to the costs at `DEFAULT_MOMENTS`.
     """
 
     certified: ClassVar[tuple[str, int, float, float, Callable[[float], tuple[float, ...]]]]
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorems W4 and W6).
+        """Returns the worst-case cost over all counts, [num_moments].
 
-        The scale is rounded to a geometric grid, toward less noise: more noise never costs more
-        (Lemmas W3 and W7). The cost of every pair of laws is convex in l and 0 at l = 0, and so is
-        the largest of them: chords bound it from above. Beyond the last moment, and outside of
-        what is searched, `cost_cap` alone does.
+        See docs/proofs/worst_case.md, Theorems W4 and W6. The scale is rounded to a geometric grid,
+        toward less noise, because more noise never costs more (Lemmas W3 and W7). The cost of every
+        pair of distributions is convex in l and 0 at l = 0, and so is their maximum. Therefore
+        chords bound it from above. `cost_cap` is the only bound beyond the last moment and outside
+        the range of the search.
         """
         field, sign, lowest, highest, search = self.certified
         number = getattr(self, field)
@@ -83,18 +84,18 @@ class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
 
 
 LARGEST_SUM = (
-    "The class with the largest sum is the label, and nothing else of the votes is released."
+    "The class with the largest sum becomes the label. Nothing else about the votes is released."
 )
 
 
-# Laplace noise on every count: the mechanism of Papernot et al. 2017.
+# Laplace noise on every count (Papernot et al. 2017).
 
 
 def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns Pr[a class `gaps` votes behind overtakes] under continuous Laplace noise.
+    """Returns Pr[a class that is `gaps` votes behind wins] under continuous Laplace noise.
 
-    (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017. At
-    least what the discrete law has if ties go by random priority (Proposition D1).
+    It is (2 + gamma D) / (4 e^{gamma D}) for D >= 0 (Papernot et al. 2017, Lemma 4). With discrete
+    noise and ties broken by random priority, the probability is at most this (Proposition D1).
     """
     scaled = gamma * np.abs(gaps)
     ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
@@ -104,12 +105,12 @@ def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
 @register
 @dataclass(frozen=True, init=False)
 class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
-    """The class with most votes after discrete Laplace noise is added to every count.
+    """Returns the class with the most votes after adding discrete Laplace noise to every count.
 
-    Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
-    Papernot et al. 2017; docs/proofs/theory.md, Proposition D1. One label is 2 gamma differentially
-    private. The pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0, which Lemma 1
-    rests on, and the noise is as Theorem T3 demands.
+    Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma, the integer form of Equation 1 of
+    Papernot et al. 2017 (docs/proofs/theory.md, Proposition D1). One label is 2 gamma
+    differentially private. The pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0,
+    as Lemma 1 needs. The noise satisfies the condition of Theorem T3.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
@@ -124,30 +125,30 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
     gamma: float = parameter(
         flag="noise_eps",
         above=0.0,
-        help="gamma of the mechanism, the inverse scale of its noise, per vote: Lap(1/gamma).",
+        help="gamma, the inverse scale of the Laplace noise, per vote: Lap(1/gamma).",
     )
     name: ClassVar[str] = "laplace_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "tight", "two_sided", "class_aware", "exact")
-    noise_law = ("gamma", costs.discrete_laplace)  # ties go by random priority
+    noise_law = ("gamma", costs.discrete_laplace)  # ties are broken by random priority
     certified = ("gamma", 1, costs.MIN_GAMMA, costs.MAX_GAMMA, costs.laplace_noisy_max_alphas)
     words: ClassVar[str] = (
-        "To every class's number of votes a random whole number is added, from the discrete "
-        "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
+        "A random whole number from the discrete Laplace distribution of scale {self.scale:.3g} "
+        "votes is added to the number of votes of every class. " + LARGEST_SUM
     )
 
     def __init__(self, *, gamma: float | None = None, scale: float | None = None) -> None:
-        """Takes the noise by either of its two names.
+        """Sets the amount of noise, from either gamma or scale.
 
         Args:
-            gamma: inverse scale, per vote.
-            scale: in votes; gamma is 1 / scale.
+            gamma: inverse scale of the noise, per vote.
+            scale: scale of the noise, in votes; gamma is 1 / scale.
 
         Raises:
-            ValueError: if both or neither are given, or the number is not above 0 and finite.
+            ValueError: if not exactly one of them is passed, or it is not above 0 and finite.
         """
         if (gamma is None) == (scale is None):
-            got = "both" if scale is not None else "neither"
-            raise ValueError(f"{self.name}: expected gamma or scale, got {got}")
+            given = "not both" if scale is not None else "such as scale=20.0"
+            raise ValueError(f"{self.name} needs either gamma or scale, {given}")
         if scale is not None:
             between(0.0, inf, scale=scale)
             gamma = 1.0 / scale
@@ -162,13 +163,13 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
-        """1 / gamma, rounded up: the noise drawn is never smaller than what is accounted for."""
+        """1 / gamma, rounded up, so that there is never less noise than the accounting assumes."""
         return {"1/gamma": nextafter(1.0 / self.gamma, inf)}
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
-        """Returns discrete Laplace variables times LATTICE, plus each class's place in an order.
+        """Returns discrete Laplace variables times LATTICE, plus the priority of each class.
 
-        The order is uniformly random, one for each query, and breaks ties.
+        The priorities of a query are a uniformly random permutation, which breaks ties.
         """
         drawn = noise.laplace_integers(self.noise_scales["1/gamma"], num_queries * num_classes)
         priorities = noise.random_orders(num_queries, num_classes)
@@ -177,7 +178,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns Pr[difference of two discrete Laplace variables >= gaps].
 
-        Ties count for the class behind, so that every rule of breaking ties is covered
+        Ties count as wins of the class that is behind, which covers every rule for breaking ties
         (docs/proofs/theory.md, Proposition D1).
         """
         fall = np.exp(-self.gamma)
@@ -193,8 +194,8 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
     def bound(self, name: str) -> Bound:
         """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}.
 
-        For `paper` with the tail of continuous noise, which holds because ties go by random
-        priority (Proposition D1, d).
+        The bound `paper` uses the tail of continuous noise. It holds because ties are broken by
+        random priority (Proposition D1, d).
         """
 
         def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
@@ -212,34 +213,34 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
         return Bound(self.pairwise_tail, formula, self.cost_cap)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the exact laws, which do not depend on the order of the classes."""
+        """Returns the exact distributions, which do not depend on the order of the classes."""
         noise = partial(costs.discrete_laplace, self.gamma)
         laws = costs.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
         rare = costs.MIN_PROBABILITY * exp(min(self.gamma, 700.0))
         return dataclasses.replace(laws, limit=2.0 * self.gamma, rare=rare)
 
     def summary(self) -> str:
-        """Returns name and parameters, such as `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
+        """Returns the name and parameters: `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
         return f"{super().summary()} (scale {self.scale:g} votes)"
 
 
-# Gaussian noise on every count: GNMax of Papernot et al. 2018.
+# Gaussian noise on every count (GNMax, Papernot et al. 2018).
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianCounts(OfSigma, OutcomeLaw):
-    """A mechanism with Gaussian noise on every count: discrete, on multiples of 1 / LATTICE votes.
+    """A mechanism with discrete Gaussian noise on every count, in multiples of 1 / LATTICE votes.
 
-    One vote of a query moves two counts by one, which is a sensitivity of sqrt(2). The noise lies
-    between the continuous variable minus and plus one step in stochastic order, so that a
-    difference of two is below the continuous difference plus two steps: `pairwise_tail` lowers gaps
-    by two steps.
+    A vote that moves from one class to another changes two counts by one, so the sensitivity is
+    sqrt(2). In stochastic order, the noise is within one lattice step of the continuous variable.
+    So the difference of two noise variables is below the continuous difference plus two steps, and
+    `pairwise_tail` lowers gaps by two steps.
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.
     """
 
-    noise_law = ("sigma", costs.gaussian)  # continuous
+    noise_law = ("sigma", costs.gaussian)  # of continuous noise
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
@@ -247,14 +248,14 @@ class GaussianCounts(OfSigma, OutcomeLaw):
         return drawn.reshape(num_queries, num_classes)
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
+        """Returns erfc(D / (2 sigma)) / 2, where D is the gap minus two lattice steps."""
         return np.asarray(scipy.special.erfc((gaps - 2.0 / LATTICE) / (2.0 * self.sigma)) / 2.0)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
-    """The class with most votes after Gaussian noise is added to every count.
+    """Returns the class with the most votes after adding Gaussian noise to every count.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.GaussianNoisyMax(sigma=40.0)
@@ -270,15 +271,15 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
     certified = ("sigma", -1, costs.MIN_SIGMA, costs.MAX_SIGMA, costs.gaussian_noisy_max_alphas)
     words: ClassVar[str] = (
-        "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
-        "votes is added. " + LARGEST_SUM
+        "Gaussian noise of standard deviation {self.sigma:.3g} votes is added to the number of "
+        "votes of every class. " + LARGEST_SUM
     )
 
     alphas = CertifiedNoisyMax.alphas
-    cost_cap = OfSigma.alphas  # of the noisy counts themselves
+    cost_cap = OfSigma.alphas  # the cost of releasing all noisy counts
 
     def bound(self, name: str) -> Bound:
-        """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` one vote away."""
+        """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` moves one vote."""
 
         def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
             del u
@@ -289,10 +290,10 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
         return Bound(self.pairwise_tail, formula, self.cost_cap, reach=int(name == "two_sided"))
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the laws of continuous noise.
+        """Returns the distributions under continuous noise.
 
-        The sampler's lattice and its ties move a log ratio by at most about one step in LATTICE
-        relative to one vote, which a relative margin of 16 steps covers.
+        The lattice of the sampler and its ties change a log ratio by at most about 1 / LATTICE
+        relative to one vote. A relative margin of 16 / LATTICE covers this.
         """
         step = 1.0 / self.sigma
         laws = costs.neighbour_outcomes(
@@ -305,11 +306,10 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GaussianHistogram(GaussianCounts):
-    """Releases all counts of a query with Gaussian noise; its label is the largest one's class.
+    """Releases all counts of a query with Gaussian noise; the largest one determines the label.
 
-    Several queries are sqrt(2 num_queries) / sigma Gaussian differentially private. A label says
-    which class is ahead; the counts also say by how much, which a mean over nearest neighbors
-    uses.
+    The answers to all queries are sqrt(2 num_queries) / sigma Gaussian differentially private. The
+    noisy counts also show the vote margin, which is useful for means over nearest neighbors.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=40.0)
@@ -324,32 +324,32 @@ class GaussianHistogram(GaussianCounts):
     name: ClassVar[str] = "gaussian_histogram"
     releases_counts: ClassVar[bool] = True
     lacks: ClassVar[Mapping[str, str]] = {
-        "bounds": "the noisy counts are released, too, which costs the same for all votes"
+        "bounds": "it also releases the noisy counts, which costs the same for all votes"
     }
     words: ClassVar[str] = (
-        "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
-        "votes is added. All these sums are released, and the class with the largest one is the "
-        "label."
+        "Gaussian noise of standard deviation {self.sigma:.3g} votes is added to the number of "
+        "votes of every class. All these sums are released. The class with the largest sum becomes "
+        "the label."
     )
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws noise for every count; all sums are released."""
+        """Adds noise to every count and releases all sums."""
         drawn = self.additive_noise(noise, *counts.shape)
         return Answers(largest_sums(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
-# Gaussian noise on every count, asked only where teachers agree: Confident-GNMax.
+# Gaussian noise on every count, for queries on which the teachers agree (Confident-GNMax).
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class ConfidentGaussianNoisyMax(DataDependent):
-    """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
+    """`GaussianNoisyMax` for the queries whose largest noisy count reaches a threshold.
 
-    Test and label are always charged, also where the label is withheld, because how many there
-    were is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm 1).
-    `outcome_probabilities` are those of a query that passed the test. Both noises are discrete
-    Gaussians as in `GaussianNoisyMax`.
+    Every query is charged for the test and the label, even if the label is withheld, because the
+    number of withheld labels is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm
+    1). `outcome_probabilities` are conditional on passing the test. The noise of the test and of
+    the label is discrete Gaussian, as in `GaussianNoisyMax`.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.ConfidentGaussianNoisyMax(
@@ -359,17 +359,16 @@ class ConfidentGaussianNoisyMax(DataDependent):
     1.2
 
     Attributes:
-        threshold: in votes.
+        threshold: minimal noisy count of the largest class, in votes.
         sigma_threshold: standard deviation of the noise of the test, in votes.
         sigma: standard deviation of the noise of the label, in votes.
     """
 
     threshold: float = parameter(
-        above=-inf,
-        help="Votes that the leading class must reach, with noise, for a query to be answered.",
+        above=-inf, help="Noisy votes that the largest class needs for a query to be answered."
     )
     sigma_threshold: float = parameter(
-        above=0.0, help="Standard deviation of the noise of that test, in votes."
+        above=0.0, help="Standard deviation of the noise in the threshold test, in votes."
     )
     sigma: float = parameter(above=0.0, help="Standard deviation of the Gaussian noise, in votes.")
     name: ClassVar[str] = "confident_gaussian_noisy_max"
@@ -378,19 +377,20 @@ class ConfidentGaussianNoisyMax(DataDependent):
     bounds: ClassVar[tuple[str, ...]] = GaussianNoisyMax.bounds
     noise_law = GaussianNoisyMax.noise_law
     words: ClassVar[str] = (
-        "A query is answered only if the largest number of votes, with Gaussian noise of standard "
-        "deviation {self.sigma_threshold:.3g} votes, reaches {self.threshold:.3g} votes; it is "
-        "charged either way. Then Gaussian noise of standard deviation {self.sigma:.3g} votes is "
-        "added to every class's number of votes. " + LARGEST_SUM
+        "Gaussian noise of standard deviation {self.sigma_threshold:.3g} votes is added to the "
+        "largest number of votes of a query. The query is answered only if this sum reaches "
+        "{self.threshold:.3g} votes, and it is charged in both cases. For an answered query, "
+        "Gaussian noise of standard deviation {self.sigma:.3g} votes is added to the number of "
+        "votes of every class. " + LARGEST_SUM
     )
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the affordable one with least noise, and a threshold for votes that are assumed.
+        """Returns the mechanism with the least noise, and a threshold for the assumed votes.
 
-        The test has twice the noise of the label, which makes it a sixth of the cost or so. The
-        threshold lies halfway between the most votes that a class has and half of all votes, which
-        is what the larger of two classes has at least where teachers are divided.
+        The test has twice the noise of the label, so that it causes about a sixth of the cost. The
+        threshold is halfway between the largest count and half of all votes. If the teachers are
+        divided between two classes, the larger one has at least half of the votes.
         """
         threshold = round((int(counts.max()) + int(counts[0].sum()) / 2.0) / 2.0, 1)
         return target.least_noise(
@@ -400,7 +400,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
     def expected_correct(self, counts: IntArray) -> float:
         """Returns the expected number of queries that pass the test and get class 0.
 
-        Both noises as the continuous ones; they are independent.
+        Uses continuous noise; the noise of the test and of the label is independent.
         """
         rows, number = np.unique(counts, axis=0, return_counts=True)
         passes = scipy.special.ndtr((rows.max(axis=1) - self.threshold) / self.sigma_threshold)
@@ -408,15 +408,15 @@ class ConfidentGaussianNoisyMax(DataDependent):
 
     @property
     def answering(self) -> GaussianNoisyMax:
-        """The mechanism that chooses the label of a query that passed the test."""
+        """The mechanism that draws the label of a query that passed the test."""
         return GaussianNoisyMax(sigma=self.sigma)
 
     def drawn_passes(self, scores: IntArray, noise: NoiseDraws) -> NDArray[np.bool_]:
         """Draws which queries pass the test, [num_queries].
 
         Args:
-            scores: what is compared, in units of 1 / LATTICE votes, [num_queries]. Sensitive.
-            noise: what everything random is drawn from.
+            scores: largest counts, in units of 1 / LATTICE votes, [num_queries]. Sensitive.
+            noise: source of all random draws.
         """
         test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(scores))
         threshold = ceil(Fraction(self.threshold) * LATTICE)
@@ -428,11 +428,11 @@ class ConfidentGaussianNoisyMax(DataDependent):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Of the test, whose sensitivity is 1, and of the label."""
+        """The noise multipliers of the test, whose sensitivity is 1, and of the label."""
         return (self.sigma_threshold, *self.answering.noise_multipliers)
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws a label for each query, and withholds those whose test fails."""
+        """Draws a label for each query, and withholds labels of queries that fail the test."""
         labels = self.answering.draw(counts, noise).labels
         passes = self.drawn_passes(counts.max(axis=1) * LATTICE, noise)
         return Answers(
@@ -452,17 +452,17 @@ class ConfidentGaussianNoisyMax(DataDependent):
         return self.test_alphas(moments) + self.answering.alphas(moments)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy of tests and labels.
+        """Returns the epsilon of Gaussian differential privacy for tests and labels.
 
-        With the lattice's share, as of `OfSigma.composed_epsilon`.
+        It includes the surcharge for the lattice; see `OfSigma.composed_epsilon`.
         """
         squared = number / self.sigma_threshold**2 + 2.0 * number / self.sigma**2
         return gaussian_dp_epsilon(sqrt(squared), delta) + squared / LATTICE
 
     def bound(self, name: str) -> Bound:
-        """Returns that of `answering`."""
+        """Returns the bound of `answering`."""
         return self.answering.bound(name)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns those of `answering`."""
+        """Returns the distributions of `answering`."""
         return self.answering.neighbour_laws(row)

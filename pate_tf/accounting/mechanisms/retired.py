@@ -1,6 +1,6 @@
-"""Mechanisms that earlier versions offered. Ledgers that charged them keep their cost.
+"""Mechanisms of earlier versions, so that ledgers that charged them keep their cost.
 
-They are not registered, so nothing can choose, plan or draw them.
+They are not registered, so they can't be chosen, planned or drawn.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from pate_tf.accounting.mechanisms.base import Mechanism
 
 
 class RetiredMechanism(Mechanism):
-    """A mechanism that only ledgers of earlier versions name."""
+    """A mechanism that occurs only in ledgers of earlier versions."""
 
     lacks: ClassVar[Mapping[str, str]] = {
-        "draw": "only earlier versions drew it; gaussian_noisy_max is one of those that replace it",
-        "bounds": "its cost is known in the worst case only",
+        "draw": "only earlier versions could draw it; use gaussian_noisy_max instead",
+        "bounds": "only its worst-case cost is known",
     }
-    words: ClassVar[str] = "An earlier version of pate_tf drew labels by {self.name}."
+    words: ClassVar[str] = "An earlier version of pate_tf drew the labels with {self.name}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredGate(RetiredMechanism):
-    """`stability_gate`: all labels of a batch without noise, or none, by a private test.
+    """`stability_gate`: a private test released all labels of a batch without noise, or none.
 
     One batch is (epsilon, delta) differentially private (Desfontaines, Voss, Gipson and Mandayam
     2022, Theorem 1).
 
     Attributes:
-        epsilon: of a batch.
-        delta: of a batch.
+        epsilon: epsilon of one batch.
+        delta: delta of one batch.
     """
 
     epsilon: float
@@ -44,17 +44,17 @@ class RetiredGate(RetiredMechanism):
         object.__setattr__(self, "approximate", (self.epsilon, self.delta))
 
     def number_charged(self, num_queries: int) -> int:
-        """Returns 1 for a batch with queries."""
+        """Returns 1 for a batch with at least one query, else 0."""
         return min(num_queries, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredGateOrHistogram(RetiredGate):
-    """`stability_gate_or_histogram`: the same, with noisy counts where the test failed.
+    """`stability_gate_or_histogram`: the gate, with noisy counts for batches that failed the test.
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.
-        most_queries: of a batch.
+        most_queries: maximal number of queries of a batch.
     """
 
     sigma: float
@@ -67,7 +67,7 @@ class RetiredPermuteAndFlip(RetiredMechanism):
     """`permute_and_flip`: one label is 2 gamma differentially private.
 
     Attributes:
-        gamma: inverse scale of the exponential noise that it amounts to, per vote.
+        gamma: inverse scale of the equivalent exponential noise, per vote.
     """
 
     gamma: float

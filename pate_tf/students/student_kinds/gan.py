@@ -59,7 +59,9 @@ class WeightNormalized(keras.layers.Layer):
     ) -> None:
         """A `stride` makes it a convolution; a smaller `deviation` makes directions turn faster."""
         super().__init__(**kwargs)
-        self.units, self.stride, self.padding = units, stride, padding
+        self.units = units
+        self.stride = stride
+        self.padding = padding
         self.activation = keras.activations.get(activation)
         self.initializer = keras.initializers.RandomNormal(stddev=deviation, seed=seed)
         self.train_scale = train_scale

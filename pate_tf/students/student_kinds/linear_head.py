@@ -1,4 +1,4 @@
-"""The encoder of feature sums with the linear model that the released sums give; no training."""
+"""Student: the encoder of feature sums and the linear model from the released sums."""
 
 import pathlib
 import tempfile
@@ -16,14 +16,14 @@ from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.students.student_kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
 
 EPS = float(np.finfo(np.float32).eps)
-PENALTIES = np.geomspace(1e-3, 1e3, 13)  # over the squared norm of a vector
+PENALTIES = np.geomspace(1e-3, 1e3, 13)  # in units of the squared norm of a vector
 
 
 class LinearHead(tf.Module):
-    """Features of raw inputs, clipped as those of records are, times weights: logits.
+    """Computes logits from raw inputs: features, clipped like those of records, times weights.
 
     Attributes:
-        is_frozen: whether a person brought the encoder, trained on other data.
+        is_frozen: whether the encoder is a model of the user, trained on other data.
     """
 
     is_frozen = False
@@ -35,14 +35,14 @@ class LinearHead(tf.Module):
         scale: npt.NDArray[np.float64],
         weights: npt.NDArray[np.float64],
     ) -> None:
-        """Joins a loaded encoder and weights.
+        """Combines a loaded encoder with weights.
 
         Args:
-            encoder: a SavedModel with the signature "features", and what was learned as `learnt`.
-            dataset: whose inputs it takes.
-            scale: of the features, `[num_features]`.
-            weights: `[num_features + 1, num_classes]`; the last row is that of the constant.
-                Of a number as of `target_functions`.
+            encoder: SavedModel with the signature "features" and its weights in `learnt`.
+            dataset: data set of the inputs.
+            scale: scale of the features, `[num_features]`.
+            weights: `[num_features + 1, num_classes]`; the last row multiplies the constant. For a
+                number see `target_functions`.
         """
         super().__init__()
         self._dataset = dataset
@@ -63,12 +63,12 @@ class LinearHead(tf.Module):
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`.
 
-        Of a number it returns its place along its range, and the standard deviation that the noise
-        gives it, `[batch, 2]`; of several labels their log odds.
+        For a number it returns its position in the range, from 0 to 1, and the standard deviation
+        due to the noise, `[batch, 2]`. For several labels it returns log odds.
 
         Args:
-            inputs: float32 `[batch, *input_shape]`, finite.
-            training: taken so that it is called as a Keras model is.
+            inputs: finite inputs, float32 `[batch, *input_shape]`.
+            training: unused; it makes the signature equal to that of a Keras model.
         """
         del training
         raw = {self._dataset.input_name: tf.cast(inputs, self._dataset.input_type)}
@@ -84,7 +84,7 @@ class LinearHead(tf.Module):
 
 
 def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
-    """Returns a linear head from the files of its encoder's SavedModel, and what else it takes."""
+    """Returns a linear head from the files of its encoder's SavedModel and further arguments."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = pathlib.Path(folder) / name
@@ -96,10 +96,10 @@ def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
 def weights_of_labels(
     vectors: npt.NDArray[np.float64], targets: npt.NDArray[Any]
 ) -> npt.NDArray[np.float64]:
-    """Returns linear functions of the least squared error to labels, `[width, num_classes]`.
+    """Returns linear functions with the least squared error to labels, `[width, num_classes]`.
 
-    Those of `functions_of_labels` are scaled as those of linear discriminant analysis, so that
-    their softmax is a probability. The arguments are the same.
+    The result of `functions_of_labels` is scaled as in linear discriminant analysis, so that its
+    softmax is a probability. The arguments are the same.
     """
     functions, error = functions_of_labels(vectors, targets)
     return (1.0 - 1.0 / targets.shape[1]) / max(error, EPS) * functions
@@ -110,61 +110,61 @@ def functions_of_labels(
     targets: npt.NDArray[Any],
     noise: npt.NDArray[np.float64] | None = None,
 ) -> tuple[npt.NDArray[np.float64], float]:
-    """Returns linear functions of the least squared error to targets, and that error.
+    """Returns linear functions with the least squared error to targets, and the error.
 
-    The penalty is the one with the least error on each label left out.
+    The penalty has the least leave-one-out error.
 
     Args:
-        vectors: of `record_vectors`, of the labeled inputs, `[num_labels, width]`.
-        targets: of each the probability of each class, `[num_labels, num_classes]`.
-        noise: further targets, which do not decide the penalty, `[num_labels, num_draws]`: their
-            functions are what such noise on targets adds.
+        vectors: `record_vectors` of the labeled inputs, `[num_labels, width]`.
+        targets: probability of each class, `[num_labels, num_classes]`.
+        noise: noise on targets, `[num_labels, num_draws]`. It does not influence the penalty. The
+            functions of noise are the errors that it causes.
 
     Returns:
-        `[width, num_classes + num_draws]`, and the mean squared error on a label left out.
+        Functions `[width, num_classes + num_draws]`, and the mean squared leave-one-out error.
     """
     num_targets = targets.shape[1]
     if noise is not None:
         targets = np.hstack([targets, noise])
     vectors = vectors[:, :-1]
     mean = vectors.mean(axis=0)
-    shares = targets.mean(axis=0)
+    means = targets.mean(axis=0)
     left, roots, right = np.linalg.svd(vectors - mean, full_matrices=False)
-    along = left.T @ (targets - shares)
+    along = left.T @ (targets - means)
     best = np.inf
     for penalty in PENALTIES:
         kept = roots**2 / (roots**2 + penalty)
-        own_part = left**2 @ kept + 1.0 / len(targets)  # of a label in what is expected there
-        misses = (targets - shares - left @ (kept[:, None] * along))[:, :num_targets]
-        error = float(np.square(misses / np.maximum(1.0 - own_part, EPS)[:, None]).mean())
+        leverage = left**2 @ kept + 1.0 / len(targets)  # of a label on its own prediction
+        misses = (targets - means - left @ (kept[:, None] * along))[:, :num_targets]
+        error = float(np.square(misses / np.maximum(1.0 - leverage, EPS)[:, None]).mean())
         if error < best:
             best = error
             weights = right.T @ ((roots / (roots**2 + penalty))[:, None] * along)
-    return np.vstack([weights, (shares - mean @ weights) / CONSTANT]), best
+    return np.vstack([weights, (means - mean @ weights) / CONSTANT]), best
 
 
 def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:
-    """Returns the linear model that came with the labels, `StudentConfig.linear_head`.
+    """Returns the linear model that belongs to the labels, `StudentConfig.linear_head`.
 
     Raises:
-        ValueError: if none came.
+        ValueError: if the labels have no linear model.
     """
     del released, pool, options
     if not isinstance(config.linear_head, LinearHead):
         raise ValueError(
-            "student linear_head: expected labels that feature sums of single records just gave, "
-            "got others, which have no linear model"
+            "student linear_head needs labels from feature sums of records, released by this run; "
+            "these labels have no linear model"
         )
     return config.linear_head
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError if a model was named: it is that of the sums."""
+    """Raises ValueError if a model was named, because the feature sums determine the model."""
     del dataset
     if config.model != LINEAR_HEAD:
         raise ValueError(
-            f"model: expected none for student linear_head, whose encoder is that of the feature "
-            f"sums, got {config.model!r}"
+            f"model must not be given for student linear_head, which uses the encoder of the "
+            f"feature sums, got {config.model!r}"
         )
 
 

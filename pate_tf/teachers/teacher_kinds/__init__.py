@@ -1,7 +1,8 @@
-"""Kinds of teacher by name: a file of this package, and a line of `KINDS`.
+"""Kinds of teachers, by name.
 
-To add a kind, add a file with a subclass of `TeacherKind` and an object of it, which has the kind's
-name in capitals. A kind is imported when it is used: flags are checked without TensorFlow.
+To add a kind, add a file with a subclass of `TeacherKind` and an instance whose name is the kind's
+name in capitals, and a line in `KINDS`. A kind is imported when it is used, so that flags are
+checked without TensorFlow.
 """
 
 import dataclasses
@@ -28,10 +29,10 @@ from pate_tf.teachers.voters import Ensemble, SavedModelEnsemble
 if TYPE_CHECKING:
     from pate_tf.models.encoder import Encoder
 
-OF_STEPS = ("max_steps", "batch_size", "learning_rate", "class_weights")
+TRAINING_SETTINGS = ("max_steps", "batch_size", "learning_rate", "class_weights")
 DESCRIPTION = "ensemble.json"
-RECORDS = "records.json"  # number and source of the private records, beside the ensemble
-TOGETHER = 64  # teachers whose features are in memory together
+RECORDS = "records.json"  # number and source of the private records, next to the ensemble
+TEACHERS_PER_GROUP = 64  # their features are in memory at the same time
 
 
 @dataclasses.dataclass(repr=False)
@@ -40,8 +41,8 @@ class TrainedTeacher:
 
     Attributes:
         arrays: trainable weights of a Keras model, then its buffers (moving averages, dropout
-            seeds); of other kinds all that they learned.
-        losses: float32 `[step]`, the loss of each step.
+            seeds); for other kinds, everything that the teacher learned.
+        losses: loss of each step, float32 `[step]`.
     """
 
     arrays: list[npt.NDArray[Any]]
@@ -55,17 +56,18 @@ TrainedTeachers = Iterator[tuple[int, TrainedTeacher]]  # with their numbers
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """SENSITIVE: what teachers are trained on, and by what.
+    """SENSITIVE: the configuration and records of a training, and its execution options.
 
-    Nothing of what trains them changes what they learn.
+    The execution options `num_processes` and `verbose` never change what teachers learn.
 
     Attributes:
-        config: how they are trained.
-        examples: the private records of all teachers.
-        partition: who gets which record.
-        encoder: what makes features, for teachers on them; else None.
-        num_processes: how many processes fit classifiers of scikit-learn; None for one a core.
-        verbose: whether Keras draws progress bars of its own.
+        config: training configuration.
+        examples: private records of all teachers.
+        partition: partition of the records among the teachers.
+        encoder: encoder of inputs as features; None for teachers on raw inputs.
+        num_processes: number of processes that fit classifiers of scikit-learn; None for one
+            process per core.
+        verbose: whether Keras draws progress bars.
     """
 
     config: TeacherConfig
@@ -77,7 +79,7 @@ class TrainingJob:
 
     @property
     def learns_on(self) -> Dataset:
-        """What is publicly known of a teacher's inputs: those of the data set, or features."""
+        """Public facts about a teacher's inputs, which are raw inputs or features."""
         return self.config.dataset if self.encoder is None else self.encoder.feature_dataset
 
     @property
@@ -90,10 +92,10 @@ class TrainingJob:
 
     @functools.cached_property
     def targets(self) -> npt.NDArray[Any]:
-        """What outputs of a teacher are compared with: classes, or float32 targets from 0 to 1.
+        """Training targets: classes, or float32 targets from 0 to 1 `[num_records, num_classes]`.
 
-        Of a number s, along its range, (1 - s, s), as of two classes; of several labels whether
-        each holds: `[num_records, num_classes]`.
+        A number at the fraction s of its range has the targets (1 - s, s), like two classes.
+        Several labels have the target 1 if the label is true, else 0.
         """
         labels = self.examples.labels
         if self.config.dataset.target == CLASS:
@@ -110,9 +112,9 @@ class TrainingJob:
     def shards(self, teachers: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
         """Yields each teacher with inputs `[num_records, ...]` and labels of its shard, ascending.
 
-        Inputs are features where there is an encoder: a record's depend on that record and on the
-        encoder, which is public, alone (`record_features`). Few shards are in memory
-        at a time.
+        With an encoder, inputs are features. The features of a record depend on only that record
+        and the public encoder (`record_features`). Only a part of the shards is in memory at a
+        time.
         """
         examples = self.examples
         shards = self.records
@@ -123,8 +125,8 @@ class TrainingJob:
             return
         from pate_tf.models.encoder import record_features
 
-        for start in range(0, len(ascending), TOGETHER):
-            group = ascending[start : start + TOGETHER]
+        for start in range(0, len(ascending), TEACHERS_PER_GROUP):
+            group = ascending[start : start + TEACHERS_PER_GROUP]
             rows = np.concatenate([shards[teacher] for teacher in group])
             position = np.empty(self.partition.num_records, np.int64)
             position[rows] = np.arange(len(rows))
@@ -137,14 +139,16 @@ class TrainingJob:
 
 
 class TeacherKind:
-    """A kind of teacher: how it is trained, saved, loaded.
+    """A kind of teacher: trains, saves and loads ensembles.
 
     Attributes:
-        name: of the kind, in `ensemble.json`; says what it is in messages.
-        settings: the fields of `TeacherSettings` that it has, besides model, representation, seed.
-        features: whether it learns from a representation: "none", "optional" or "required".
-        load: from the folder that `save` filled, and the configuration, to the `Ensemble`; by
-            default that of a SavedModel. Raises any exception if there is none, or it is broken.
+        name: name of the kind, in `ensemble.json` and in messages.
+        settings: fields of `TeacherSettings` that the kind supports, in addition to model,
+            representation and seed.
+        features: whether teachers learn from a representation: "none", "optional" or "required".
+        load: function from the folder that `save` filled and the configuration to the `Ensemble`.
+            By default it loads a SavedModel. It raises any exception if files are missing or
+            broken.
     """
 
     name: ClassVar[str]
@@ -153,31 +157,31 @@ class TeacherKind:
     load: ClassVar[Any] = SavedModelEnsemble
 
     def takes(self, built: Any) -> bool:
-        """Whether what a function of the user's returned is a teacher of this kind."""
+        """Whether an object that a user's function returned is a teacher of this kind."""
         del built
         return False
 
     def check_settings(self, settings: TeacherSettings, model: Named) -> None:
-        """Raises ValueError if a setting was given that teachers of this kind do not have."""
-        for name in OF_STEPS:
+        """Raises ValueError if a setting was given that this kind does not support."""
+        for name in TRAINING_SETTINGS:
             if getattr(settings, name) is not None and name not in self.settings:
                 raise ValueError(
-                    f"{name}: expected none for {name_of(model)}, of the kind {self.name}, which "
-                    f"has no such setting"
+                    f"{name} must not be given for {name_of(model)}: the kind {self.name} has no "
+                    f"such setting"
                 )
         if settings.representation is not None and self.features == "none":
             raise ValueError(
-                f"representation: expected none for {name_of(model)}, which learns from raw "
+                f"representation must not be given for {name_of(model)}, which learns from raw "
                 f"inputs, got {name_of(settings.representation)}"
             )
 
     def check(self, job: TrainingJob) -> None:
-        """Raises ValueError where teachers can't be trained so; nothing was written yet."""
+        """Raises ValueError if teachers can't be trained; called before anything is written."""
 
     def definition(self, job: TrainingJob) -> dict[str, Any]:
-        """Returns JSON values that say what a teacher computes, all of them public.
+        """Returns public JSON values that determine what a teacher computes.
 
-        Trained teachers of another definition are not mixed with these.
+        Trained teachers with different definitions are never mixed.
         """
         fixed = {**job.config.to_dict(), "kind": self.name}
         if job.encoder is not None:
@@ -185,52 +189,53 @@ class TeacherKind:
         return fixed
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
-        """Yields each of some teachers with what it learned, in any order. SENSITIVE.
+        """Trains some teachers, and yields each with its result, in any order. SENSITIVE.
 
-        A teacher depends on its own shard, on public values and on the seed alone, and not on which
-        other teachers are trained. A shard may be empty: the result must not reveal it.
+        A teacher depends on only its own shard, public values and the seed. It does not depend on
+        which other teachers are trained. A shard may be empty: the result must not reveal it.
         """
         raise NotImplementedError
 
     def save(
         self, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
     ) -> None:
-        """Writes what the teachers learned into an empty folder, for `load`."""
+        """Writes trained teachers into an empty folder, for `load`."""
         raise NotImplementedError
 
 
-# The values of `--model` that name each kind; those without are known by what a function returns.
+# Values of `--model` for each kind. A kind without values is selected by the object that a user's
+# function returns.
 KINDS: dict[str, tuple[str, ...]] = {
     "closed_form": ("ridge",),
     "networks": ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn"),
     "compiled": (),
     "scikit_learn": ("random_forest",),
 }
-OF_TENSORFLOW = ("closed_form", "networks", "compiled")  # of one file
+TENSORFLOW_KINDS = ("closed_form", "networks", "compiled")  # in one file
 
 
 def kind_of(name: str) -> TeacherKind:
-    """Returns the kind of a name; ValueError if there is none."""
+    """Returns the kind with a name; ValueError if there is none."""
     checks.one_of(KINDS, kind=name)
-    module = "networks" if name in OF_TENSORFLOW else name
+    module = "networks" if name in TENSORFLOW_KINDS else name
     kind: TeacherKind = getattr(importlib.import_module(f"{__name__}.{module}"), name.upper())
     return kind
 
 
 def check_model(model: Named | None) -> None:
-    """Raises ValueError if a model is named that no kind has."""
+    """Raises ValueError if no kind has a model with this name."""
     names = [name for models in KINDS.values() for name in models]
     if not (model is None or is_named_function(model) or model in names):
         raise ValueError(
-            f"model: expected one of {', '.join(names)} or module:function, got {model!r}"
+            f"model must be one of {', '.join(names)} or module:function, got {model!r}"
         )
 
 
 def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
-    """Returns the kind of a model: by its name, or by what a function of the user's returns.
+    """Returns the kind of a model, by its name or by the object that a user's function returns.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if no kind supports the model.
     """
     check_model(model)
     if not is_named_function(model):
@@ -241,7 +246,7 @@ def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
             return kind
     kinds = ", ".join(KINDS)
     raise ValueError(
-        f"model {name_of(model)}: expected a Keras model or another teacher ({kinds}), got "
+        f"model {name_of(model)} must return a Keras model or another teacher ({kinds}), got "
         f"{type(built).__name__}"
     )
 
@@ -249,7 +254,7 @@ def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
 def save_ensemble(
     kind: TeacherKind, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
 ) -> None:
-    """Writes an ensemble at `folder`, whose parent must exist, whole or not at all."""
+    """Writes an ensemble atomically at `folder`, whose parent must exist."""
     with artifacts.atomic_folder(folder) as temporary:
         kind.save(temporary, job, teachers)
         description = {**job.config.to_dict(), "kind": kind.name}
@@ -258,14 +263,14 @@ def save_ensemble(
 
 
 def load_ensemble(folder: pathlib.Path) -> Ensemble:
-    """Loads the ensemble that `save_ensemble` wrote. Nothing in the files is executed.
+    """Loads the ensemble that `save_ensemble` wrote. It executes no code from the files.
 
     Raises:
-        ValueError: if there is none, or it is broken.
+        ValueError: if the ensemble is missing or broken.
     """
     try:
         description = artifacts.read_json(folder / DESCRIPTION)
-        kind = kind_of(description.pop("kind"))  # not part of the digest: model and weights are
+        kind = kind_of(description.pop("kind"))  # not part of the digest, unlike model and weights
         ensemble: Ensemble = kind.load(folder, TeacherConfig.from_dict(description))
         text = json.dumps(description, sort_keys=True) + ensemble.learnt
         ensemble.digest = hashlib.sha256(text.encode()).hexdigest()
@@ -276,11 +281,11 @@ def load_ensemble(folder: pathlib.Path) -> Ensemble:
         return ensemble
     except FileNotFoundError as error:
         raise ValueError(
-            f"teachers: expected a run folder with a trained ensemble, got {folder.parents[2]}; "
-            f"run train_teachers.py first"
+            f"teachers: {folder.parents[2]} contains no trained ensemble. Run `pate teachers` "
+            f"first."
         ) from error
-    except Exception as error:  # TensorFlow and JSON each raise their own kinds
+    except Exception as error:  # TensorFlow and JSON raise different exceptions
         reason = f": {error}" if type(error) is ValueError else ""
         raise ValueError(
-            f"teachers: expected a complete ensemble in {folder}, got a broken one{reason}"
+            f"teachers: the ensemble in {folder} is incomplete or damaged{reason}"
         ) from error

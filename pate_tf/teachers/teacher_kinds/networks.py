@@ -1,10 +1,11 @@
-"""Kinds whose teachers TensorFlow asks: networks, compiled Keras models, ridge on features.
+"""Kinds of teachers that vote in TensorFlow: networks, compiled Keras models, ridge on features.
 
-A process a teacher loses most of its time to starting, tracing and saving; here the graph of
-networks is traced once a run. On CPUs, teacher after teacher beats several at once: vectorized
-convolutions fall back to loops and take more than twice as long a step, and XLA's gradients of
-convolutions take seconds instead of milliseconds (`python benchmarks/teachers.py --only=variants`
-measures both). Several devices each train teachers of their own.
+The graph of networks is traced once per run. With one process per teacher, starting, tracing and
+saving would take most of the time. On CPUs, teachers are trained one after another, because
+training several at once is slower: vectorized convolutions fall back to loops and take more than
+twice as long per step, and XLA's gradients of convolutions take seconds instead of milliseconds
+(`python benchmarks/teachers.py --only=variants` measures both). With several devices, each device
+trains different teachers.
 """
 
 import pathlib
@@ -22,7 +23,7 @@ from pate_tf.data.named_function import name_of
 from pate_tf.models import architectures, ridge
 from pate_tf.models.architectures import model_definition
 from pate_tf.teachers.teacher_kinds import (
-    OF_STEPS,
+    TRAINING_SETTINGS,
     TeacherKind,
     TrainedTeacher,
     TrainedTeachers,
@@ -32,15 +33,16 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 
 # The training loop of one teacher is a pure function of tensors.
 #
-# Weights, optimizer slots and records go in and come out as tensors, and every random draw is a
-# function of (seed, teacher, step). So a teacher's result can't depend on which other teachers are
+# Weights, optimizer slots and records are passed and returned as tensors. Every random draw is a
+# function of (seed, teacher, step). Therefore a teacher can't depend on which other teachers are
 # trained. The same function runs on one device and on every replica of a strategy.
 
 FIRST_MOMENT_DECAY = 0.9
 SECOND_MOMENT_DECAY = 0.999
 ADAM_EPSILON = 1e-7
-CHUNK = 64  # teachers on features that vote together
-# A loss of logits, which is least for the mean of targets; and from logits to predictions.
+CHUNK = 64  # teachers on features that vote at the same time
+# For each target, a loss of logits that the mean of the training targets minimizes, and a function
+# from logits to predictions.
 OUTPUTS = {
     CLASS: (keras.losses.sparse_categorical_crossentropy, tf.identity),
     NUMBER: (keras.losses.categorical_crossentropy, tf.nn.softmax),
@@ -49,14 +51,15 @@ OUTPUTS = {
 
 
 class Shard(NamedTuple):
-    """SENSITIVE: what one teacher is trained on, as tensors.
+    """SENSITIVE: the training data of one teacher, as tensors.
 
     Attributes:
-        inputs: raw records `[capacity, *input_shape]`; those from `size` on are padding.
+        inputs: raw records `[capacity, *input_shape]`; rows from `size` on are padding.
         labels: `TrainingJob.targets`, `[capacity, ...]`.
-        size: how many records the teacher has; with none it has no step to do.
-        num_steps: of its whole training, on which order and learning rate depend.
-        draws: int32 `[2]`, what the teacher's own random draws follow from.
+        size: number of the teacher's records; without records there is no training step.
+        num_steps: number of training steps; the order of records and the learning rate depend on
+            it.
+        draws: seed of the teacher's random draws, int32 `[2]`.
     """
 
     inputs: tf.Tensor
@@ -69,30 +72,30 @@ class Shard(NamedTuple):
 class TrainingLoop:
     """Steps of Adam on augmented batches of one teacher's records.
 
-    The loss is the mean cross-entropy with `TrainingJob.targets` and the model's own losses:
-    regularizers of weights and of activities, and what layers add, as in Keras' `fit`.
+    The loss is the mean cross-entropy with `TrainingJob.targets` plus the model's own losses:
+    regularizers of weights and activities, and losses that layers add, as in Keras' `fit`.
 
-    `slots` are what a teacher has between two steps: lists of weights, of buffers (moving averages,
-    dropout seeds), of first and of second moments.
+    `slots` are the state of a teacher between two steps: lists of weights, buffers (moving
+    averages, dropout seeds), first moments and second moments.
     """
 
     def __init__(self, config: TeacherConfig) -> None:
-        """Builds the model whose graph is traced; its own weights are never used."""
+        """Builds the model whose graph is traced. Its initial weights are never used."""
         self.config = config
         self._model = architectures.build(config.model, config.dataset)
 
     def run(self, weights: Any, buffers: Any, shard: Shard) -> Any:
-        """Does all steps in one graph.
+        """Runs all steps in one graph.
 
         Returns:
-            The lists of weights and buffers after the last step, and the losses float32
+            The lists of weights and buffers after the last step, and the losses, float32
             `[num_steps]`.
         """
         moments = [tf.zeros_like(weight) for weight in weights]
-        # Records of all steps: one shuffle of them all after another.
+        # Records of all steps: each pass is a new shuffle of all records.
         shuffle_seed, augment_seed = tf.unstack(tf.random.split(shard.draws, 2))
         needed = shard.num_steps * self.config.batch_size
-        num_records = tf.maximum(shard.size, 1)  # without records there is no step to do
+        num_records = tf.maximum(shard.size, 1)  # without records there is no step
         passes = (needed + num_records - 1) // num_records
         draws = tf.random.stateless_uniform([passes, num_records], shuffle_seed)
         order = tf.reshape(tf.argsort(draws, axis=1), [-1])[:needed]
@@ -136,10 +139,11 @@ class TrainingLoop:
             loss = tf.reduce_sum(losses) / config.batch_size
             loss += sum(tf.cast(added, loss.dtype) for added in model_losses)
         gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # Those of embeddings are sparse.
+        # Gradients of embeddings are sparse.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        # By hand, because Keras optimizers keep state in variables, which replicas would shard.
-        # Constant for half of the steps, then linearly down to a fiftieth; bias-corrected.
+        # Adam is written out because Keras optimizers keep their state in variables, which a
+        # strategy would mirror across replicas. The learning rate is constant for half of the
+        # steps, then falls linearly to a fiftieth. Moments are bias-corrected.
         done = tf.cast(step + 1, tf.float32)
         progress = done / tf.cast(shard.num_steps, tf.float32)
         schedule = tf.minimum(1.0, 2.0 * (1.0 - progress) + 0.02)
@@ -161,13 +165,13 @@ class TrainingLoop:
 
 
 def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
-    """Returns the arguments of `TrainingLoop.run`: a teacher's initial weights, and its shard."""
+    """Returns the arguments of `TrainingLoop.run`: a teacher's initial weights and its shard."""
     config = job.config
     records = job.records[teacher]
     seeds = np.random.SeedSequence([config.seed, teacher]).generate_state(3)
     model = architectures.build(config.model, config.dataset, seed=int(seeds[0]))
-    # Padded to one shape, so that shards of different size do not retrace. The loop reads no
-    # padding, and without records it does no step.
+    # Shards are padded to the same shape, so that different sizes do not cause retracing. The loop
+    # never reads padding, and it runs no step without records.
     padded = np.resize(records, max(map(len, job.records)))
     shard = Shard(
         tf.constant(job.examples.inputs[padded]),
@@ -186,10 +190,10 @@ def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
 def train_on_devices(
     job: TrainingJob, teachers: Sequence[int], strategy: tf.distribute.Strategy
 ) -> TrainedTeachers:
-    """Yields trained teachers. Every replica trains its own; no gradient crosses replicas.
+    """Trains teachers and yields them. Each replica trains other teachers; they share no gradient.
 
-    Also where a loss is not finite: whether it is follows from the records, so that stopping would
-    reveal some of them. The teacher's votes are defined all the same (`Networks.save`).
+    A loss that is not finite does not stop the training, because it depends on private records and
+    an error would reveal it. The teacher's votes are defined nevertheless (`Networks.save`).
     """
     loop = TrainingLoop(job.config)
     group_size = strategy.num_replicas_in_sync
@@ -201,7 +205,7 @@ def train_on_devices(
     for start in range(0, len(teachers), group_size):
         group = teachers[start : start + group_size]
         of_group = [arguments(job, teacher) for teacher in group]
-        # A replica without a teacher of its own repeats the last one; the repeat is dropped.
+        # If there are more replicas than teachers, the last teacher is repeated and dropped.
         of_group += [of_group[-1]] * (group_size - len(of_group))
         results = run(
             strategy.experimental_distribute_values_from_function(
@@ -221,7 +225,7 @@ def train_on_devices(
 
 
 def _stacked(teachers: Sequence[TrainedTeacher]) -> tf.Module:
-    """Returns a module whose `stacked` has what teachers learned, each `[num_teachers, ...]`."""
+    """Returns a module whose `stacked` are the teachers' arrays, each `[num_teachers, ...]`."""
     module = tf.Module()
     of_each = zip(*(teacher.arrays for teacher in teachers), strict=True)
     module.stacked = [tf.Variable(np.stack(arrays), trainable=False) for arrays in of_each]
@@ -237,20 +241,20 @@ def _save_voting(
     *,
     together: int,
 ) -> None:
-    """Writes all teachers as one SavedModel: weights `[num_teachers, ...]`, one loop over them.
+    """Writes all teachers as one SavedModel, with weights `[num_teachers, ...]` and a loop.
 
-    Its signature `votes` takes inputs `[batch, *input_shape]` and returns labels int64
-    `[num_teachers, batch]`, or predictions float32 as of `Votes.labels`.
+    Its signature `votes` takes inputs `[batch, *input_shape]` and returns labels, int64
+    `[num_teachers, batch]`, or float32 predictions (see `Votes.labels`).
 
     Args:
-        folder: to write into.
-        config: what the teachers were trained with.
-        module: what they learned, by `_stacked`; it gets the graph, `votes`.
-        prepared: from raw inputs, float32, to what all teachers take.
-        scores_of: from a teacher, the one to stop before and prepared inputs to scores of classes,
-            or what is predicted of `TrainingJob.targets`, float32 `[num_chunk, batch,
-            num_classes]`.
-        together: how many teachers `scores_of` is asked about at a time.
+        folder: folder to write.
+        config: training configuration of the teachers.
+        module: result of `_stacked`; the function `votes` is added to it.
+        prepared: function from raw inputs, float32, to the inputs of all teachers.
+        scores_of: function from the first teacher, the teacher after the last one, and prepared
+            inputs to scores of classes, or predictions of `TrainingJob.targets`, float32
+            `[num_chunk, batch, num_classes]`.
+        together: number of teachers in one call of `scores_of`.
     """
     dataset = config.dataset
     num_teachers = config.num_teachers
@@ -281,10 +285,10 @@ def _save_voting(
 
 
 class Networks(TeacherKind):
-    """Networks of the catalogue, and Keras models of the user's that are not compiled."""
+    """Networks of the catalogue, and the user's Keras models that are not compiled."""
 
     name = "networks"
-    settings: ClassVar[tuple[str, ...]] = OF_STEPS
+    settings: ClassVar[tuple[str, ...]] = TRAINING_SETTINGS
 
     def takes(self, built: Any) -> bool:
         """See `TeacherKind.takes`."""
@@ -297,12 +301,12 @@ class Networks(TeacherKind):
         name = name_of(job.config.model)
         if not model.trainable_variables:
             raise ValueError(
-                f"model {name}: no weight is trainable, so no teacher would learn anything; set "
-                f"trainable = True for the last layers"
+                f"model {name} has no trainable weights, so teachers would learn nothing. Set "
+                f"trainable = True for the last layers."
             )
         inputs = np.ones((1, *job.config.dataset.input_shape), np.float32)
         if np.isnan(model(inputs, training=False)).any():
-            raise ValueError(f"model {name}: its logits are NaN for an input of ones, untrained")
+            raise ValueError(f"model {name}: the untrained model returns NaN for an input of ones")
 
     def definition(self, job: TrainingJob) -> dict[str, Any]:
         """See `TeacherKind.definition`."""
@@ -310,7 +314,7 @@ class Networks(TeacherKind):
         return {**super().definition(job), "architecture": architecture}
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
-        """See `TeacherKind.train`. All GPUs of this host train, a replica each; else its CPU."""
+        """See `TeacherKind.train`. Uses all GPUs of this host, or else its CPU."""
         names = [device.name for device in tf.config.list_logical_devices("GPU")]
         strategy: tf.distribute.Strategy
         if len(names) > 1:
@@ -324,8 +328,8 @@ class Networks(TeacherKind):
     ) -> None:
         """See `TeacherKind.save`.
 
-        A teacher whose training diverged votes too. A logit that is NaN counts as the least of all,
-        so that where all are, the vote is for the first class.
+        A teacher whose training diverged still votes. A logit that is NaN counts as the lowest
+        value. If all logits are NaN, the vote is for the first class.
         """
         model = architectures.build(job.config.model, job.config.dataset)
         num_weights = len(model.trainable_variables)
@@ -348,12 +352,13 @@ NETWORKS = Networks()
 
 
 class Compiled(Networks):
-    """Compiled Keras models of the user's: trained by Keras' own `fit`, saved as networks are.
+    """The user's compiled Keras models: trained by Keras' `fit`, and stored like networks.
 
-    One teacher after another, each from a new model and a new optimizer, in an order of records and
-    with random numbers that its own seed fixes: what a teacher computes depends on its own shard,
-    public settings and the seed alone. A user's code could still join teachers, and only the user
-    can prevent it: by a variable outside of the function that makes the model.
+    Teachers are trained one after another. Each has a new model and a new optimizer, and its own
+    seed determines the order of records and all random numbers. Therefore a teacher depends on only
+    its own shard, public settings and the seed. The user's code could still share state between
+    teachers, for example by a variable outside the function that makes the model. Only the user can
+    prevent this.
     """
 
     name = "compiled"
@@ -372,24 +377,24 @@ class Compiled(Networks):
         model, other = (architectures.build(config.model, dataset) for _ in range(2))
         if {id(part) for part in _parts(model)} & {id(part) for part in _parts(other)}:
             raise ValueError(
-                "model: expected a function that makes everything anew at each call, got one that "
-                "gives the same object twice: teachers would learn from each other's records"
+                "model must be a function that creates all objects anew at each call. It returned "
+                "the same object twice, so teachers would learn from each other's records."
             )
         labels = targets_of(model, np.zeros(2, np.int64), dataset.num_classes)
         try:
             model.test_on_batch(np.zeros((2, *dataset.input_shape), np.float32), labels)
-        except Exception as error:  # Keras and TensorFlow each raise their own kinds
+        except Exception as error:  # Keras and TensorFlow raise different exceptions
             raise ValueError(
                 f"model {name_of(config.model)}: its loss or a metric can't compare labels "
-                f"{list(labels.shape)} with outputs [2, {dataset.num_classes}]; compile it with "
-                f"SparseCategoricalCrossentropy or CategoricalCrossentropy"
+                f"{list(labels.shape)} with outputs [2, {dataset.num_classes}]. Compile it with "
+                f"SparseCategoricalCrossentropy or CategoricalCrossentropy."
             ) from error
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
         """See `TeacherKind.train`.
 
-        The learning rate is the compiled model's own, and steps are rounded up to whole passes over
-        a teacher's records.
+        The compiled model has its own learning rate. Steps are rounded up to whole passes over a
+        teacher's records.
         """
         config = job.config
         for teacher, inputs, labels in job.shards(teachers):
@@ -398,13 +403,13 @@ class Compiled(Networks):
             losses = np.zeros(0, np.float32)
             if len(labels):
                 targets = targets_of(model, labels, config.dataset.num_classes)
-                steps_a_pass = -(-len(labels) // config.batch_size)
+                steps_per_pass = -(-len(labels) // config.batch_size)
                 with architectures.seeded(int(fit_seed >> 1)):
                     history = model.fit(
                         tf.data.Dataset.from_tensor_slices((inputs.astype(np.float32), targets))
                         .shuffle(len(labels), reshuffle_each_iteration=True)
                         .batch(config.batch_size),
-                        epochs=-(-config.num_steps(len(labels)) // steps_a_pass),
+                        epochs=-(-config.num_steps(len(labels)) // steps_per_pass),
                         shuffle=False,  # the records are shuffled already
                         verbose=1 if job.verbose else 0,
                     )
@@ -415,13 +420,13 @@ class Compiled(Networks):
 
 
 def _parts(model: Any) -> list[Any]:
-    """Returns what another teacher's model may have nothing of; a loss may have a state too."""
+    """Returns the objects that models must not share. A loss can have state, too."""
     parts = [model, model.optimizer, *model.layers, *model.variables, *model.metrics]
     return [*parts, model.loss] if isinstance(model.loss, keras.losses.Loss) else parts
 
 
 def targets_of(model: Any, labels: npt.NDArray[np.int64], num_classes: int) -> npt.NDArray[Any]:
-    """Returns what a compiled model's loss compares with outputs: labels, or one-hot ones."""
+    """Returns the targets that a compiled model's loss takes: labels or one-hot vectors."""
     loss = model.loss
     name = getattr(loss, "__name__", type(loss).__name__)
     if str(loss if isinstance(loss, str) else name).lower().startswith("categorical"):
@@ -433,7 +438,7 @@ COMPILED = Compiled()
 
 
 class ClosedForm(TeacherKind):
-    """Ridge regression on public features (`pate_tf.models.ridge`): thousands take seconds."""
+    """Ridge regression on public features (`pate_tf.models.ridge`): trains thousands in seconds."""
 
     name = "closed_form"
     features = "required"
@@ -454,7 +459,7 @@ class ClosedForm(TeacherKind):
     def save(
         self, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
     ) -> None:
-        """See `TeacherKind.save`; the encoder goes with the teachers."""
+        """See `TeacherKind.save`; the encoder is saved with the teachers."""
         encoder = cast(Any, job.encoder)
         module = _stacked(teachers)
         module.encoder = encoder

@@ -1,7 +1,7 @@
-"""Estimators of scikit-learn: fitted in processes side by side, one file, asked in threads.
+"""Estimators of scikit-learn: fitted in parallel processes, stored in one file, voting in threads.
 
-Fitting a small classifier is mostly Python, which threads can't share; asking one is compiled code,
-which they can.
+Fitting a small classifier is mostly Python code, which threads can't run in parallel. Prediction is
+compiled code, which they can.
 """
 
 import collections
@@ -24,30 +24,30 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 from pate_tf.teachers.voters import Ensemble, Progress
 
 FILE = "classifiers.npz"
-AHEAD = 4  # arguments handed out for each process, so that none waits
-ENCODER = "encoder"  # folder of a SavedModel, of classifiers on features
+AHEAD = 4  # tasks queued for each process, so that no process waits
+ENCODER = "encoder"  # folder of the encoder's SavedModel, for classifiers on features
 
 Result = TypeVar("Result")
 
 
 class ClassifierEnsemble(Ensemble):
-    """SENSITIVE: an ensemble of scikit-learn's classifiers, loaded to be asked for votes."""
+    """SENSITIVE: a stored ensemble of classifiers of scikit-learn."""
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
-        """Loads what `Classifiers.save` wrote.
+        """Loads the folder that `Classifiers.save` wrote.
 
         Raises:
-            ValueError: if it does not hold classifiers, or their encoder is missing.
+            ValueError: if it does not contain classifiers, or their encoder is missing.
         """
         arrays = artifacts.read_arrays(folder / FILE)
         parts: list[list[npt.NDArray[Any]]] = [[] for _ in range(config.num_teachers)]
-        for name, array in arrays.items():  # in the order that they were written in
+        for name, array in arrays.items():  # in the order of writing
             parts[int(name.partition("/")[0])].append(array)
         self._classifiers = [estimators.from_arrays(of_teacher) for of_teacher in parts]
         learnt = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         self._encoder: Any = None
         if config.representation is not None:
-            # Processes that train start without TensorFlow.
+            # Imported here, so that training processes start without TensorFlow.
             from pate_tf.models.encoder import SavedEncoder
 
             self._encoder = SavedEncoder(folder / ENCODER, config.dataset)
@@ -64,7 +64,7 @@ class ClassifierEnsemble(Ensemble):
             warnings.catch_warnings(),
             concurrent.futures.ThreadPoolExecutor(num_cores()) as threads,
         ):
-            warnings.simplefilter("ignore")  # what they are about can follow from records
+            warnings.simplefilter("ignore")  # warnings can depend on private records
             labels = list(
                 threads.map(lambda fitted: fitted.predict(rows, self.dataset), self._classifiers)
             )
@@ -73,7 +73,7 @@ class ClassifierEnsemble(Ensemble):
 
 
 class Classifiers(TeacherKind):
-    """Random forests, and unfitted classifiers of scikit-learn that a function returns."""
+    """Random forests, and unfitted estimators of scikit-learn that a user's function returns."""
 
     name = "scikit_learn"
     features = "optional"
@@ -98,7 +98,7 @@ class Classifiers(TeacherKind):
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
         """See `TeacherKind.train`. The result does not depend on the number of processes.
 
-        Other processes than this one fit only a model that they can import.
+        With several processes, the model must be importable.
         """
         config = job.config
         arguments = (
@@ -133,22 +133,22 @@ class Classifiers(TeacherKind):
 
 
 def num_cores() -> int:
-    """Number of cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(
     function: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], *, num_processes: int
 ) -> Iterator[Result]:
-    """Yields `function(*arguments)` for each, in their order.
+    """Yields `function(*arguments)` for each tuple of arguments, in order.
 
-    Arguments are taken one after another as results are, so that few are in memory at a time. The
-    processes end with the caller's, also when it is killed.
+    Arguments are consumed only as results are consumed, so that few are in memory at a time. The
+    processes end with the calling process, even if it is killed.
 
     Args:
-        function: of a module that starts quickly, since every process imports it.
-        arguments: what to call it with.
-        num_processes: 1 for the caller's alone.
+        function: function in a module that every process imports; the import should be fast.
+        arguments: tuples of arguments.
+        num_processes: number of processes; 1 to use only the calling process.
     """
     if num_processes == 1:
         for each in arguments:

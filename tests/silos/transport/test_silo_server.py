@@ -78,7 +78,7 @@ def test_an_operator_sees_the_same_whatever_the_votes(server, silo, tmp_path, vo
         server.stop(0.0)
         with pytest.raises(ConnectionError):
             silo.poll()
-        assert "nobody answers" in get(port, "/healthz")[1]
+        assert "no server answers" in get(port, "/healthz")[1]
     batch = made_up_round().batch
     spent = smallest_epsilon(Counter({batch.mechanism: len(batch.queries)}), policy.delta)[0]
     assert lines == [
