@@ -1,1 +1,1 @@
-"""The commands: flags, printing, exit codes. All else is called from `runs/`."""
+"""The commands: flags, printing and exit codes. The rest is in `run/`."""

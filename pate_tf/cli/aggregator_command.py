@@ -1,18 +1,18 @@
-"""One of the aggregators that add up silos' votes or sums under secret sharing.
+"""Runs one of the aggregators that add up silos' votes or sums with secret sharing.
 
-Once, for its keys; put what it prints on the roster, which every silo, every aggregator and the
-coordinator get from the person who sets the run up:
+Run this once to create the keys. Add the printed entry to the roster, which the person who sets up
+the run gives to every silo, every aggregator and the coordinator:
 
     pate aggregator --name=aggregator-1 --aggregator_dir=aggregator-1 >> roster.toml
 
-Then, until the coordinator says that the run is over:
+Then start the aggregator. It runs until the coordinator ends the run:
 
     pate aggregator --aggregator_dir=aggregator-1 --roster=roster.toml --coordinator=HOST:PORT
         --certificates=certificates
 
-Aggregators belong to different organizations: those that pool what they know, more than the
-threshold of them, learn every vote. It may be killed and started again on its own folder at any
-time. `pate aggregator status --aggregator_dir=aggregator-1` prints what it did.
+Aggregators must belong to different organizations: if more aggregators than the threshold share
+their data, they learn every vote. You can stop an aggregator at any time and start it again with
+the same folder. `pate aggregator status --aggregator_dir=aggregator-1` prints its progress.
 """
 
 from absl import flags
@@ -33,9 +33,9 @@ def define() -> None:
 
 
 def main() -> None:
-    """Reads the flags; makes keys, or works."""
+    """Reads the flags, then creates keys or runs the aggregator."""
     if not FLAGS.aggregator_dir:
-        raise ValueError("aggregator_dir: expected the folder of the aggregator, got none")
+        raise ValueError("aggregator_dir is required: the folder of the aggregator")
     settings = command_line.read(silo_server.AggregatorRun)
     path = settings.folder / silo_server.KEYS
     if settings.name is None:

@@ -1,8 +1,8 @@
-"""What answered queries cost: `pate analysis --train_dir=runs/mnist-250`.
+"""Computes the cost of answered queries: `pate analysis --train_dir=runs/mnist-250`.
 
-Reads the ledger and the votes of a run, of ledgers or of a file, and accounts for them in every way
-there is. What may be published and what may not are two tables and two files. With --statement it
-reads no votes: it verifies a statement against ledgers.
+Reads the ledger and the votes of a run, of ledgers or of a file, and compares all methods of
+accounting. Publishable and sensitive results are in separate tables and files. With --statement, it
+reads no votes and verifies a statement against ledgers.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ from pate_tf.statement.report import write_pages
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(AnalysisSettings)
-# Mechanisms that a file of votes can be analyzed for, with the flag of the noise of each.
+# Mechanisms for the analysis of a file of votes, with the flag of their noise.
 KINDS: dict[str, tuple[type[Mechanism], str]] = {
     name: (kind, next(iter(command_line.parameters(kind, in_analysis=True).values())))
     for name, kind in offered().items()
@@ -35,18 +35,19 @@ def define() -> None:
     flags.DEFINE_string(
         "statement",
         None,
-        "A statement in JSON to verify: against --ledger, else --train_dir, else the ledger "
-        "of the run whose released/ folder holds it. An error if that says otherwise.",
+        "JSON file of a statement to verify. It is compared with --ledger, else with --train_dir, "
+        "else with the ledger of the run whose released/ folder contains it. The command fails if "
+        "they disagree.",
     )
     command_line.shown_in_help("statement", "votes")
-    flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
+    flags.DEFINE_string("report_file", None, "JSON file for the printed results (sensitive).")
     command_line.shown_in_help("report_file", "output")
     flags.DEFINE_enum(
         "mechanism",
         None,
         list(KINDS),
-        "How labels are drawn from --counts_file. Default: by the "
-        "noise, laplace_noisy_max or gaussian_noisy_max.",
+        "Mechanism that draws labels from --counts_file. Default: laplace_noisy_max or "
+        "gaussian_noisy_max, depending on the noise flag.",
     )
     command_line.shown_in_help("mechanism", "votes")
     for kind, _ in KINDS.values():
@@ -54,25 +55,29 @@ def define() -> None:
 
 
 def mechanism() -> Mechanism | None:
-    """Returns what draws labels from a file of votes; None where a ledger says it.
+    """Returns the mechanism for a file of votes; None if a ledger names the mechanism.
 
     Raises:
-        FlagValueError: if a flag is of another mechanism, or given for a ledger.
+        FlagValueError: if a flag belongs to another mechanism, or is used with a ledger.
     """
     names = {name for _, name in KINDS.values() if FLAGS[name].value is not None}
     if FLAGS.counts_file is None:
         if FLAGS.mechanism or names:
-            raise command_line.FlagValueError("mechanism: expected with --counts_file alone")
+            raise command_line.FlagValueError(
+                "mechanism: this flag and the noise flags need --counts_file"
+            )
         return None
     default = "gaussian_noisy_max" if names == {"sigma"} else "laplace_noisy_max"
     kind, name = KINDS[FLAGS.mechanism or default]
     if names - {name}:
-        raise command_line.FlagValueError(f"mechanism: expected --{name} for {kind.name} alone")
+        raise command_line.FlagValueError(
+            f"mechanism: {kind.name} takes only the noise flag --{name}"
+        )
     return command_line.chosen(kind, in_analysis=True)
 
 
 def main() -> None:
-    """Reads the flags, has votes accounted for or a statement verified, prints."""
+    """Reads the flags, analyzes votes or verifies a statement, and prints the results."""
     command_line.check_report_file(FLAGS.report_file)
     run_folder = command_line.path(FLAGS.train_dir)
     if FLAGS.statement is not None:
@@ -83,12 +88,12 @@ def main() -> None:
         command_line.print_table("Statement", [(FLAGS.statement, verdict)])
         command_line.write_report(FLAGS.report_file, {"statement": verdict})
         return
-    if run_folder is not None and FLAGS.release is not None:  # read before a draw is charged
+    if run_folder is not None and FLAGS.release is not None:  # read it before a draw is charged
         statement.read_statement(artifacts.RunDirectory(run_folder))
     settings = command_line.read(AnalysisSettings)
     report = run_analysis(settings, mechanism(), command_line.reporting())
     if FLAGS.counts_file and not any(FLAGS[name].value for _, name in KINDS.values()):
-        command_line.note(f"noise: by default --noise_eps={command_line.DEFAULTS['noise_eps']}")
+        command_line.note(f"noise: the default --noise_eps={command_line.DEFAULTS['noise_eps']}")
     for table in report.tables:
         if table.lines:
             print("\n".join([f"\n{table.title}", *table.lines]))
@@ -99,5 +104,5 @@ def main() -> None:
         page = statement.add_release(artifacts.RunDirectory(run_folder))
         if page is not None:
             write_pages(run_folder)
-            print(f"  privacy statement  {page}, now with the sanitised epsilon")
+            print(f"  privacy statement  {page}, updated with the sanitised epsilon")
     command_line.write_report(FLAGS.report_file, report.values)

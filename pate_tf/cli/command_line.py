@@ -1,6 +1,6 @@
-"""What the commands share: starting, ending well, tables, reports, and flags.
+"""Shared functions of the commands: start, errors, tables, reports and flags.
 
-Flags are made from the dataclasses of settings; those of mechanisms from their registry.
+Flags are defined from the dataclasses of settings and from the registry of mechanisms.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from pate_tf.planning.forecast import ForecastError
 FLAGS = flags.FLAGS
 Kind = TypeVar("Kind")
 
-LONGEST_MESSAGE = 900
+MAX_MESSAGE_LENGTH = 900
 CLOCK_LINE = "{desc}: {elapsed}\n"
 LOG_FIELDS = ("time", "level", "role", "name", "message")
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
@@ -52,35 +52,40 @@ TRANSIENT = 75  # start the same command again, as EX_TEMPFAIL of sysexits.h
 INTERRUPTED = 130
 # Other names of flags.
 ALIASES = {"stdnt_share": "pool_size"}
-RESULTS: list[str] = []  # of the command that runs, as JSON, for its `--json`
-# Flags of the first release that a command does not have any more.
+RESULTS: list[str] = []  # JSON results of the running command, for `--json`
+# Flags of the first release that were removed.
 GONE = (
     *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small", "deeper"),
-    *("teachers_max_steps", "nb_labels", "moments", "noise_eps"),  # some are other commands' still
+    *(
+        "teachers_max_steps",
+        "nb_labels",
+        "moments",
+        "noise_eps",
+    ),  # other commands still have some of them
 )
-HELP = ("help", "h", "helpfull", "helpshort")  # what asks for it, less the dashes
-# How the system, TensorFlow and SQLite say that a disk is full, or a quota.
+HELP = ("help", "h", "helpfull", "helpshort")  # flags for help, without dashes
+# Messages of the system, TensorFlow and SQLite about a full disk or quota.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
-# Packages that come with an extra, and which.
+# Packages of extras, with the name of the extra.
 EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "beam"}
 
 # The help of a command: its flags by groups, in the order of use.
 
 _HELP: dict[str, dict[str, bool]] = {}  # whether a flag is advanced, by heading and name
-_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # others follow
+_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # then the rest
 
 
 def shown_in_help(flag: str, group: str, *, advanced: bool = False) -> None:
-    """Puts a flag below a heading of `--help`; an advanced one stands in `--helpfull` alone."""
+    """Puts a flag under a heading of `--help`; advanced flags appear only in `--helpfull`."""
     if not any(flag in names for names in _HELP.values()):
         _HELP.setdefault(group, {})[flag] = advanced
 
 
 def print_help(description: str, *, full: bool) -> None:
-    """Prints what a command does and its flags by groups.
+    """Prints the description of a command and its flags by group.
 
     Args:
-        description: of the command.
+        description: text above the flags.
         full: whether to print advanced flags too.
     """
     print(description.strip())
@@ -94,12 +99,12 @@ def print_help(description: str, *, full: bool) -> None:
             flag: Any = FLAGS[name]
             choices = getattr(flag.parser, "enum_values", None)
             value = "|".join(choices) if choices else flag.flag_type()
-            # absl puts an enum's values in front of its help; they stand behind the name here.
+            # absl puts the values of an enum before its help; here they follow the name.
             text = re.sub(r"^<[^>]*>: ", "", flag.help)
             if flag.default not in (None, "", [], False) and "Default:" not in text:
                 text += f" Default: {flag.default_as_str.strip(chr(39))}."
             print(f"  --{name}" + ("" if flag.boolean else f"={value}"))
-            # A line for each value that the text explains, and for the default.
+            # Each explained value and the default start a new line.
             for line in re.split(r"(?<=[.;]) (?=(?:Default|[a-z][\w:, ]*): )", text):
                 print(textwrap.fill(line, 96, initial_indent=" " * 6, subsequent_indent=" " * 6))
     if not full:
@@ -109,42 +114,44 @@ def print_help(description: str, *, full: bool) -> None:
 def run(
     main: Callable[[list[str]], None], define_flags: Callable[[], None], description: str | None
 ) -> None:
-    """Defines a command's flags, reads them, runs it; a wrong flag is one line and exit code 2.
+    """Defines and reads a command's flags and runs it; a wrong flag gives one line and exit code 2.
 
     Args:
-        main: the command, called with what is left of the arguments.
-        define_flags: defines its flags.
-        description: what `--help` prints above them.
+        main: the command, called with the remaining arguments.
+        define_flags: defines the flags of the command.
+        description: text above the flags in `--help`.
     """
     before = set(FLAGS)
     define_flags()
     if "report_file" in FLAGS:
         flags.DEFINE_boolean(
-            "json", False, "Prints the result as JSON to standard output, and all else to stderr."
+            "json",
+            False,
+            "Print the result as JSON to standard output, and everything else to stderr.",
         )
         shown_in_help("json", "output")
     defined = set(FLAGS) - before
     for name in FLAGS:
         if name in defined:
             shown_in_help(name, "flags")
-            # `--helpxml` lists the flags of the program that was started, whatever file has them.
+            # `--helpxml` lists only flags that are registered for the started program.
             FLAGS.register_key_flag_for_module(sys.argv[0], FLAGS[name])
     sys.modules["__main__"].__doc__ = description
     try:
         app.run(main, flags_parser=parse_flags)
     finally:
-        for name in defined:  # of a process that runs several commands
+        for name in defined:  # for processes that run several commands
             delattr(FLAGS, name)
 
 
 def parse_flags(arguments: list[str]) -> list[str]:
-    """Parses flags for `absl.app.run`; a mistake ends with exit code 2 and one clear line."""
+    """Parses flags for `absl.app.run`; a mistake gives one clear line and exit code 2."""
     names = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
     if names.intersection(HELP):
         try:
             print_help(sys.modules["__main__"].__doc__ or "", full="helpfull" in names)
             sys.stdout.flush()
-        except BrokenPipeError:  # a pager or `head` has read enough
+        except BrokenPipeError:  # closed by a pager or `head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
@@ -152,29 +159,31 @@ def parse_flags(arguments: list[str]) -> list[str]:
     except flags.Error as error:
         hint = ""
         if getattr(error, "flagname", "") in GONE:
-            hint = "; docs/how-to/first_release.md says what became of the first release's flags"
+            hint = ". See docs/how-to/first_release.md for flags of the first release."
         _fail(f"{error}{hint}", FLAG_ERROR)
     if len(others) > 1:
-        _fail(f"expected flags only, got {' '.join(others[1:])!r}", FLAG_ERROR)
+        _fail(
+            f"{' '.join(others[1:])!r} is not a flag. Flags have the form --name=value.", FLAG_ERROR
+        )
     return others
 
 
 def path(text: str | None) -> pathlib.Path | None:
-    """Returns the path that a flag names; None where it names none."""
+    """Returns the path in a flag's value; None if the flag has no value."""
     return pathlib.Path(text) if text else None
 
 
 class FlagValueError(ValueError):
-    """A flag has a value that its setting can't have; ends a command with exit code 2."""
+    """A flag has an invalid value; ends a command with exit code 2."""
 
 
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
-    """Returns a message of the library with flags in place of arguments.
+    """Returns a message of the library with flags instead of arguments.
 
     Args:
         message: may begin with an argument, as in "name: ...", "name is required" or "name must be
             ...". Other arguments are in backticks, such as `name` or `name=value`.
-        flag_of_argument: the flag of each argument whose flag has another name.
+        flag_of_argument: flags whose names differ from their arguments, by argument.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
@@ -190,13 +199,13 @@ def guarded(
     flag_values: Any,
     flag_of_argument: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Callable[[list[str]], None]:
-    """Wraps a command's main function: a user's mistake ends in one line and exit code 1.
+    """Wraps a command's main function: a user's mistake gives one line and exit code 1.
 
-    Warnings are one line each, once.
+    Each warning is printed once, on one line.
 
     Args:
         main: the command.
-        flag_values: `flags.FLAGS`; unless `--verbosity` was given, only warnings are logged.
+        flag_values: `flags.FLAGS`; without `--verbosity`, only warnings are logged.
         flag_of_argument: see `in_flags`.
     """
 
@@ -209,7 +218,7 @@ def guarded(
             check_environment()
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
-                show = functools.cache(warn)  # as "once" forgets when filters change
+                show = functools.cache(warn)  # "once" forgets when filters change
                 warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
                 )
@@ -239,19 +248,19 @@ def _print_only_results(main: Callable[[], None]) -> None:
 
 
 def _explained(error: BaseException) -> tuple[str, int] | None:
-    """Returns the line and the exit code of a user's mistake; None of a fault of the program."""
+    """Returns the line and the exit code for a user's mistake; None for a bug."""
     code = USER_ERROR
     message = str(error)
     if isinstance(error, KeyboardInterrupt):
         if error.args:
-            return None  # of SIGTERM, whose line was printed
+            return None  # SIGTERM; its line was printed
         return "stopped; the same command resumes from here", INTERRUPTED
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             return None
         extra = f"pip install 'pate_tf[{EXTRAS[package]}]'"
-        message = f"expected the package {package} to be installed: {extra}"
+        message = f"The package {package} is not installed. Run: {extra}"
     elif isinstance(error, MemoryError) or any(text in message for text in NO_MEMORY):
         message = "out of memory"
     elif isinstance(error, OSError) and error.filename is not None and error.strerror:
@@ -265,41 +274,41 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
             TimeoutError: TRANSIENT,
         }
         code = next((codes[kind] for kind in codes if isinstance(error, kind)), code)
-    # TensorFlow reports a full disk or exhausted device memory by classes of its own, and pathlib a
-    # loop of links as a RuntimeError.
+    # TensorFlow has its own classes for a full disk or exhausted device memory. pathlib reports
+    # a loop of links as a RuntimeError.
     elif not (type(error).__module__.startswith("tensorflow.") or message.startswith("Symlink")):
         return None
     if any(text in message for text in FULL_DISK):
-        message += "; free some space there and run the same command again: it resumes"
+        message += "; free some space and run the same command again. It resumes."
     return message, code
 
 
 def _fail(message: str, code: int) -> None:
-    lines = [" ".join(line.split())[:LONGEST_MESSAGE] for line in message.split(ITEM)]
+    lines = [" ".join(line.split())[:MAX_MESSAGE_LENGTH] for line in message.split(ITEM)]
     print(f"error: {ITEM.join(lines)}", file=sys.stderr)
     raise SystemExit(code)
 
 
-# Prints what the user did not ask for and should know.
+# Prints information for the user.
 note: Callable[[str], None] = functools.partial(print, flush=True)
 
 
 def warn(text: str) -> None:
-    """Prints what the user should heed to standard error, in one line."""
+    """Prints a warning to standard error, on one line."""
     print(f"warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def define_operation() -> None:
-    """Defines the flags of processes that run for long and need each other over a network."""
+    """Defines the flags of long-running processes that communicate over a network."""
     flags.DEFINE_float(
         "give_up_after",
         GIVE_UP_SECONDS,
-        "Seconds without a connection after which the process ends with exit code 75. A process "
-        "that serves others waits as long for those that have not heard the end of the run.",
+        "Seconds without a connection after which the process ends with exit code 75. At the end "
+        "of the run, a server waits as long for processes that do not know of it yet.",
         lower_bound=0.0,
     )
     shown_in_help("give_up_after", "run")
-    help_text = "Lines of the log: text, or JSON objects with the same fields."
+    help_text = "Format of log lines: text, or JSON objects with the same fields."
     flags.DEFINE_enum("log_format", "text", ("text", "json"), help_text)
     help_text = (
         "Port of 127.0.0.1 with /healthz for probes and /metrics for Prometheus. Default: none."
@@ -307,7 +316,7 @@ def define_operation() -> None:
     flags.DEFINE_integer("metrics_port", None, help_text, lower_bound=1, upper_bound=65535)
 
 
-# `pate silo|aggregator|coordinator status`: settings with a folder, and its numbers by metric.
+# `pate silo|aggregator|coordinator status`: settings with a folder, and metrics of the folder.
 StatusOf = tuple[type, Callable[[pathlib.Path], Mapping[str, float]]]
 
 
@@ -319,7 +328,7 @@ def define_status(status_of: StatusOf) -> None:
 
 
 def print_status(status_of: StatusOf) -> None:
-    """Prints what a process did, from the files of its folder. It may be at work there or not."""
+    """Prints the progress of a process from the files in its folder, running or not."""
     kind, numbers_of = status_of
     flag = described(kind)["folder"].flag or "folder"
     folder = pathlib.Path(FLAGS[flag].value or "")
@@ -334,19 +343,19 @@ def print_status(status_of: StatusOf) -> None:
     with contextlib.suppress(ValueError), artifacts.only_writer(folder):
         process = "not running"
     if FLAGS.json:
-        print(json.dumps({"process": process, **numbers}))
+        RESULTS.append(json.dumps({"process": process, **numbers}))
         return
     rows = [(name.replace("_", " "), f"{number:.6g}") for name, number in numbers.items()]
     print_table(str(folder), [("process", process), *rows])
 
 
 def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]:
-    """Prints what the library logs, a line each, and answers probes if there is a --metrics_port.
+    """Prints the library's log and, with --metrics_port, answers health probes.
 
-    Returns what logs an event, and the result of `pate_tf.net.health.serve_health`.
+    Returns a function that logs an event, and the result of `pate_tf.net.health.serve_health`.
 
-    A line has the time, the level, the role and name of this end, and the message. A warning that
-    is repeated is counted, and the next event says how often.
+    A line has the time, the level, the role and name of this process, and the message. Repeated
+    warnings are counted, and the next event contains the count.
     """
     repeated: Counter[str] = Counter()
     is_json = FLAGS.log_format == "json"  # the log may outlive the flags
@@ -377,9 +386,9 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
 
 
 def reporting(*, verbose: bool = False) -> Reporting:
-    """Returns how a command shows its progress: bars on a terminal, `verbose` for Keras' too.
+    """Returns the progress reports of a command; `verbose` includes those of Keras.
 
-    Elsewhere a line every half minute, of what takes longer.
+    On a terminal they are progress bars. Otherwise, long steps print a line every half minute.
     """
     bars: Any = {"clock": clock, "progress_bar": tqdm}
     if not sys.stderr.isatty():
@@ -405,10 +414,10 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def check_report_file(path: str | None) -> None:
-    """Checks where a report is to go, before anything is done that can't be undone.
+    """Checks the path of a report, before any step that can't be undone.
 
     Raises:
-        ValueError: if the file would lie in a `released/` folder, since reports hold sensitive
+        ValueError: if the file is in a `released/` folder, because reports contain sensitive
             numbers, or can't be written.
     """
     if path is None:
@@ -416,19 +425,19 @@ def check_report_file(path: str | None) -> None:
     file = pathlib.Path(path)
     if artifacts.is_within(file, artifacts.RELEASED):
         raise ValueError(
-            f"report_file: expected a path outside of released/, got {path}; "
-            f"a report holds numbers that may not be published"
+            f"report_file must be outside of released/, got {path}. The report contains numbers "
+            f"that must not be published."
         )
     try:
         artifacts.RunDirectory(file.parent).check(files=[file.name], folders=[])
     except (ValueError, OSError) as error:
-        raise ValueError(f"report_file: expected a file that can be written, got {path}") from error
+        raise ValueError(f"report_file={path} can't be written") from error
 
 
 def write_report(path: str | None, values: Mapping[str, Any]) -> None:
     """Writes a command's result as JSON, and prints it for `--json`; see `check_report_file`."""
     check_report_file(path)
-    if "json" in FLAGS and FLAGS["json"].value is True:  # of an audit it is a file
+    if "json" in FLAGS and FLAGS["json"].value is True:  # for an audit it is a file
         RESULTS.append(json.dumps(values))
     if path is not None:
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -451,14 +460,15 @@ def define(
 ) -> None:
     """Defines a flag for each setting of a dataclass (`pate_tf.core.settings`).
 
-    A flag that another class defined before is shared: same name, same meaning.
+    Classes with a setting of the same name share its flag.
 
     Args:
         kind: the dataclass.
-        group: heading in `--help` of settings that name none.
-        without: fields that this command has no flag for.
-        advanced: flags that stand in this command's `--helpfull` alone, besides those that say so.
-        **defaults: of fields whose default in this command is another.
+        group: default heading of the settings in `--help`.
+        without: fields without a flag in this command.
+        advanced: flags that appear only in this command's `--helpfull`, in addition to settings
+            that are declared as advanced.
+        **defaults: default values that differ in this command, by field.
     """
     values = {field.name: field.default for field in dataclasses.fields(kind)}
     for name, each in described(kind).items():
@@ -487,24 +497,24 @@ def define(
 
 
 def read(kind: type[Kind], **values: Any) -> Kind:
-    """Returns the settings that the flags give.
+    """Returns settings with the values of the flags.
 
     Args:
-        kind: the dataclass, whose flags `define` defined.
-        **values: of fields that no flag gives, or that the command worked out.
+        kind: the dataclass; `define` has defined its flags.
+        **values: values of fields without a flag, or that the command computed.
 
     Raises:
-        FlagValueError: if a value is none that its setting may have.
-        ValueError: if values do not fit each other.
+        FlagValueError: if a value is invalid for its setting.
+        ValueError: if values contradict each other.
     """
     return kind(**{**values_of(kind), **values})
 
 
 def values_of(kind: type) -> dict[str, Any]:
-    """Returns the values that flags give the settings of a dataclass, by field.
+    """Returns the values of a dataclass's flags, by field.
 
     Raises:
-        FlagValueError: if a value is none that its setting may have.
+        FlagValueError: if a value is invalid for its setting.
     """
     values: dict[str, Any] = {}
     for name, each in described(kind).items():
@@ -518,7 +528,7 @@ def values_of(kind: type) -> dict[str, Any]:
                 values[name] = tuple(is_of(text) for text in value)
             except ValueError:
                 raise ValueError(
-                    f"{name}: expected numbers with commas between, got {','.join(value)!r}"
+                    f"{name} must be numbers separated by commas, got {','.join(value)!r}"
                 ) from None
         else:
             is_none = value is None or (value == "" and is_of is pathlib.Path)
@@ -531,9 +541,9 @@ def values_of(kind: type) -> dict[str, Any]:
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
-    """Returns the flag that gives an argument of the library, where the names differ.
+    """Returns the flags whose names differ from the arguments of the library, by argument.
 
-    Of arguments that several dataclasses have, the first one's counts.
+    If several dataclasses have the same argument, the first dataclass decides.
     """
     table: dict[str, str] = {}
     for kind in kinds:
@@ -542,14 +552,14 @@ def flag_of_argument(*kinds: type) -> dict[str, str]:
     return {name: flag for name, flag in table.items() if name != flag}
 
 
-# The flags that name a user's own data: two tables with a schema, or two folders of images.
+# The flags of a user's own data: two tables with a schema, or two folders of images.
 
 
 OF_PRIVATE = ("private", "owner", "on_bad_record")
 
 
 def define_data_flags(*, with_private: bool) -> None:
-    """Defines the flags.
+    """Defines the flags of a user's own data.
 
     Args:
         with_private: whether the command may open private records.
@@ -558,14 +568,14 @@ def define_data_flags(*, with_private: bool) -> None:
 
 
 def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | None:
-    """Returns the files that the flags name; None for none.
+    """Returns the files that the flags name; None if they name no files.
 
     Args:
-        with_private: whether private records may be opened, and have to be named.
-        needs_public: whether public ones have to be named where no private ones are.
+        with_private: whether the command opens private records; --private is then required.
+        needs_public: whether --public is required for a command without private records.
 
     Raises:
-        ValueError: if flags are missing that belong together, or --dataset is given too.
+        ValueError: if a required flag is missing, or --dataset is given too.
     """
     names = [name for name in described(FileSource) if with_private or name not in OF_PRIVATE]
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
@@ -573,10 +583,10 @@ def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | 
         return None
     for name in ("private",) if with_private else ("public",) * needs_public:
         if not given.get(name):
-            raise ValueError(f"{name}: expected it with --{next(iter(given))}, got none")
+            raise ValueError(f"{name} is required with --{next(iter(given))}")
     for name in ("dataset", "data_dir"):
         if name in FLAGS and FLAGS[name].present:
-            raise ValueError(f"{name}: expected --{name} or --{next(iter(given))}, got both")
+            raise ValueError(f"{name}: use either --{name} or --{next(iter(given))}, not both")
     return read(FileSource)
 
 
@@ -587,9 +597,9 @@ DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # as in the first release
 
 
 def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> None:
-    """Defines a flag for each parameter of a mechanism; without a value where none is given.
+    """Defines a flag without a default for each parameter of a mechanism.
 
-    In an analysis a gamma is `--noise_eps` alone, as in the first release.
+    In an analysis, the only flag for gamma is `--noise_eps`, as in the first release.
     """
     without = () if in_analysis else ("gamma",)
     nothing: dict[str, Any] = dict.fromkeys(described(kind))
@@ -604,7 +614,7 @@ def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> No
 
 
 def parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> dict[str, str]:
-    """Returns the name of the flag of each parameter of a mechanism, by field."""
+    """Returns the flag names of a mechanism's parameters, by field."""
     return {
         field: "lap_scale" if field == "gamma" and not in_analysis else each.flag or field
         for field, each in described(kind).items()
@@ -612,20 +622,20 @@ def parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> dict[str,
 
 
 def given() -> list[str]:
-    """Returns the names of the parameters' flags that were given."""
+    """Returns the names of the mechanism flags that have a value."""
     tables = map(parameters, base.offered().values())
     names = dict.fromkeys(name for table in tables for name in table.values())
     return [name for name in names if FLAGS[name].value is not None]
 
 
 def chosen_kind() -> type[Mechanism]:
-    """Returns the mechanism that `--mechanism` names, else the default one.
+    """Returns the mechanism that `--mechanism` names, or the default mechanism.
 
-    Without a default, the first of `laplace_noisy_max` and `gaussian_noisy_max` that has the
-    parameters which were given.
+    Without a default, it is the first of `laplace_noisy_max` and `gaussian_noisy_max` that has all
+    given parameters.
 
     Raises:
-        ValueError: if a parameter was given that the mechanism does not have.
+        ValueError: if the mechanism does not have one of the given parameters.
     """
     offered = base.offered()
     typed = set(given())
@@ -637,8 +647,8 @@ def chosen_kind() -> type[Mechanism]:
     for name in sorted(typed - names[place]):
         expected = parameters(kinds[place]).values()
         raise ValueError(
-            f"{name}: expected {' and '.join(f'--{each}' for each in expected)} for "
-            f"{kinds[place].name}, got --{name}"
+            f"{name}: {kinds[place].name} does not have this parameter. It takes "
+            f"{' and '.join(f'--{each}' for each in expected)}."
         )
     return kinds[place]
 
@@ -647,11 +657,11 @@ def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) ->
     """Returns the mechanism that the flags describe.
 
     Args:
-        kind: the mechanism; that of `chosen_kind` by default.
-        in_analysis: as of `define_parameters`.
+        kind: the mechanism; default: `chosen_kind()`.
+        in_analysis: see `define_parameters`.
 
     Raises:
-        ValueError: as `chosen_kind`, or if a parameter is missing or out of range.
+        ValueError: see `chosen_kind`; also if a parameter is missing or out of range.
     """
     kind = kind or chosen_kind()
     required = {
@@ -669,5 +679,5 @@ def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) ->
         if value is not None:
             values["scale" if flag == "lap_scale" else field] = value
         elif field in required:
-            raise ValueError(f"{flag}: expected a number for {kind.name}, got none")
+            raise ValueError(f"{flag} is required for {kind.name}: a number")
     return kind(**values)

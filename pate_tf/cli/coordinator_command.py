@@ -1,16 +1,18 @@
-"""Asks silos to label public queries, trains a student on the labels, and publishes it.
+"""Queries silos for labels of public inputs, trains a student on them, and publishes it.
 
     pate coordinator --roster=roster.toml --dataset=digits --queries=100 --address=0.0.0.0:7000
         --certificates=certificates --train_dir=runs/silos
 
-With --method=feature_sums --epsilon=1 silos add up their records' features instead, each with a
-share of the noise, and their epsilon is that of one holder. With --schema=FILE and without --public
-no public samples are needed: silos add second moments, and the student is a linear model.
+With --method=feature_sums --epsilon=1, silos add up the features of their records instead. Each
+silo adds a part of the noise, so the total needs no more noise than one data holder would add. With
+--schema=FILE and without --public, no public samples are needed: silos also add second moments, and
+the student is a linear model.
 
-It need not be trusted: silos randomize their votes, or share them among the roster's aggregators
-(--sigma=40). It may be killed and started again with the same flags. Silos and aggregators dial in;
-see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
-`pate coordinator status --train_dir=runs/silos` prints how far it is.
+You need not trust the coordinator: silos randomize their votes, or secret-share them among the
+aggregators of the roster (--sigma=40). You can stop the coordinator and start it again with the
+same flags. Silos and aggregators connect to it; see `pate silo` and `pate aggregator`. Labels,
+student and statement are written to TRAIN_DIR/released. `pate coordinator status
+--train_dir=runs/silos` prints the progress.
 """
 
 from collections.abc import Callable
@@ -46,7 +48,7 @@ def define() -> None:
 
 
 def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
-    """Reads the flags, runs, prints a table.
+    """Reads the flags, runs the coordinator, and prints a table.
 
     Args:
         transport: see `coordinate`.
@@ -64,7 +66,7 @@ def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
         student=command_line.read(StudentSettings, **choice),
         files=files,
     )
-    with artifacts.only_writer(run.folder):  # a second command is refused at its start
+    with artifacts.only_writer(run.folder):  # a second command fails at its start
         artifacts.remove_abandoned(run.folder)
         log, watch = command_line.start_operation("coordinator", SiloRoster.read(run.roster).run)
         report = coordinate(
@@ -80,12 +82,12 @@ def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
         number = f"{report['queries_answered']} of {report['queries_asked']} answered"
         counts = [("queries", number)]
     command_line.print_table(
-        "student of many holders",
+        "Student of several silos",
         [
             ("silos, aggregators", f"{report['silos']}, {report['aggregators']}"),
             *counts,
             *report["rows"],
-            ("seconds a round", f"{report['seconds_per_round']:.2f}"),
+            ("seconds per round", f"{report['seconds_per_round']:.2f}"),
             *epsilons,
             artifacts.tensorboard_row(run.folder),
         ],

@@ -1,20 +1,21 @@
-"""Trains a model together: `pate dssgd --dataset=mnist --participants=30 --upload=0.1`.
+"""Trains one model with several participants: `pate dssgd --dataset=mnist --participants=30`.
 
 Distributed selective SGD: each participant trains on its own records and uploads a fraction of its
 parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
-and the statement beside the model says so. A stopped run resumes.
+and the statement of the model says so. A stopped run resumes.
 
-Across organizations, each on a machine of its own (`pate dssgd serve --help`):
+Across organizations, each on its own machine (`pate dssgd serve --help`):
 
     pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
         --train_dir=runs/server
     pate dssgd join --roster=roster.toml --address=HOST:PORT --participant=clinic
         --data=records.npz --certificates=certificates --train_dir=runs/clinic
 
-Read the roster first: it says what is trained, and what protects uploads. Records stay with the
-participant, whose own ledger is charged before anything is uploaded; it dials and needs no open
-port. The server ends when all took all turns: it exports the model with its statement. Both may be
-killed and started again with the same flags.
+Read the roster first: it defines the model, the training and the protection of uploads. Records
+stay with the participant, whose own ledger is charged before each upload. A participant connects to
+the server and needs no open port. The server ends after the last turn of the last participant and
+exports the model with its statement. You can stop either command and start it again with the same
+flags.
 """
 
 import dataclasses
@@ -35,30 +36,33 @@ FLAGS = flags.FLAGS
 NO_FLAG = ("seed", "owners_file")
 NETWORK = ("roster", "certificates", "address")
 TEXTS = {  # defaults and help
-    "train_dir": ("runs/selective_sgd", "Run folder, with sensitive state and ledger."),
+    "train_dir": ("runs/selective_sgd", "Run folder. It contains sensitive state and the ledger."),
     "model": (
         None,
-        "linear, another name that train_teachers.py takes, or module:function. Default: cnn for "
-        "images, mlp otherwise.",
+        "Model: linear, another model of `pate teachers`, or module:function. Default: cnn for "
+        "images, otherwise mlp.",
     ),
     "representation": (
         None,
-        "Train on features that are learned from the public pool without labels: whitened, or as "
-        "train_teachers.py takes it.",
+        "Representation learned from the public pool without labels: whitened, or another "
+        "representation of `pate teachers`.",
     ),
-    "roster": ("roster.toml", "The terms of the run, the same file at all ends."),
+    "roster": (
+        "roster.toml",
+        "Terms of the run. Every participant and the server use the same file.",
+    ),
     "certificates": (
         "certificates",
-        "Folder with authority.pem, and NAME.pem and NAME.key of this end.",
+        "Folder with authority.pem and your own NAME.pem and NAME.key.",
     ),
-    "address": ("localhost:7000", "HOST:PORT that the server listens on."),
-    "participant": (None, "Its name, on the roster and in its certificate."),
-    "data": (None, "A .npz file of inputs and labels, instead of --private."),
+    "address": ("localhost:7000", "HOST:PORT of the server."),
+    "participant": (None, "Your name on the roster and in your certificate."),
+    "data": (None, "A .npz file of inputs and labels, as an alternative to --private."),
 }
 
 
 def _define(*names: str, without: tuple[str, ...] = ()) -> None:
-    """Defines flags of texts, of data, and of the ledger where records are opened."""
+    """Defines the flags in `TEXTS`, data flags and, for private records, ledger flags."""
     command_line.define(DataSource, group="data", without=(*NO_FLAG, *without))
     for name in ("train_dir", *names):
         default, text = TEXTS[name]
@@ -69,8 +73,9 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
             False,
-            "Resume although the run's ledger, or rows of it, are gone. What is known of their "
-            "cost is charged, and the run is charged again, above its target, on record forever.",
+            "Resume although the run's ledger, or rows of it, are missing. The known part of their "
+            "cost is charged, and the run is charged again above its target. The ledger records "
+            "this permanently.",
         )
     if "address" in names:
         command_line.define_operation()
@@ -96,9 +101,7 @@ def train() -> None:
         encoder = shared_training.learn_encoder(
             FLAGS.representation, data.pool, seed=settings.seed, reporting=reporting
         )
-    with reporting.progress_bar(
-        desc="training together", total=settings.rounds, unit="round"
-    ) as bar:
+    with reporting.progress_bar(desc="shared training", total=settings.rounds, unit="round") as bar:
         shared = shared_training.train(
             data.private,
             settings,
@@ -113,7 +116,7 @@ def train() -> None:
 
 
 def serve() -> None:
-    """Serves participants to their end."""
+    """Runs the server until all participants have finished."""
     terms = Terms.read(pathlib.Path(FLAGS.roster))
     TlsFiles.of(pathlib.Path(FLAGS.certificates), COORDINATOR)  # before TensorFlow is imported
     files = command_line.own_files(with_private=False)
@@ -137,13 +140,13 @@ def serve() -> None:
 
 
 def join() -> None:
-    """Takes all turns of a participant."""
+    """Runs all turns of a participant."""
     files = command_line.own_files(with_private=True)
     for name in ("participant", *(["data"] if files is None else [])):
         if not FLAGS[name].value:
-            raise ValueError(f"{name}: expected it to take part, got none")
+            raise ValueError(f"{name} is required to take part in the training")
     terms = Terms.read(pathlib.Path(FLAGS.roster))
-    terms.number(FLAGS.participant)  # ValueError for another's name
+    terms.number(FLAGS.participant)  # ValueError if the name is not on the roster
     TlsFiles.of(pathlib.Path(FLAGS.certificates), FLAGS.participant)
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
@@ -164,10 +167,10 @@ def join() -> None:
         watch=watch,
         give_up_after=FLAGS.give_up_after,
     )
-    log(f"done; the parameters of all are in {FLAGS.train_dir}")
+    log(f"done; the shared parameters are in {FLAGS.train_dir}")
 
 
-# What each does, its flags of text, and settings of data that it has no flags for.
+# Function of each command, its flags in `TEXTS`, and the data settings without flags.
 COMMANDS = {
     "serve": (serve, NETWORK, ("dataset", "source_name")),
     "join": (join, (*NETWORK, "participant", "data"), ("dataset",)),
@@ -175,7 +178,7 @@ COMMANDS = {
 
 
 def run() -> None:
-    """Runs the command with the flags of this process, or the one that the first argument names."""
+    """Runs the training, or the command that the first argument names."""
     main = train
     define = define_flags
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:

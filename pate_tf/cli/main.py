@@ -22,60 +22,60 @@ INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
 ABOUT: Final = """\
 Learn a model that you may publish from private records, with differential privacy.
 
-pate adds noise to what it computes from the records (sums of their features, or votes of models
-trained on parts of them), labels public inputs with the result, and trains a student on these
+pate computes sums of the records' features, or votes of models trained on parts of the records, and
+adds noise to them. It uses the noisy result to label public inputs and trains a student on these
 labels. Every release is charged to a ledger first, and the student comes with a privacy statement
-and a report. Records may be in one place, or with several holders that never share them (silos).
-Epsilon limits what anybody can learn about one person: a smaller epsilon protects more.
+and a report. The records can be in one place, or with several data holders that never share them
+(silos). Epsilon limits what anybody can learn about one person: a smaller epsilon protects more.
 
 usage: pate COMMAND [--flag=value ...]
        pate COMMAND --help
 """
 
-# By name, in the order of use: what it does. Its module is `pate_tf.cli.NAME_command`.
+# Commands in the order of use, with a description. Modules are `pate_tf.cli.NAME_command`.
 COMMANDS: Final[Mapping[str, str]] = {
-    "start": "asks what a first run needs, drafts the schema, and runs it",
+    "start": "asks a few questions, drafts the schema, and starts a first run",
     "plan": "compares methods and mechanisms for an epsilon; reads no data",
-    "run": "does all of it: from two files to a published student",
+    "run": "runs all steps: from two files to a published student",
     "schema": "drafts the schema of a table from its public file",
     "teachers": "trains the teachers on the private data",
     "student": "releases labels, trains a student on them, writes its statement",
-    "analysis": "says what a run or a ledger spent; checks a statement",
-    "predict": "applies a published student to a file, or measures it",
-    "audit": "tries to break what a mechanism or a run claims; a page to sign",
-    "silo": "answers public queries for one of several holders, within its budget",
-    "aggregator": "adds up silos' sums or votes under secret sharing",
-    "coordinator": "asks silos, trains a student on the answers, writes it",
-    "dssgd": "trains one model of several participants, by selective SGD",
+    "analysis": "computes the cost of a run or a ledger; verifies a statement",
+    "predict": "applies a published student to a file, or evaluates it",
+    "audit": "checks the claims of a run and writes a report to sign",
+    "silo": "answers public queries for one of several data holders, within its budget",
+    "aggregator": "adds up silos' sums or votes with secret sharing",
+    "coordinator": "queries silos, trains a student on the answers, publishes it",
+    "dssgd": "trains one model with several participants, by selective SGD",
 }
 
-# What people type for a command that is called otherwise.
+# Names that people may try, with advice on the right command.
 INSTEAD: Final[Mapping[str, str]] = {
-    "evaluate": "`pate predict` without --output measures a student",
-    "test": "`pate predict` without --output measures a student",
-    "train": "`pate run` does all, `pate teachers` and `pate student` do one step each",
+    "evaluate": "`pate predict` without --output evaluates a student",
+    "test": "`pate predict` without --output evaluates a student",
+    "train": "`pate run` runs all steps, `pate teachers` and `pate student` run one step each",
 }
 
 EXAMPLE: Final = """
 Your own table:   pate start
 Without any data: pate run --dataset=digits --epsilon=2 --method=feature_sums
-Completion of commands and flags in a shell: eval "$(pate completion bash)", or zsh"""
+Shell completion: eval "$(pate completion bash)", or zsh"""
 
 SHELLS: Final = ("bash", "zsh")
 
 
 def run_command(name: str) -> None:
-    """Runs a command with the flags of this process: its module's `run`, else `define` and `main`.
+    """Runs a command with the flags of this process: its module's `run`, or `define` and `main`.
 
-    With the argument `status` a module that has a `STATUS` prints that instead. `FLAG_OF_ARGUMENT`
-    of the module has the flags that are not called what they set. A user's `module:function` may
-    lie in the working directory.
+    If the first argument is `status` and the module has a `STATUS`, prints the status instead. The
+    module's `FLAG_OF_ARGUMENT` lists flags whose names differ from their arguments. A user's
+    `module:function` may be in the working directory.
     """
     stopping.end_on_sigterm()
     stopping.end_without_memory()
-    sys.path.append(os.getcwd())  # at the end: it stands for no other module
+    sys.path.append(os.getcwd())  # at the end, so it shadows no other module
     if any(option.startswith("error") for option in sys.warnoptions):
-        # A warning of a library is no error of ours, in child processes either.
+        # Warnings of libraries must not become errors, in child processes either.
         os.environ.pop("PYTHONWARNINGS", None)
         sys.warnoptions.clear()
         warnings.simplefilter("ignore")
@@ -103,7 +103,7 @@ def run_command(name: str) -> None:
             raise
         print("error: out of memory", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt as error:  # while modules are imported, or of SIGTERM
+    except KeyboardInterrupt as error:  # during imports, or from SIGTERM
         if error.args:
             raise SystemExit(stopping.TERMINATED) from None
         print("error: stopped; the same command resumes from here", file=sys.stderr)
@@ -111,7 +111,7 @@ def run_command(name: str) -> None:
 
 
 def completion(shell: str) -> str:
-    """Returns a script that completes the commands, and the flags that each one defines."""
+    """Returns a script that completes the commands and their flags."""
     import jinja2
     from absl import flags
 
@@ -129,9 +129,9 @@ def completion(shell: str) -> str:
 
 
 def run() -> None:
-    """Runs the subcommand that the first argument names, with the arguments that follow it.
+    """Runs the subcommand that the first argument names, with the remaining arguments.
 
-    Flags and exit codes are the subcommand's.
+    The subcommand defines the flags and exit codes.
     """
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name.lstrip("-") in ("help", "h", "helpfull", "helpshort"):

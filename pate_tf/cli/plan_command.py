@@ -1,8 +1,8 @@
 """Compares methods and mechanisms for an epsilon: `pate plan --epsilon=1 --nb_teachers=250`.
 
-Prints how many labels each is expected to release, how accurate these are, and the commands to
-type. Everything comes from the numbers that you state: no data, votes or ledger are read, so that
-nothing is spent.
+Prints the expected number of labels, their expected accuracy, and the commands to run. The plan
+uses only the numbers that you provide. It reads no data, votes or ledger and spends no privacy
+budget.
 """
 
 from absl import flags
@@ -34,18 +34,20 @@ def define() -> None:
     )
     command_line.define(QueryWishes, group="method", without=("strategy", "representation"))
     flags.DEFINE_enum(
-        "mechanism", None, list(offered()), "The only mechanism to compare. Default: all."
+        "mechanism", None, list(offered()), "Compare only this mechanism. Default: all."
     )
     command_line.shown_in_help("mechanism", "method")
-    flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON.")
+    flags.DEFINE_string("report_file", None, "JSON file for the printed results.")
     command_line.shown_in_help("report_file", "output")
 
 
 def main() -> None:
-    """Reads the flags, plans, prints; exit code 4 where labels are not worth their cost."""
+    """Reads the flags and prints the plan; exit code 4 if labels are not worth their cost."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
-        raise command_line.FlagValueError("epsilon: expected what the release may cost, got none")
+        raise command_line.FlagValueError(
+            "epsilon is required: the privacy budget. A common choice is --epsilon=1."
+        )
     try:
         values = {
             name: value for part in PARTS for name, value in command_line.values_of(part).items()

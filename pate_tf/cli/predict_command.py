@@ -1,11 +1,11 @@
-"""Applies a published student to a file, or measures it on one.
+"""Applies a published student to a file, or evaluates it on a file.
 
   pate predict --student=run --inputs=visits.csv --output=predictions.csv
   pate predict --student=run --inputs=labeled.csv
 
-With --output: the columns of the table, or the names of the images in a folder, with the predicted
-class and the probability of each. Without: accuracy, recall by class and calibration on labeled
-PUBLIC inputs.
+With --output, writes the columns of the table (or the names of the images in a folder), the
+predicted class and the probability of each class. Without --output, prints accuracy, recall per
+class and calibration on labeled PUBLIC inputs.
 """
 
 from absl import flags
@@ -18,27 +18,31 @@ FLAGS = flags.FLAGS
 def define() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string(
-        "student", None, "A run folder, its released/, or a version: RUN/released/student/1."
+        "student",
+        None,
+        "A run folder, its released/ folder, or a version such as RUN/released/student/1.",
     )
     flags.DEFINE_string("inputs", None, "A table, or a folder of images.")
-    flags.DEFINE_string("output", None, "A new file of comma-separated values. Default: measures.")
+    flags.DEFINE_string("output", None, "CSV file to create. Default: evaluate the student.")
     flags.DEFINE_string(
-        "label", None, "The label's column. Default: what the student's schema says."
+        "label", None, "Column of the label. Default: the label column of the student's schema."
     )
     flags.DEFINE_boolean(
         "strict",
         False,
-        "A record that does not fit is an error. Default: it is left out, and named.",
+        "Fail on an invalid record. Default: leave invalid records out and report them.",
     )
-    flags.DEFINE_string("report_file", None, "Where to write what is measured, as JSON.")
+    flags.DEFINE_string("report_file", None, "JSON file for the results of the evaluation.")
 
 
 def main() -> None:
-    """Reads the flags, predicts or measures, prints."""
+    """Reads the flags, predicts or evaluates, and prints the results."""
     command_line.check_report_file(FLAGS.report_file)
     for name in ("student", "inputs"):
         if not FLAGS[name].value:
-            raise command_line.FlagValueError(f"{name}: expected it, got none")
+            raise command_line.FlagValueError(
+                f"{name} is required: {FLAGS[name].help[0].lower()}{FLAGS[name].help[1:]}"
+            )
     from pate_tf.serving import served
 
     if FLAGS.output:

@@ -1,11 +1,11 @@
-"""From two files to a published student with its statement, in one command.
+"""Trains and publishes a student with its statement from two files, in one command.
 
   pate schema --public=public.csv --label=diagnosis
   pate run --private=private.csv --public=public.csv --schema=schema.toml --epsilon=1
 
-Chooses the method by public values, trains teachers or computes feature sums, releases noisy labels
-for --epsilon, trains a student and writes it with its statement below TRAIN_DIR/released. Other
-settings: pate teachers and pate student.
+Chooses the method from public facts, trains teachers or computes feature sums, releases noisy
+labels with a budget of --epsilon, trains a student on them and writes it with its statement to
+TRAIN_DIR/released. For more settings, see pate teachers and pate student.
 """
 
 import dataclasses
@@ -41,11 +41,11 @@ def define() -> None:
 
 
 def main(confirm: Callable[[], None] = lambda: None) -> None:
-    """Reads the flags, runs, prints; `confirm` is called after the forecast, before any charge."""
+    """Reads the flags, runs and prints; calls `confirm` after the forecast, before any charge."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError(
-            "epsilon: expected what the labels may cost, got none; a usual one is --epsilon=1"
+            "epsilon is required: the privacy budget of this run. A common choice is --epsilon=1."
         )
     origin = command_line.read(DataSource, files=command_line.own_files(with_private=True))
     release = command_line.read(
@@ -54,7 +54,7 @@ def main(confirm: Callable[[], None] = lambda: None) -> None:
     output = command_line.read(Output)
     artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     reporting = dataclasses.replace(command_line.reporting(), confirm=confirm)
-    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    # Files are read first, so their errors are reported before TensorFlow starts.
     data = None if origin.files is None else Data.of(origin, None, reporting)
     from pate_tf.run.pipeline import RunData, run
 

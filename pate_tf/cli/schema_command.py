@@ -1,10 +1,10 @@
 """Drafts the schema of a table: `pate schema --public=visits.csv --label=diagnosis`.
 
-Reads PUBLIC records alone: what a schema says is known to everybody. Ranges of numbers and lists of
-categories are those found in the public file; look them through, widen them to what is possible,
-and state the classes. Never draft a schema from private records: of `--private=visits.csv` only the
-names of columns are copied, and all else is yours to state. A first line that looks like a record,
-or doesn't name the label, is refused.
+Reads only PUBLIC records, because everything in a schema is public. Ranges of numbers and lists of
+categories come from the public file. Check them, widen them to all possible values, and list the
+classes. Never draft a schema from private records: with `--private=visits.csv`, only the column
+names are copied, and you must fill in the rest. The command fails if the first line looks like a
+record or does not contain the label.
 """
 
 import pathlib
@@ -20,23 +20,25 @@ FLAGS = flags.FLAGS
 
 def define() -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string("public", None, "Public records: comma-separated values or Parquet.")
+    flags.DEFINE_string("public", None, "Public records: CSV or Parquet.")
+    flags.DEFINE_string("private", None, "Private records. Only the column names are copied.")
     flags.DEFINE_string(
-        "private", None, "Private records, of which only the column names are copied."
+        "label", None, "Label column, or several: edema,effusion. A public file need not have it."
     )
+    flags.DEFINE_enum(
+        "target", None, TARGETS, "Type of the label. Default: inferred from public values."
+    )
+    flags.DEFINE_string("owner", None, "Column that names the owner of a private record, if any.")
     flags.DEFINE_string(
-        "label", None, "The label's column, or several: edema,effusion. A public file may lack it."
+        "schema", "schema.toml", "File for the draft. An existing file is never overwritten."
     )
-    flags.DEFINE_enum("target", None, TARGETS, "What the label is. Default: by public values.")
-    flags.DEFINE_string("owner", None, "The column that says whose a private record is, if any.")
-    flags.DEFINE_string("schema", "schema.toml", "Where the draft goes; never over another file.")
 
 
 def main() -> None:
-    """Reads the flags, drafts, writes."""
+    """Reads the flags and writes a draft of the schema."""
     path = pathlib.Path(FLAGS.schema)
     public, private = (command_line.path(FLAGS[name].value) for name in ("public", "private"))
     roles = {name: FLAGS[name].value for name in ("label", "owner", "target")}
     draft = loaded_data.draft_schema(public, path, private=private, **roles)
     print(draft, end="")
-    print(f"\nWritten to {path}: look it through before you use it.")
+    print(f"\nWritten to {path}. Review it before you use it.")

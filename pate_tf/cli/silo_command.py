@@ -1,25 +1,27 @@
-"""One silo: it keeps its data, answers public queries by its policy, and keeps its own ledger.
+"""Runs one silo, which answers public queries under its policy and keeps data and ledger local.
 
     pate silo init --name=clinic --silo_dir=clinic --coordinator=HOST:PORT --epsilon_budget=20
     pate silo serve --silo_dir=clinic --private=patients.csv --schema=schema.toml
 
-`init` writes policy.toml, which a privacy officer reads, changes and signs off; --policy=FILE has
-lines of it that differ from the defaults. `serve` dials the coordinator and ends, with exit code 0,
-when that says that the run is over. If it can't reach the coordinator for --give_up_after seconds,
-it ends with exit code 75. It may be killed and started again at any time, and needs no
-open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
-ledger (SILO_DIR/sensitive): never restore it from a copy.
+`init` writes policy.toml, which a privacy officer reads, edits and signs off. --policy=FILE
+contains policy lines that differ from the defaults. `serve` connects to the coordinator and ends
+with exit code 0 when the coordinator ends the run. If it can't reach the coordinator for
+--give_up_after seconds, it ends with exit code 75. You can stop it and start it again at any time,
+and it needs no open port. It sends only what the policy allows, and each answer is charged before
+its noise is drawn. A silo has one ledger (SILO_DIR/sensitive). Never restore the ledger from a
+copy.
 
-`pate silo status --silo_dir=clinic` prints what was spent, and whether the process is at work.
+`pate silo status --silo_dir=clinic` prints the spent budget, and whether the process is running.
 `pate silo report --silo_dir=clinic` writes the epsilon of each round to clinic/report.csv and
 clinic/report.json, for an auditor.
 
-With --method=feature_sums no teacher votes: features of the records are summed by class and shared
-with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
+With --method=feature_sums, no teachers vote. The silo sums the features of its records per class,
+adds noise and secret-shares the sums. `pate silo keys --silo_dir=clinic >> roster.toml` adds the
+silo to the roster for this.
 
     pate silo certificates --demo --names=clinic,school --certificates=certificates
 
-makes a certificate authority for trying it out. Real ones come from an authority of your own.
+creates a certificate authority for tests. For real runs, use your own certificate authority.
 """
 
 import functools
@@ -48,11 +50,19 @@ INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the polic
 
 
 OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "silo_dir": (flags.DEFINE_string, None, "Folder of the silo: policy, ledger, teacher."),
+    "silo_dir": (
+        flags.DEFINE_string,
+        None,
+        "Folder of the silo with its policy, ledger and teacher.",
+    ),
     "certificates": (flags.DEFINE_string, "certificates", "Folder of the certificates."),
-    "demo": (flags.DEFINE_boolean, False, "Must be given: the authority is one to try out alone."),
-    "names": (flags.DEFINE_list, None, "Names of all who dial, separated by commas."),
-    "policy": (flags.DEFINE_string, None, "A TOML file with further lines of the policy."),
+    "demo": (
+        flags.DEFINE_boolean,
+        False,
+        "Required: confirms that the authority is only for tests.",
+    ),
+    "names": (flags.DEFINE_list, None, "Names of all silos and aggregators, separated by commas."),
+    "policy": (flags.DEFINE_string, None, "TOML file with more lines of the policy."),
 }
 
 
@@ -64,7 +74,7 @@ def define(name: str) -> None:
         command_line.define_operation()
     if name == "init":
         command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
-        about = "feature_sums allows secure_feature_sums alone."
+        about = "With feature_sums, the policy allows only secure_feature_sums."
         flags.DEFINE_enum("method", "pate", METHODS, about)
     _, options = COMMANDS[name]
     for option in options:
@@ -73,15 +83,15 @@ def define(name: str) -> None:
 
 
 def require(what: str, *names: str) -> None:
-    """Raises ValueError unless flags have values."""
+    """Raises ValueError if a flag has no value; `what` completes the message."""
     for name in names:
         if not FLAGS[name].value:
-            raise ValueError(f"{name}: expected {what}, got none")
+            raise ValueError(f"{name} is required: {what}")
 
 
 def init() -> None:
-    """Makes a silo's folder."""
-    require("it for a new silo", "silo_dir")
+    """Creates the folder of a silo."""
+    require("the folder of the new silo", "silo_dir")
     flag_of = {"silo": "name", **{name: name for name in INIT[1:]}}
     values = {name: FLAGS[flag].value for name, flag in flag_of.items() if FLAGS[flag].present}
     if FLAGS.method == "feature_sums":
@@ -89,29 +99,27 @@ def init() -> None:
     if FLAGS.policy:
         policy = Policy.read(pathlib.Path(FLAGS.policy), **values)
     else:
-        require("it for a new silo, or --policy", "name", "coordinator", "epsilon_budget")
+        require("a new silo needs it, or --policy", "name", "coordinator", "epsilon_budget")
         policy = Policy(**values)
     path = pathlib.Path(FLAGS.silo_dir) / silo_server.POLICY
     if path.exists():
-        raise ValueError(
-            f"folder: expected one without {silo_server.POLICY}, got {path}: edit it instead"
-        )
+        raise ValueError(f"folder: {path} exists already. Edit it instead.")
     artifacts.make_sensitive_folder(path.parent / artifacts.SENSITIVE)
     policy.write(path)
     of_sums = " --roster=FILE --method=feature_sums" if FLAGS.method == "feature_sums" else ""
     files = f"--silo_dir={FLAGS.silo_dir} --private=FILE --schema=FILE{of_sums}"
-    print(f"read and sign off {path}; then: pate silo serve {files}")
+    print(f"Read and sign off {path}. Then run: pate silo serve {files}")
 
 
 def settings_of_silo() -> silo_server.SiloRun:
-    """Returns what the flags of `serve` say."""
+    """Returns the settings from the flags of `serve`."""
     require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
     return command_line.read(silo_server.SiloRun, files=files)
 
 
 def serve() -> None:
-    """Works for a coordinator."""
+    """Answers the queries of a coordinator."""
     settings = settings_of_silo()
     policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
     with artifacts.only_writer(settings.folder):
@@ -120,7 +128,7 @@ def serve() -> None:
 
 
 def report() -> None:
-    """Writes what each round cost the silo, as CSV and as JSON."""
+    """Writes the cost of each round as CSV and as JSON."""
     require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     policy = Policy.read(folder / silo_server.POLICY)
@@ -147,11 +155,11 @@ def report() -> None:
     table = [list(rounds[0]) if rounds else [], *(list(each.values()) for each in rounds)]
     lines = [",".join(map(str, cells)) + "\n" for cells in table]
     artifacts.write_text(folder / "report.csv", "".join(lines))
-    print(f"{policy.silo}: {len(rounds)} rounds, in {folder}/report.csv and report.json")
+    print(f"{policy.silo}: {len(rounds)} rounds, written to {folder}/report.csv and report.json")
 
 
 def keys() -> None:
-    """Makes a silo's keys and prints its entry on the roster."""
+    """Creates the keys of a silo and prints its roster entry."""
     from pate_tf.silos.protocol import Keys  # needs cryptography
 
     require("the folder of the silo", "silo_dir")
@@ -163,16 +171,16 @@ def keys() -> None:
 
 
 def certificates() -> None:
-    """Makes an authority for trying silos out."""
+    """Creates a certificate authority for tests."""
     from pate_tf.net.credentials import write_demo_certificates
 
-    require("--demo, as these certificates are to try out alone", "demo")
-    require("the names of all who dial", "names")
+    require("these certificates are only for tests", "demo")
+    require("the names of all silos and aggregators", "names")
     files = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
-    print(f"{len(files)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
+    print(f"{len(files)} certificates in {FLAGS.certificates}, valid for 30 days, only for tests")
 
 
-# What each does, and its flags of `OPTIONS`.
+# Function of each command, and its flags in `OPTIONS`.
 COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "init": (init, ("silo_dir", "policy")),
     "keys": (keys, ("silo_dir",)),
@@ -190,7 +198,7 @@ def run() -> None:
         print(
             __doc__
             if is_help
-            else f"error: expected one of {', '.join([*COMMANDS, 'status'])}, got {name!r}",
+            else f"error: command must be one of {', '.join([*COMMANDS, 'status'])}, got {name!r}",
             file=sys.stdout if is_help else sys.stderr,
         )
         raise SystemExit(0 if is_help else command_line.FLAG_ERROR)

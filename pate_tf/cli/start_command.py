@@ -1,11 +1,11 @@
-"""Asks what a first run needs, drafts the schema, and runs it: `pate start`.
+"""Asks a few questions, drafts the schema, and starts a first run: `pate start`.
 
-Reads only the line of the private table that names its columns, until you see the forecast. Every
-question has a flag, so that it also runs without a terminal:
+Until you see the forecast, it reads only the column names of the private table. Every question has
+a flag, so the command also runs without a terminal:
 
   pate start --private=visits.csv --label=diagnosis --public=public.csv --epsilon=1 --yes
 
-Other flags are those of `pate run`.
+It also takes the flags of `pate run`.
 """
 
 import pathlib
@@ -26,19 +26,21 @@ CHOICES = {0.5: "strong", 1.0: "usual", 4.0: "weak"}  # epsilons that are offere
 
 def define() -> None:
     """Defines the flags of this command, which include those of `pate run`."""
-    flags.DEFINE_boolean("yes", False, "Asks nothing: flags have the answers, and the run starts.")
+    flags.DEFINE_boolean(
+        "yes", False, "Ask no questions: take the answers from flags and start the run."
+    )
     for name in ("private", "label", "owner", "public", "schema", "epsilon", "yes"):
         command_line.shown_in_help(name, "flags")
     run_command.define()
 
 
 def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
-    """Returns what `check` makes of a flag's value, or of the answer to a question.
+    """Returns `check` of a flag's value, or of the user's answer to a question.
 
-    Asks again until the answer passes the check.
+    Repeats the question until the answer passes the check.
 
     Raises:
-        ValueError: if the flag's value does not pass, or the input ends.
+        ValueError: if the flag's value fails the check, or the input ends.
     """
     while True:
         is_given = FLAGS[flag].present or FLAGS.yes
@@ -46,7 +48,9 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
             return check(text)
         except EOFError:
-            raise ValueError(f"{flag}: the input ended before the answer; give --{flag}") from None
+            raise ValueError(
+                f"{flag} is required: the input ended before the answer. Pass --{flag}."
+            ) from None
         except (ValueError, OSError) as error:
             if is_given:
                 raise
@@ -56,7 +60,7 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
 def private_table(text: str) -> pathlib.Path:
     """Returns the path of the private table; ValueError if its first line may be a record."""
     if not text:
-        raise command_line.FlagValueError("private: name the file of private records")
+        raise command_line.FlagValueError("private is required: the file of private records")
     path = pathlib.Path(text).expanduser()
     if path.is_dir():
         raise ValueError(f"{path} is a folder. For images, use `pate run --private={path}`.")
@@ -73,28 +77,30 @@ def public_table(text: str) -> pathlib.Path | None:
 
 
 def epsilon_of(text: str) -> float:
-    """Returns epsilon; 1 for an empty answer, unless nothing is asked."""
+    """Returns epsilon; an empty answer means 1, but --yes needs a value."""
     epsilon = float(text or (0.0 if FLAGS.yes else 1.0))
     if not 0.0 < epsilon < float("inf"):
-        raise command_line.FlagValueError("epsilon: give a number above 0, such as --epsilon=1")
+        raise command_line.FlagValueError("epsilon must be a number above 0, such as --epsilon=1")
     return epsilon
 
 
 def confirm() -> None:
-    """Asks whether the run may charge its epsilon; ends the command if not."""
+    """Asks whether the run may charge its epsilon, and exits if the answer is no."""
     if FLAGS.yes:
         return
     try:
         answer = input(f"\nRun it? It charges epsilon {FLAGS.epsilon:g}. Type yes or no: ")
     except EOFError:
-        raise ValueError("yes: the input ended before the answer; nothing was charged") from None
+        raise ValueError(
+            "yes is required: the input ended before the answer. Nothing was charged."
+        ) from None
     if answer.strip().lower() not in ("y", "yes"):
-        print("Nothing was charged. The command above starts the run later.")
+        print("Nothing was charged. To start the run later, use the command above.")
         raise SystemExit(0)
 
 
 def main() -> None:
-    """Asks, drafts the schema, prints the forecast and the command, runs it."""
+    """Asks the questions, drafts the schema, prints forecast and command, and starts the run."""
     private = asked("private", "File of private records (CSV or Parquet)", private_table)
     names = tables.header_of(private).names
     print(f"Its columns: {', '.join(names)}")
@@ -107,7 +113,7 @@ def main() -> None:
 
     label = asked("label", "Column that the model predicts", columns_of)
     if label is None:
-        raise command_line.FlagValueError("label: name the column that the model predicts")
+        raise command_line.FlagValueError("label is required: the column that the model predicts")
     question = "Column that says which person a row belongs to (empty: one row per person)"
     owner = asked("owner", question, columns_of)
     question = "File of public records with these columns (empty: none)"
@@ -121,18 +127,18 @@ def main() -> None:
     epsilon = asked("epsilon", "Epsilon (empty: 1)", epsilon_of)
     schema = pathlib.Path(FLAGS.schema or "schema.toml")
     if schema.exists():
-        print(f"{schema} exists and is used.")
+        print(f"Using the existing {schema}.")
     else:
         loaded_data.draft_schema(public, schema, private=private, label=label, owner=owner)
         if public is None:
             print(
-                f"{schema} has the names of the columns. Without a public file you must add the "
-                f"range or the categories of each one, from public knowledge. Then run this "
+                f"{schema} contains the names of the columns. Without a public file, you must add "
+                f"the range or the categories of each column from public knowledge. Then run this "
                 f"command again."
             )
             return
-        print(f"{schema} was drafted from {public}. Look it through before you say yes.")
-    FLAGS["label"].present, FLAGS.label = 0, None  # the schema has it
+        print(f"{schema} was drafted from {public}. Review it before you answer yes.")
+    FLAGS["label"].present, FLAGS.label = 0, None  # the schema contains it
     answers = {"private": private, "public": public, "schema": schema, "owner": owner}
     answers["epsilon"] = f"{epsilon:g}"
     FLAGS(["pate run", *(f"--{name}={value}" for name, value in answers.items() if value)])

@@ -1,4 +1,4 @@
-"""How SIGTERM, and a lack of memory in a library, end a command: with one line, and soon."""
+"""Ends a command quickly and with one line on SIGTERM or if a library runs out of memory."""
 
 import contextlib
 import ctypes
@@ -13,29 +13,31 @@ from types import FrameType
 from typing import Final
 
 TERMINATED: Final = 143
-SECONDS: Final = 8.0  # of the ten after which systemd and container engines kill
+SECONDS: Final = 8.0  # systemd and container engines kill a process after ten
 LINE: Final = b"error: stopped by SIGTERM; the same command resumes from here\n"
 NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 
 
 @functools.cache
 def end_on_sigterm() -> None:
-    """Makes SIGTERM end this process with code `TERMINATED`, at the latest after `SECONDS`.
+    """Makes SIGTERM end this process with code `TERMINATED` within `SECONDS`.
 
-    The main thread gets `KeyboardInterrupt(TERMINATED)`, and the line is printed already.
+    Prints the line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
 
     The kernel ignores SIGTERM for process 1 of a container unless there is a handler. Python runs
     handlers between two instructions of the main thread, which may be inside a long call of a
-    library. So the system also wakes another thread, which ends the process if the main thread does
-    not. Files are written whole or not at all, so nothing is lost.
+    library. Therefore, the signal also wakes another thread, which ends the process if the main
+    thread does not. Files are written completely or not at all, so nothing is lost.
     """
     reader, writer = os.pipe()
-    # A copy of standard error, which is turned off while TensorFlow starts.
+    # A copy of standard error, because stderr is turned off while TensorFlow starts.
     terminal = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else os.dup(2)
     tell = functools.cache(functools.partial(os.write, terminal, LINE))
 
     def raise_once(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would disturb the clean-up
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # a second signal would interrupt the clean-up
         tell()
         raise KeyboardInterrupt(TERMINATED)
 
@@ -53,19 +55,19 @@ def end_on_sigterm() -> None:
 
 
 def _end_in_one_line() -> None:
-    """Ends the process; C++ calls it when nothing catches an exception."""
+    """Ends the process; called by C++ for an uncaught exception."""
     os.write(2, NO_MEMORY_LINE)
     os._exit(1)
 
 
-_UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)  # kept as long as C++ may call it
+_UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)  # kept alive because C++ may call it
 
 
 def end_without_memory() -> None:
-    """Makes an allocation that fails in a library end this process in one line, below `ulimit -v`.
+    """Makes a failed allocation in a library end this process with one line, under `ulimit -v`.
 
-    Otherwise the library would abort, with a traceback of all threads.
+    Otherwise, the library would abort with a traceback of all threads.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
-        with contextlib.suppress(OSError, AttributeError):  # of another C++ library
+        with contextlib.suppress(OSError, AttributeError):  # another C++ library
             ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_UNCAUGHT)

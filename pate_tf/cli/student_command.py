@@ -1,12 +1,12 @@
-"""Trains a student from private data, and states what that cost.
+"""Trains a student from private data, and writes a statement of its privacy cost.
 
 With teachers, after train_teachers.py --dataset=mnist --nb_teachers=250:
   train_student.py --dataset=mnist --nb_teachers=250 --epsilon=1
-With feature sums, without any teacher:
+With feature sums, without teachers:
   train_student.py --dataset=mnist --method=feature_sums --epsilon=0.1
 
-A ledger is charged, then noisy labels are released, and the student learns from those alone.
-Labels, student and privacy statement are written below TRAIN_DIR/released.
+The ledger is charged first, then noisy labels are released. The student is trained only on these
+labels and public inputs. Labels, student and privacy statement are written to TRAIN_DIR/released.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from pate_tf.students.student_kinds import StudentSettings
 from pate_tf.teachers.run_folder import RunDescription, described_run, load_teachers
 
 FLAGS = flags.FLAGS
-# Flags of one method alone.
+# Flags that only one method takes.
 OF_PATE = ("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy")
 OF_SUMS = ("private", "owner", "owners_file")
 ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
@@ -42,20 +42,20 @@ ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places(PoolSize, DataSource):
-    """Where data, teachers and feature sums come from."""
+    """Sources of the data, the teachers and the feature sums."""
 
     teachers_dir: pathlib.Path | None = setting(
         None,
         group="data",
-        help="Run folder of the teachers. Default: runs/DATASET-NB_TEACHERS in this folder.",
+        help="Run folder of the teachers. Default: runs/DATASET-NB_TEACHERS in the current folder.",
     )
     teachers: pathlib.Path | None = setting(
         None,
         group="data",
         advanced=True,
-        help="Teachers from elsewhere instead: a folder of .keras files or SavedModels, or a .npy "
-        "or .csv file of labels [num_teachers, num_queries] for the first queries of the pool. "
-        "Their ledger lies in --teachers_dir, which must be given and always be the same.",
+        help="Your own teachers: a folder of .keras files or SavedModels, or a .npy or .csv file "
+        "of labels [num_teachers, num_queries] for the first queries of the pool. Their ledger is "
+        "in --teachers_dir, which is then required and must be the same folder in every run.",
     )
 
 
@@ -78,8 +78,7 @@ def define() -> None:
         "mechanism",
         "laplace_noisy_max",
         list(offered()),
-        "How the noisy winner is drawn from the votes. A parameter that it does not have is "
-        "refused.",
+        "Mechanism that draws the noisy winner from the votes. It takes only its own parameters.",
     )
     command_line.shown_in_help("mechanism", "privacy")
     for kind in offered().values():
@@ -93,25 +92,23 @@ def chosen_method(run: RunDescription | None) -> str:
     """Returns the method that the run folder or `--method` names.
 
     Raises:
-        ValueError: if they differ, or flags were given that belong to the other method.
+        ValueError: if they differ, or a flag belongs to the other method.
     """
     method: str = FLAGS.method if run is None or FLAGS["method"].present else run.method
     if run is not None and method != run.method:
         raise ValueError(
-            f"method: expected {run.method}, as the run folder says, got {method}; take another "
-            f"--train_dir for it"
+            f"method={method} differs from the method of the run folder, {run.method}. Use another "
+            f"--train_dir."
         )
     for name in (*OF_PATE, *command_line.given()) if method == "feature_sums" else OF_SUMS:
         if FLAGS[name].present:
             other = "pate" if method == "feature_sums" else "feature_sums; of pate, pate teachers"
-            raise ValueError(
-                f"{name}: expected none with method {method}, got one; method {other} takes it"
-            )
+            raise ValueError(f"{name} needs --method={other}, got --method={method}")
     return method
 
 
 def release_settings(method: str) -> ReleaseSettings:
-    """Returns which labels are released; ValueError if flags do not fit each other."""
+    """Returns the settings of the release; raises ValueError if flags contradict each other."""
     queries = command_line.read(QueryWishes, seed=FLAGS.seed)
     budget = command_line.read(Budget)
     common = {"method": method, "queries": queries}
@@ -126,14 +123,14 @@ def release_settings(method: str) -> ReleaseSettings:
         return command_line.read(ReleaseSettings, budget=budget, mechanism=mechanism, **common)
     if parameters:
         raise ValueError(
-            f"{parameters[0]}: expected without --epsilon, which finds it, got both; --mechanism "
-            f"alone may be given with it"
+            f"{parameters[0]}: use either this flag or --epsilon, which chooses its value. "
+            f"--epsilon can be combined with --mechanism."
         )
     return command_line.read(ReleaseSettings, budget=budget, mechanism=kind, **common)
 
 
 def data_source(places: Places, run: RunDescription | None, *, reads_private: bool) -> DataSource:
-    """Returns the data that the flags name, completed and checked by what the run folder says."""
+    """Returns the data that the flags name, completed from and checked against the run folder."""
     files = command_line.own_files(with_private=reads_private)
     if run is None:
         return dataclasses.replace(places, files=files)
@@ -144,19 +141,19 @@ def data_source(places: Places, run: RunDescription | None, *, reads_private: bo
 
 
 def stored_sums(folder: pathlib.Path, wanted: Any) -> Any:
-    """Returns the feature sums of a run; ValueError if they are of another representation."""
+    """Returns the feature sums of a run; ValueError if their representation differs."""
     from pate_tf.release.feature_sums import FeatureSums
 
     sums = FeatureSums.load(folder)
     if wanted not in (None, sums.representation):
         raise ValueError(
-            f"representation: expected {sums.representation}, of the sums in {folder}, got {wanted}"
+            f"representation must be {sums.representation} for the sums in {folder}, got {wanted}"
         )
     return sums
 
 
 def main() -> None:
-    """Reads the flags, has a student made, prints."""
+    """Reads the flags, trains a student, and prints the results."""
     reporting = command_line.reporting(verbose=sys.stdout.isatty())
     command_line.check_report_file(FLAGS.report_file)
     places = command_line.read(Places)
@@ -164,16 +161,16 @@ def main() -> None:
     student = command_line.read(StudentSettings)
     artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     if FLAGS.new_budget_i_understand and not FLAGS["delta"].present:
-        raise ValueError("new_budget_i_understand: expected --delta with it, got no --delta")
+        raise ValueError("new_budget_i_understand needs --delta")
     teachers_folder = places.teachers_dir or output.folder
     described = described_run(teachers_folder)
     method = chosen_method(described)
-    # Sums that are stored are taken as they are, unless the private records are named again.
+    # Stored sums are reused unless flags name the private records again.
     is_renewed = described is None or any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
     reads_private = method == FEATURE_SUMS and (described is None or FLAGS["private"].present)
     origin = data_source(places, described, reads_private=reads_private)
     release = release_settings(method)
-    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    # Files are read first, so their errors are reported before TensorFlow starts.
     examples = None
     private = None
     if origin.files is not None:

@@ -1,7 +1,7 @@
 """Trains the teachers: `python train_teachers.py --dataset=mnist --nb_teachers=250`.
 
-The private data set is partitioned among the teachers, each is trained on its own shard, and all
-are exported as one ensemble below TRAIN_DIR/sensitive. A stopped run resumes where it stopped.
+The private data set is partitioned among the teachers. Each teacher is trained on its own shard,
+and all teachers are exported as one ensemble to TRAIN_DIR/sensitive. A stopped run resumes.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ ADVANCED = ("class_weights", "learning_rate")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherRun(TeacherNumber, PoolSize, DataSource):
-    """A run of train_teachers.py, apart from how teachers learn."""
+    """Settings of train_teachers.py other than the training of the teachers."""
 
     restated: ClassVar = {
         "num_teachers": {
             "group": "training",
             "help": "Number of teachers that partition the private data. Default: for teachers on "
-            "features what suits the number of private records and classes, and is printed; for "
-            f"others {DEFAULT_NUM_TEACHERS}. "
-            "With owners there is no default, as the number of their records is private.",
+            "features, a number that suits the numbers of private records and classes; it is "
+            f"printed. For other teachers, {DEFAULT_NUM_TEACHERS}. "
+            "With owners there is no default, because the number of their records is private.",
         }
     }
     teachers: str | None = setting(
@@ -41,21 +41,21 @@ class TeacherRun(TeacherNumber, PoolSize, DataSource):
         group="training",
         flag="teacher_id",
         help="Teacher to train in this process, from 0, or a range such as 0-49. Default: all. The "
-        "process that finishes the last one exports the ensemble.",
+        "process that finishes the last teacher exports the ensemble.",
     )
     folder: pathlib.Path | None = setting(
         None,
         group="output",
         flag="train_dir",
-        help="Folder of the run. Default: runs/DATASET-NB_TEACHERS in this folder.",
+        help="Folder of the run. Default: runs/DATASET-NB_TEACHERS in the current folder.",
     )
     report_file: str | None = setting(
-        None, group="output", help="Where to write what is printed, as JSON (sensitive)."
+        None, group="output", help="JSON file for the printed results (sensitive)."
     )
 
     @property
     def teacher_range(self) -> range | None:
-        """The teachers to train in this process; None for all.
+        """Teachers to train in this process; None for all.
 
         Raises:
             ValueError: if `teachers` is neither a number nor a range `first-last`.
@@ -65,7 +65,7 @@ class TeacherRun(TeacherNumber, PoolSize, DataSource):
         first, dash, last = self.teachers.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(
-                f"teachers: expected a number or a range like 0-49, got {self.teachers!r}"
+                f"teachers must be a number or a range like 0-49, got {self.teachers!r}"
             )
         return range(int(first), int(last if dash else first) + 1)
 
@@ -81,7 +81,7 @@ def define() -> None:
 
 
 def main() -> None:
-    """Reads the flags, trains, prints."""
+    """Reads the flags, trains the teachers, and prints the results."""
     command_line.check_report_file(FLAGS.report_file)
     run = command_line.read(TeacherRun, files=command_line.own_files(with_private=True))
     settings = command_line.values_of(TeacherSettings)
@@ -89,7 +89,7 @@ def main() -> None:
     if run.teachers is None:
         artifacts.check_no_writer(run.folder, artifacts.SENSITIVE, "teachers")
     reporting = command_line.reporting()
-    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    # Files are read first, so their errors are reported before TensorFlow starts.
     data = None if run.files is None else Data.of(run, run.pool_size, reporting)
     from pate_tf.teachers.teacher_set import Teachers
 

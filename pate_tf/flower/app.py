@@ -34,13 +34,13 @@ from pate_tf.silos import silo_server
 from pate_tf.silos.messages import Answer, QueryBatch
 from pate_tf.silos.protocol import AggregatorTask, Keys
 from pate_tf.silos.roster import Policy, SiloRoster
-from pate_tf.silos.transport import MOST_OF_REFUSAL, task_result
+from pate_tf.silos.transport import MAX_REFUSAL_LENGTH, task_result
 
 _log = logging.getLogger(__name__)
 RECORD: Final = "pate"  # name of the record in a message
 LOOK_SECONDS: Final = 1.0
-# A node that has not answered is asked again after so long. What was charged and stored before is
-# sent again then, so this costs time and nothing else.
+# Seconds until a task is sent again to a node without an answer. The node repeats its stored
+# answer, so this costs only time.
 ANSWER_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 30.0  # after an error
 
@@ -52,24 +52,24 @@ def signed_bytes(session: bytes, task: bytes, reply: bytes) -> bytes:
     """Returns what the sender of a reply signs.
 
     Args:
-        session: random bytes of this ServerApp, so that no reply counts in another session.
-        task: what was asked; empty where only the name was.
-        reply: the encoded reply to it.
+        session: random bytes of this ServerApp, so that a reply is valid only in this session.
+        task: the encoded task; empty if only the name was requested.
+        reply: the encoded reply to the task.
     """
     return encode(("flower", session, hashlib.sha256(task).digest(), reply))
 
 
 class FlowerServer(contextlib.ExitStack):
-    """Serves a coordinator over Flower: puts tasks to nodes, and hands over what they reply.
+    """Serves a coordinator over Flower: sends tasks to nodes and delivers their replies.
 
-    A node is first asked for its name, which it proves by a signature. A task is sent again where
-    a node failed, was replaced, or does not answer: silos and aggregators give a stored answer.
+    A node first sends its name with a signature. A task is sent again if a node failed, was
+    replaced, or does not answer; silos and aggregators repeat their stored answers.
 
     Args:
         grid: Flower's connection to the nodes.
-        roster: has the keys of all silos and aggregators.
-        services: of the coordinator, see `coordinator_services`.
-        clock: seconds, from any start.
+        roster: roster with the keys of all silos and aggregators.
+        services: services of the coordinator; see `coordinator_services`.
+        clock: returns seconds since any start.
 
     Raises ValueError if a silo has no keys on the roster.
     """
@@ -88,18 +88,18 @@ class FlowerServer(contextlib.ExitStack):
         self._identities = {identity.name: identity for identity in known}
         if missing := set(roster.names) - set(self._identities):
             names = ", ".join(sorted(missing))
-            raise ValueError(f"roster: no keys of {names}. Add what `pate silo keys` prints.")
+            raise ValueError(f"roster has no keys of {names}. Add the output of `pate silo keys`.")
         self._services = services
         self._clock = clock
         self._session = os.urandom(32)
-        self._nodes: dict[str, int] = {}  # the node that last proved a name
-        self._due: dict[int, float] = {}  # when a node may be asked
-        # By message: the node, the service (None where the name was asked), and the task.
+        self._nodes: dict[str, int] = {}  # the last node that proved a name
+        self._due: dict[int, float] = {}  # time when a node may get its next task
+        # By message: the node, the service (None for a request of the name), and the task.
         self._sent: dict[str, tuple[int, Service | None, bytes]] = {}
         self._stopped = threading.Event()
 
     def __enter__(self) -> "FlowerServer":
-        """Starts to serve, until the block ends."""
+        """Serves until the end of the block."""
         thread = threading.Thread(target=self._serve, daemon=True)
         thread.start()
         self.callback(thread.join)
@@ -110,11 +110,11 @@ class FlowerServer(contextlib.ExitStack):
         while not self._stopped.wait(LOOK_SECONDS):
             try:
                 self.step()
-            except Exception:  # of Flower, whose SuperLink may be away
+            except Exception:  # an error of Flower, such as a stopped SuperLink
                 _log.error("Flower failed, trying again: %s", traceback.format_exc())
 
     def step(self) -> None:
-        """Takes the replies that are there, then asks every node that has something to do."""
+        """Handles the available replies, then sends the next task to every free node."""
         for message in self._grid.pull_messages(list(self._sent)):
             self._take(message)
         now = self._clock()
@@ -137,7 +137,7 @@ class FlowerServer(contextlib.ExitStack):
             self._due[node] = now + ANSWER_SECONDS
 
     def _take(self, message: Message) -> None:
-        """Takes a node's reply; what can't be a reply of the roster is logged and dropped."""
+        """Handles a node's reply; logs and drops replies that are not from the roster."""
         sent = self._sent.pop(message.metadata.reply_to_message_id, None)
         if sent is None:
             return
@@ -145,7 +145,7 @@ class FlowerServer(contextlib.ExitStack):
         who = {number: name for name, number in self._nodes.items()}.get(node, f"node {node}")
         self._due[node] = self._clock() + RETRY_SECONDS
         if message.has_error():
-            _log.warning("%s failed: %s", who, str(message.error.reason)[:MOST_OF_REFUSAL])
+            _log.warning("%s failed: %s", who, str(message.error.reason)[:MAX_REFUSAL_LENGTH])
             return
         try:
             record: Any = message.content[RECORD]
@@ -153,17 +153,18 @@ class FlowerServer(contextlib.ExitStack):
             identity = self._identities[name]
             is_signed = identity.verifies(signature, signed_bytes(self._session, task, reply))
             if not is_signed or not (service is None or name in service.callers):
-                raise PermissionError("the signature is not of this name on the roster")
+                raise PermissionError("the signature does not match this name on the roster")
             answer: object = Answer.OK
             if service is None:
-                # Of two nodes that prove a name the later one replaces the other for a while.
+                # If two nodes prove the same name, the later node replaces the earlier one for a
+                # while.
                 self._due[self._nodes.get(name, node)] = self._clock() + ANSWER_SECONDS
                 self._nodes[name] = node
             else:
                 kind, submit = service.methods["Submit"]
                 answer = submit(decode(kind, reply), Caller(name, 0.0))
         except (KeyError, TypeError, ValueError, PermissionError) as error:
-            _log.warning("the reply of %s was dropped: %s", who, str(error)[:MOST_OF_REFUSAL])
+            _log.warning("the reply of %s was dropped: %s", who, str(error)[:MAX_REFUSAL_LENGTH])
             return
         if answer in (Answer.OK, Answer.SAME):
             self._due[node] = 0.0
@@ -177,13 +178,13 @@ def run_command(
     """Runs a command of `pate` in this process, which Flower started.
 
     Args:
-        command: its module.
-        arguments: its flags, as in a shell.
+        command: module of the command.
+        arguments: flags, as in a shell.
         define: defines the flags.
-        main: what runs once they are read.
+        main: runs the command after the flags are read.
 
-    Raises RuntimeError if the command fails. Flower sends its text to the other end, so it contains
-    the exit code and nothing of the data: the line that says why is printed at this end only.
+    Raises RuntimeError if the command fails. Flower sends its message to the server, so it contains
+    only the exit code and nothing about the data. The reason is printed only on this machine.
     """
     sys.argv = [f"pate {command.__name__}", *shlex.split(arguments)]
     code: Any = 0
@@ -196,11 +197,11 @@ def run_command(
         traceback.print_exc()
         code = command_line.USER_ERROR
     if code:
-        raise RuntimeError(f"pate ended with exit code {code}; the log of this end says why")
+        raise RuntimeError(f"pate ended with exit code {code}; see the log on this machine")
 
 
 def silo_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Returns a silo's keys, and its reply to a task; no reply to none. Its flags were read."""
+    """Returns a silo's keys and its reply to a task, empty for an empty task; reads the flags."""
     run = silo_command.settings_of_silo()
     policy = Policy.read(run.folder / silo_server.POLICY)
     keys = Keys.load_or_create(run.folder / artifacts.SENSITIVE / silo_server.KEYS, policy.silo)
@@ -217,7 +218,7 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
 
 
 def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Returns an aggregator's keys, and its reply to a task; no reply to none."""
+    """Returns an aggregator's keys and its reply to a task, empty for an empty task."""
     run = command_line.read(silo_server.AggregatorRun)
     with artifacts.only_writer(run.folder):
         keys, aggregator, roster = silo_server.open_aggregator(run)
@@ -230,7 +231,7 @@ def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
     return keys, encode(result)
 
 
-# By the first word of a node's `pate`: module, what defines the flags, what replies.
+# By the first word of a node's `pate`: module, functions that define the flags and reply.
 ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
     "silo": (silo_command, functools.partial(silo_command.define, "serve"), silo_reply),
     "aggregator": (aggregator_command, aggregator_command.define, aggregator_reply),
@@ -239,10 +240,10 @@ ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
 
 @client_app.query()
 def reply_to(message: Message, context: Context) -> Message:
-    """Replies as the silo or the aggregator that the node's configuration `pate` names."""
+    """Replies as the silo or aggregator that `pate` in the node's configuration names."""
     role, _, arguments = str(context.node_config.get("pate", "")).strip().partition(" ")
     if role not in ROLES:
-        raise ValueError(f"--node-config needs pate='ROLE FLAGS' with a role of {', '.join(ROLES)}")
+        raise ValueError(f"node-config needs pate='ROLE FLAGS'. The roles are {', '.join(ROLES)}.")
     command, define, reply_of = ROLES[role]
     asked: Any = message.content[RECORD]
     replies: list[tuple[Keys, bytes]] = []

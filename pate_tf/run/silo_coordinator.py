@@ -1,6 +1,6 @@
-"""A whole run of a coordinator: silos are asked, a student learns, both are published.
+"""A whole run of a coordinator: queries silos, trains a student, and publishes both.
 
-TensorFlow is imported where a student learns.
+TensorFlow is imported only to train the student.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pate_tf.students.student_kinds import StudentSettings
 JOURNAL = "coordinator"
 REPORT = "report.json"
 ENCODER = "encoder.npz"
-DIGITS = 16  # of a digest, for people
+DIGITS = 16  # digits of a digest in messages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUnit):
-    """What a coordinator needs to work. `asking` says how silos are asked but for the mechanism."""
+    """Settings of a coordinator; `asking` has the settings of rounds except the mechanism."""
 
     restated: ClassVar = {
         "epsilon": {
@@ -46,16 +46,18 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUn
         "unit": {
             "group": "asking",
             "advanced": False,
-            "help": "With feature_sums: what silos protect, each record or all of an owner's.",
+            "help": "With feature_sums: protected unit of the silos, each record or each owner.",
         },
     }
     roster: pathlib.Path = setting(
-        pathlib.Path("roster.toml"), help="The silos, and the aggregators with their keys."
+        pathlib.Path("roster.toml"), help="File with the silos and the aggregators with their keys."
     )
     folder: pathlib.Path = setting(
-        pathlib.Path("runs/silos"), flag="train_dir", help="Journal, released/ and report.json."
+        pathlib.Path("runs/silos"),
+        flag="train_dir",
+        help="Folder for the journal, released/ and report.json.",
     )
-    address: str = setting("localhost:7000", help="To listen on, HOST:PORT.")
+    address: str = setting("localhost:7000", help="HOST:PORT to listen on.")
     certificates: pathlib.Path = setting(
         pathlib.Path("certificates"), help="Folder with authority.pem, coordinator.pem and its key."
     )
@@ -63,24 +65,24 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUn
         None,
         group="privacy",
         least=2,
-        help="With feature_sums: fewest silos whose total opens. Default: four fifths of the "
-        "roster.",
+        help="With feature_sums: minimum number of silos for an opened total. Default: four fifths "
+        "of the roster.",
     )
     colluding: int = setting(
         1,
         group="privacy",
         least=1,
-        help="With feature_sums: how many of these may add no noise, or pool what they know.",
+        help="With feature_sums: number of these silos that may leave out noise or collude.",
     )
     sigma: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="Aggregators add votes up, with noise of this standard deviation, in votes. Default: "
-        "each silo randomizes its own vote.",
+        help="Aggregators add up the votes, with noise of this standard deviation in votes. "
+        "Default: each silo randomizes its own vote.",
     )
     threshold: int = setting(
-        1, group="privacy", least=1, help="How many aggregators may pool what they know."
+        1, group="privacy", least=1, help="Number of aggregators that may collude."
     )
     asking: Asking
     queries: QueryConfig
@@ -95,28 +97,28 @@ def coordinate(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> dict[str, Any]:
-    """Asks silos until there are labels, trains a student, and publishes it.
+    """Collects labels from silos, trains a student, and publishes it.
 
-    Killed and started again with the same arguments it resumes from its journal. After the report
-    is written it tells everyone who called that the run is over, and waits at most `give_up_after`
-    seconds for those that are cut off. Started again after the end it asks and charges nothing, and
-    late callers hear the end.
+    If it was killed and is started again with the same arguments, it resumes from its journal.
+    After the report is written, it tells all silos and aggregators that called that the run is
+    over, and waits at most `give_up_after` seconds for unreachable ones. If it is started again
+    after the end, it sends no queries and charges nothing, and only tells late callers.
 
     Args:
-        run: settings.
+        run: settings of the run.
         transport: takes the roster and `coordinator_services`, and returns a context manager that
-            serves these; silos need not hear the end from it. An aggregator has `asking.seconds`
+            serves them. It need not tell silos about the end. An aggregator has `asking.seconds`
             for each step. Default: a `TlsServer` with the run's address and certificates.
-        on_event: called with what happened.
-        watch: see `pate_tf.net.health.serve_health`; only of the default transport.
-        give_up_after: see above.
+        on_event: called with messages about events.
+        watch: see `pate_tf.net.health.serve_health`; used only with the default transport.
+        give_up_after: seconds to wait for unreachable silos and aggregators at the end.
 
     Returns:
-        JSON values, also written to `report.json`: silos, aggregators, what each spent, accuracies
-        (None where no public sample has a label), and seconds of asking per round.
+        JSON values, also written to `report.json`: numbers of silos and aggregators, epsilon of
+        each silo, accuracies (None if no public sample has a label), and seconds per round.
 
     Raises:
-        ValueError: if roster, data and settings do not fit each other.
+        ValueError: if roster, data and settings contradict each other.
         JournalError: if the journal can't be used.
         OSError: if a file can't be read, or an aggregator is missing.
     """
@@ -132,14 +134,14 @@ def coordinate(
     pool = split.pool
     are_sums = run.method == FEATURE_SUMS
     if not pool and not are_sums:
-        raise ValueError("method: expected feature_sums without public inputs, got pate")
+        raise ValueError("method must be feature_sums if there are no public inputs, got pate")
     if not are_sums:
         check_queries(run.queries, pool)
     artifacts.RunDirectory(run.folder).check(files=[REPORT])
     student = Student.from_settings(
         run.student, directory=run.folder / artifacts.RELEASED, is_locked=True
     )
-    # Before an encoder is trained, which takes longer.
+    # Checks come first, because training an encoder takes longer.
     student.check(
         pool,
         run.folder / artifacts.RELEASED,
@@ -148,7 +150,7 @@ def coordinate(
     )
     files: Any = None if transport else TlsFiles.of(run.certificates, COORDINATOR)
     representation = None
-    mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own
+    mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own mechanism
     if are_sums:
         mechanism, representation = _mechanism_of_sums(run, roster, pool, on_event)
     elif run.sigma is not None:
@@ -179,7 +181,7 @@ def coordinate(
             on_event(f"listening on port {server.port}")
         silos = Silos(coordinator, asking.seconds, on_event)
         fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
-        statement: Any = fitted.published.statement  # of silos
+        statement: Any = fitted.published.statement  # a SilosStatement
         report = {
             "method": statement.method,
             "unit": statement.unit,
@@ -197,8 +199,8 @@ def coordinate(
         artifacts.write_json(run.folder / REPORT, report)
         if transport is None and (untold := ", ".join(server.end())):
             on_event(
-                f"the run is over, and student and report are written. Waiting for {untold} to "
-                f"hear it, at most {give_up_after:g} seconds. You can stop this command."
+                f"the run is over, and student and report are written. Waiting at most "
+                f"{give_up_after:g} seconds to tell {untold}. You can stop this command."
             )
             server.end(give_up_after)
     return report
@@ -206,13 +208,13 @@ def coordinate(
 
 @dataclasses.dataclass
 class Silos:
-    """Labels of silos, for `pipeline.execute`. What they cost, each silo charges itself.
+    """Source of labels for `pipeline.execute`. Each silo charges its own cost.
 
     Attributes:
-        coordinator: that asks them.
+        coordinator: coordinator of the silos.
         patience: seconds to wait for silos that have not called yet.
-        on_event: is told what happens.
-        seconds: that the asking took.
+        on_event: called with messages about events.
+        seconds: duration of the queries in seconds.
     """
 
     coordinator: Coordinator
@@ -228,7 +230,7 @@ class Silos:
         self.on_event(f"{len(called)} of {number} silos called")
 
     def labels(self, plan: ReleasePlan, pool: Pool) -> Any:
-        """Has silos charge what the plan says, and returns labels."""
+        """Returns labels; the silos charge the mechanism of the plan."""
         started = time.monotonic()
         if plan.representation is None:
             labels = self.coordinator.label(
@@ -247,20 +249,20 @@ class Silos:
 def _mechanism_of_sums(
     run: CoordinatorRun, roster: SiloRoster, pool: Pool, on_event: Callable[[str], None]
 ) -> tuple[SecureFeatureSums, Any]:
-    """Returns the mechanism with the least noise within epsilon, and the representation.
+    """Returns the mechanism with the smallest noise within epsilon, and the representation.
 
-    Its weights are written where silos get them.
+    Writes the weights of the representation to a file for the silos.
     """
     from pate_tf.representations import catalogue as representations
 
     least = run.least_silos or -(-4 * len(roster.members) // 5)
     number = len(roster.aggregators)
     if len(roster.identities) < len(roster.members):
-        raise ValueError(f"roster: expected keys of every silo in {run.roster}")
+        raise ValueError(f"roster: {run.roster} must contain the keys of every silo")
     if run.epsilon is None:
-        raise ValueError("epsilon: expected a number with feature_sums, got none")
+        raise ValueError("epsilon is required with feature_sums")
     if least > len(roster.members):
-        raise ValueError(f"least_silos: expected at most {len(roster.members)}, got {least}")
+        raise ValueError(f"least_silos must be at most {len(roster.members)}, got {least}")
     mechanism_of = functools.partial(
         SecureFeatureSums.for_epsilon,
         run.epsilon,
@@ -279,7 +281,7 @@ def _mechanism_of_sums(
     representation = representations.Representation(name).fit(pool)
     encoder = representation.encoder_
     where = "from the schema"
-    if has_pool and representations.is_known(name):  # else silos have what it is from
+    if has_pool and representations.is_known(name):  # otherwise the silos have its source
         where = str(artifacts.RunDirectory(run.folder).released / ENCODER)
         representations.save_encoder(encoder, pathlib.Path(where))
     on_event(f"encoder {encoder.digest[:DIGITS]}, for silos: {where}")
@@ -289,8 +291,8 @@ def _mechanism_of_sums(
     size = 8 * math.prod(mechanism.shape(num_classes)) * number
     if size > Limits().message_bytes - 2**20:
         raise ValueError(
-            f"representation: expected fewer features than {encoder.num_features:,}: with "
-            f"{num_classes:,} classes a silo would send {size:,} bytes"
+            f"representation must have fewer features than {encoder.num_features:,}: with "
+            f"{num_classes:,} classes, a silo would send {size:,} bytes"
         )
     noise = mechanism.total_sigma(len(roster.members))
     on_event(f"noise of standard deviation {noise:.3g} on each number")

@@ -1,4 +1,4 @@
-"""A coordinator that need not be trusted: it sees what silos were charged for, and gives labels."""
+"""An untrusted coordinator: it sees only charged answers of silos and computes labels from them."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundCollecte
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.several_holders import SiloSpending, SilosStatement
 
-# Asks one aggregator; raises ConnectionError or TimeoutError while it can't be reached.
+# Calls one aggregator; raises ConnectionError or TimeoutError if it can't be reached.
 Ask = Callable[[AggregatorTask], AggregatorMessage]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedHistogram:
-    """What opens of a batch, and nothing else does. Publishable.
+    """The only opened values of a batch. Publishable.
 
     Attributes:
-        noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; of feature
+        noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; for feature
             sums `[1, size]`, in units of 1 / LATTICE.
-        silos: those whose votes or sums are in it, in order.
-        left_out: the others, in order; their budgets stay spent.
+        silos: sorted names of the silos whose votes or sums are included.
+        left_out: sorted names of the other silos; their budgets stay spent.
     """
 
     noisy_counts: IntArray
@@ -73,30 +73,30 @@ class OpenedHistogram:
 def open_histogram(
     terms: BatchTerms, sealed: Mapping[str, Sequence[bytes]], aggregators: Sequence[Ask]
 ) -> OpenedHistogram:
-    """Has the aggregators add up the silos' votes and returns the noisy histogram.
+    """Runs the secure aggregation of the silos' votes and returns the noisy histogram.
 
-    Relays what aggregators say; what it relayed wrongly, they would refuse. May be repeated after
-    any failure, with the same arguments: each gives the answers that it gave before. The last step
-    needs `2 * threshold + 1` of them; the others need all.
+    Relays the messages of the aggregators, which refuse wrongly relayed messages. After any
+    failure, you can call it again with the same arguments: each aggregator then repeats its
+    answers. The last step needs `2 * threshold + 1` aggregators; the other steps need all.
 
     Args:
-        terms: of the batch.
-        sealed: by silo, its sealed shares, one for each aggregator. Keep them until the histogram
-            is there.
-        aggregators: how to ask each, in the order of their numbers.
+        terms: terms of the batch.
+        sealed: sealed shares of each silo, one for each aggregator. Keep them until the histogram
+            is returned.
+        aggregators: function that calls each aggregator, in the order of their numbers.
 
     Raises:
-        ConnectionError: if one can't be reached; nothing has opened. The batch goes on from there
-            once it is back.
-        ProtocolError: if one says what it can't say.
-        TooFewSilosError: if too few silos' shares fit; nothing will ever open of these terms.
-        ValueError: as an aggregator refuses.
+        ConnectionError: if an aggregator can't be reached; nothing has opened. The batch resumes
+            from this step when the aggregator is back.
+        ProtocolError: if an aggregator's message breaks the protocol.
+        TooFewSilosError: if the shares of too few silos match; nothing can open for these terms.
+        ValueError: if an aggregator refuses.
     """
     transcript = Transcript(terms)
     messages: tuple[AggregatorMessage, ...] = ()
 
     def ask(number: int) -> AggregatorMessage | None:
-        """Returns an aggregator's message on the step; None if it can't be reached."""
+        """Returns an aggregator's message for the step; None if it can't be reached."""
         dealt = sealed if step is Step.COMMIT else {}
         task = AggregatorTask(
             step=step,
@@ -109,7 +109,7 @@ def open_histogram(
         except (ConnectionError, TimeoutError):
             return None
         if message.aggregator != number:
-            raise ProtocolError(f"{step.value}: expected a message of aggregator {number}")
+            raise ProtocolError(f"{step.value}: the message is not from aggregator {number}")
         return message
 
     with ThreadPoolExecutor(len(terms.aggregators)) as pool:
@@ -120,8 +120,8 @@ def open_histogram(
             if len(messages) < (2 * terms.threshold + 1 if is_last else len(answers)):
                 raise ConnectionError(
                     f"{terms.aggregators[answers.index(None)].name} could not be reached at the "
-                    f"step {step.value}: start it again on its own folder and repeat; nothing has "
-                    "opened"
+                    f"step {step.value}. Nothing has opened. Start this aggregator again with its "
+                    "own folder and repeat the call."
                 )
             transcript = transcript.after(messages)
     return OpenedHistogram(
@@ -132,21 +132,22 @@ def open_histogram(
 
 
 UNIT = "silo"
-# Silos of the same process answer one after another, however long they take.
+# Silos in the same process answer one after another and may take a long time.
 IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 
-# A class's noise is above so many standard deviations with a probability below 1e-10.
-MOST_DEVIATIONS = 7.0
+# The noise of a class exceeds this many standard deviations with a probability below 1e-10.
+MAX_DEVIATIONS = 7.0
 
 
 def plurality(round_: Round, least_answers: int) -> IntArray | None:
     """Returns a label for each query, int64 `[num_queries]`; None if too few silos answered.
 
-    The class of the highest likelihood. Ties are broken at random, from the round's number alone.
+    The label is the class with the highest likelihood. Ties are broken at random, with the number
+    of the round as the seed.
 
     Args:
         round_: the round with its replies.
-        least_answers: how many answers a label needs, at least 1.
+        least_answers: minimum number of answers for a label, at least 1.
     """
     replies = round_.replies.items()
     voting = {name: reply for name, reply in replies if isinstance(reply, RandomisedVotes)}
@@ -159,10 +160,10 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
 
 
 def in_words(round_: Round) -> str:
-    """Returns how many silos answered a round, how many refused it and why, and wrong clocks.
+    """Describes the answers and refusals of a round, with reasons, and detects wrong clocks.
 
-    A refusal that came before the coordinator's deadline, and says that it is too late, was made by
-    a clock that is ahead.
+    If a silo refuses because it is too late, but before the coordinator's deadline, the silo's
+    clock is ahead.
     """
     replies = round_.replies.values()
     outcomes = Counter(
@@ -172,7 +173,7 @@ def in_words(round_: Round) -> str:
     counts = [f"{number} {outcome}" for outcome, number in sorted(outcomes.items())]
     clocks = [
         f"; the clock of {reply.silo} is at least {reply.time - round_.batch.deadline:.0f} seconds "
-        f"ahead of this machine's: set both by NTP"
+        f"ahead of the clock of this machine. Set both clocks by NTP."
         for reply in replies
         if isinstance(reply, Refusal) and reply.time is not None
     ]
@@ -180,47 +181,46 @@ def in_words(round_: Round) -> str:
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
-    """Checks that an opened total can be one of records' vectors. Public.
+    """Checks that an opened total is a possible sum of record vectors. Public.
 
-    All vectors have the same constant as their last number, so the length of a class's sum is at
-    most that of its number of records, and so of a column of second moments, which adds up vectors
-    times numbers that are not negative. A silo that lies by less is not noticed.
+    The last number of every vector is the same constant, which bounds the length of the sum of a
+    class by its number of records. The same bound holds for a column of second moments, which is a
+    sum of vectors with nonnegative factors. Smaller lies of a silo are not detected.
 
     Args:
         total: `[num_features + 1, num_columns]`, in L2 norms of a record.
-        noise: standard deviation on each number.
+        noise: standard deviation of the noise on each number.
 
-    Raises ValueError if it can't.
+    Raises ValueError if the total is not possible.
     """
     from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 
     ratio = (1.0 - CONSTANT_FRACTION) ** 0.5 / CONSTANT
     lengths = np.linalg.norm(total[:-1], axis=0)
-    of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MOST_DEVIATIONS)
-    # Constants were cut off to whole steps of 2^-10, by less than half a percent.
+    of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MAX_DEVIATIONS)
+    # Constants were truncated to multiples of 2^-10, which changes them by less than 0.5 %.
     excess = lengths - (1.005 * ratio * total[-1] + of_noise)
     if (excess > 0.0).any():
         column = int(excess.argmax())
         raise ValueError(
-            f"silos: expected a total of records' features, got one that no records have (column "
-            f"{column}: length {lengths[column]:.3g} of about "
-            f"{total[-1, column] / CONSTANT:.3g} records): a silo shared something else, and the "
-            "labels would be useless; ask other silos in a new run"
+            f"silos: no records have such a total (column {column}: length "
+            f"{lengths[column]:.3g} for about {total[-1, column] / CONSTANT:.3g} records). A silo "
+            "shared wrong sums, and the labels would be useless. Start a new run with other silos."
         )
 
 
 class Coordinator(contextlib.ExitStack):
-    """Chooses queries from public values, asks silos, and turns what they reply into labels.
+    """Chooses queries from public values, sends them to silos, and turns replies into labels.
 
         coordinator = Coordinator("roster.toml", silos=silos, folder="runs/mine")
         labels = coordinator.label(data.pool, num_queries=100)
 
-    Of feature sums no query is asked: see `label_from_sums`.
+    Feature sums need no queries: see `label_from_sums`.
 
     Attributes:
-        roster: who is asked.
-        asking: how.
-        journal: what silos call; see `silos.transport.coordinator_services`.
+        roster: names and keys of silos and aggregators.
+        asking: settings of the rounds.
+        journal: interface that silos call; see `silos.transport.coordinator_services`.
     """
 
     def __init__(
@@ -234,20 +234,20 @@ class Coordinator(contextlib.ExitStack):
         on_event: Callable[[str], None] = lambda event: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Opens the journal, and takes up what it holds.
+        """Opens the journal and resumes from its content.
 
         Args:
-            roster: who is asked, or the file that says so.
-            folder: of the journal; None to keep it in memory.
-            silos: those of the roster in this process, for a simulation; None over a network.
-            asking: how silos are asked; default: randomized response, all silos.
-            aggregators: how to ask each of the roster, with secure aggregation.
-            on_event: called with who is waited for, who refused, and whom a total left out.
-            clock: seconds since 1970.
+            roster: the roster, or its file.
+            folder: folder of the journal; None to keep the journal in memory.
+            silos: the silos of the roster in this process, for a simulation; None for a network.
+            asking: settings of the rounds; default: randomized response, all silos.
+            aggregators: function that calls each aggregator of the roster, for secure aggregation.
+            on_event: called with messages about silos that are missing, refused or were left out.
+            clock: returns seconds since 1970.
 
         Raises:
-            ValueError: if roster, silos and mechanism do not fit each other.
-            LedgerError: if the journal can't be used or is of another run.
+            ValueError: if roster, silos and mechanism contradict each other.
+            LedgerError: if the journal can't be used or belongs to another run.
         """
         super().__init__()
         if not isinstance(roster, SiloRoster):
@@ -256,22 +256,22 @@ class Coordinator(contextlib.ExitStack):
         self.asking = Asking() if asking is None else asking
         self._aggregators = aggregators
         self._is_secure = isinstance(self.asking.mechanism, SecureMechanism)
-        # Fewest silos whose sums open; 0 where votes are asked for.
+        # Minimum number of silos for an opened sum; 0 for votes.
         self._least_silos = int(getattr(self.asking.mechanism, "least_silos", 0))
         self._unit = getattr(self.asking.mechanism, "unit", UNIT) if self._least_silos else UNIT
         self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
-                f"aggregators: expected the {len(roster.aggregators)} of the roster, got "
+                f"aggregators must be the {len(roster.aggregators)} aggregators of the roster, got "
                 f"{len(aggregators)}"
             )
         if len(roster.names) < self._least_silos:
             raise ValueError(
-                f"least_silos: expected at most the {len(roster.names)} silos of the roster, got "
-                f"{self._least_silos}"
+                f"least_silos must be at most {len(roster.names)}, the number of silos on the "
+                f"roster, got {self._least_silos}"
             )
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
-            raise ValueError("silos: expected those of the roster, got others")
+            raise ValueError("silos must be the silos of the roster")
         path = None if folder is None else pathlib.Path(folder)
         self.journal = CoordinatorJournal(
             roster.run, roster.names, path, clock=clock, on_event=on_event
@@ -281,20 +281,20 @@ class Coordinator(contextlib.ExitStack):
         self._round_seconds = self.asking.seconds if silos is None else IN_PROCESS_SECONDS
 
     def label(self, pool: Pool, *, num_queries: int, strategy: str = "first", seed: int = 0) -> Any:
-        """Chooses queries of a pool, and has silos label them.
+        """Chooses queries from a pool and returns the silos' labels for them.
 
         Args:
             pool: public inputs.
-            num_queries: how many are put to silos.
-            strategy: how they are chosen, of `pate_tf.queries.strategies`.
-            seed: fixes random choices.
+            num_queries: number of queries.
+            strategy: name of a strategy in `pate_tf.queries.strategies`.
+            seed: seed of random choices.
 
         Returns:
-            `pate_tf.Labels`, with what a student learns from and the cost.
+            `pate_tf.Labels`, with the labels that a student learns from and the cost.
 
-        Raises ValueError if queries, pool and silos do not fit each other; no silo was asked then.
+        Raises ValueError before any silo is queried if queries, pool and silos do not match.
         """
-        # Strategies may need TensorFlow, which a coordinator that only collects does not.
+        # Strategies may need TensorFlow; a coordinator that only collects answers does not.
         from pate_tf.queries.strategies import QueryConfig, ask_once, check_queries
 
         pool.dataset.require_classes("votes of silos")
@@ -304,10 +304,10 @@ class Coordinator(contextlib.ExitStack):
         return dataclasses.replace(labels, labeller=self)
 
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
-        """Returns labels of inputs of a pool; silos are asked for those that have none yet.
+        """Returns labels of inputs of a pool; queries silos only for inputs without a result.
 
-        A round that was open when a coordinator was killed is finished first. Silos that have not
-        replied to it get `asking.seconds` again, however long the coordinator was away.
+        If a coordinator was killed during a round, this round is finished first. Silos that have
+        not replied get `asking.seconds` again, no matter how long the coordinator was stopped.
 
         Args:
             pool: public inputs.
@@ -340,22 +340,22 @@ class Coordinator(contextlib.ExitStack):
         ).checked()
 
     def label_from_sums(self, pool: Pool, representation: Any) -> Any:
-        """Has silos release the total of their feature sums, and labels a pool from it.
+        """Opens the total of the silos' feature sums and labels a pool from it.
 
-        A total that opened before is taken from the journal, and no silo is charged again.
+        A total that has opened before is read from the journal, and no silo is charged again.
 
         Args:
-            pool: public inputs; without any, the mechanism `has_moments`.
-            representation: fitted `pate_tf.Representation`, the one that silos have.
+            pool: public inputs. If the pool is empty, the mechanism `has_moments`.
+            representation: fitted `pate_tf.Representation`, the same as that of the silos.
 
         Returns:
-            `pate_tf.Labels` of the whole pool, with the cost, and the linear model that follows.
+            `pate_tf.Labels` of the whole pool, with the cost and the resulting linear model.
 
         Raises:
-            ValueError: if the mechanism is another, or fewer silos than `least_silos` shared their
-                sums: then nothing opened, and those that did stay charged; or if no records have
-                such a total, because a silo shared something else.
-            ConnectionError: if an aggregator is missing; nothing opened, and it can be asked again.
+            ValueError: if the mechanism does not match, or fewer than `least_silos` silos shared
+                their sums (nothing opened, and these silos stay charged), or no records have such
+                a total because a silo shared wrong sums.
+            ConnectionError: if an aggregator is missing; nothing opened. You can call it again.
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.postprocessing.label_inference import labels_from_sums
@@ -364,7 +364,9 @@ class Coordinator(contextlib.ExitStack):
 
         encoder = representation.encoder_
         if getattr(self.asking.mechanism, "has_moments", False) is (len(pool) > 0):
-            raise ValueError("mechanism: expected has_moments if there is no pool, and then alone")
+            raise ValueError(
+                "mechanism must have `has_moments` if the pool is empty, and only then"
+            )
         round_ = self.open_total(pool, encoder)
         totals: Any = round_.result
         charge: Any = round_.batch.mechanism
@@ -389,14 +391,14 @@ class Coordinator(contextlib.ExitStack):
         return released_with(labels, pool, released, labeller=self, linear_head=linear_head)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
-        """Returns the round whose total is that of an encoder; asks silos where there is none.
+        """Returns the round with the total for an encoder; queries silos if there is none yet.
 
-        Raises as `label_from_sums`, of which this is the first step.
+        This is the first step of `label_from_sums` and raises the same errors.
         """
         mechanism = self.asking.mechanism
         if getattr(mechanism, "num_features", None) != encoder.num_features:
             raise ValueError(
-                f"mechanism: expected secure_feature_sums of {encoder.num_features} features, got "
+                f"mechanism must be secure_feature_sums with {encoder.num_features} features, got "
                 f"{mechanism}"
             )
         self._finish_open_rounds()
@@ -407,23 +409,23 @@ class Coordinator(contextlib.ExitStack):
         round_ = self._open(query, pool.dataset.num_classes)
         if round_.result is None:
             raise ValueError(
-                f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
-                f"got {in_words(round_)}; nothing opened; call again to ask for new ones, "
-                "which those that answered are charged for again"
+                f"silos: matching shares of at least {self._least_silos} silos are needed, got "
+                f"{in_words(round_)}. Nothing opened. Call again to ask for new sums, which "
+                "charges the silos that answered again."
             )
         return round_
 
     def spending(self) -> tuple[SiloSpending, ...]:
-        """Returns what each silo's answers in this run cost it, for its whole content."""
+        """Returns the cost of each silo's answers in this run, for all of its data."""
         charged: dict[str, Counter[Charge]] = {name: Counter() for name in self.roster.names}
         num_refused: Counter[str] = Counter()
-        for round_ in self.journal.rounds:  # no query stands in two of them
+        for round_ in self.journal.rounds:  # no query is in two rounds
             for name, reply in round_.replies.items():
                 if isinstance(reply, Refusal):
                     num_refused[name] += len(round_.batch.queries)
                 else:
                     charged[name][round_.mechanisms[name]] += len(round_.batch.queries)
-        epsilons = {  # the same for many silos
+        epsilons = {  # many silos have the same charges
             key: smallest_epsilon(dict(key), self.roster.delta)[0]
             for key in {frozenset(charges.items()) for charges in charged.values()}
         }
@@ -439,12 +441,12 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def cost(self) -> Cost:
-        """Returns what the run cost the silo that it cost most.
+        """Returns the highest cost of the run for a single silo.
 
-        Raises ValueError if nothing was asked yet.
+        Raises ValueError if there was no round yet.
         """
         if not self.journal.rounds:
-            raise ValueError("cost: expected silos that were asked something, got none")
+            raise ValueError("cost needs at least one round; no silo was queried yet")
         most = max(self.spending(), key=lambda spent: spent.epsilon)
         charge = max(most.charges, key=lambda kind: most.charges[kind], default=None)
         return Cost(
@@ -456,7 +458,7 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
-        """Whether labels of a pool, or the sums that they follow from, are those of this run."""
+        """Whether labels of a pool, or the sums behind them, come from this run."""
         if labels.noisy_sums is not None:
             totals = [each.result[0] for each in self.journal.rounds if each.result is not None]
             return any(np.array_equal(labels.noisy_sums, total) for total in totals)
@@ -468,10 +470,10 @@ class Coordinator(contextlib.ExitStack):
         return labels.cost.unit == UNIT
 
     def statement(self, **facts: Any) -> SilosStatement:
-        """Returns what may be published with a student of these labels.
+        """Returns the privacy statement for a student of these labels.
 
         Args:
-            **facts: remaining attributes of `SilosStatement`.
+            **facts: the remaining attributes of `SilosStatement`.
         """
         facts.setdefault("query_strategy", "first")
         return SilosStatement(
@@ -494,17 +496,17 @@ class Coordinator(contextlib.ExitStack):
         publication: PublicationSettings,
         **estimate: Any,
     ) -> Any:
-        """Exports a student's model, and states what each silo charged; see `Student.publish`.
+        """Exports a student's model with the charges of each silo; see `Student.publish`.
 
         Raises:
-            ValueError: if the labels are of another run.
+            ValueError: if the labels come from another run.
         """
         from pate_tf.serving.export import student_digest
         from pate_tf.statement.publishing import export_with, publication_facts
 
-        del estimate  # silos hold nothing back
+        del estimate  # silos hold out no records
         if not self.gave(labels.released, labels.pool):
-            raise ValueError("labels: expected those of this coordinator's run, got others")
+            raise ValueError("labels must come from the run of this coordinator")
         statement = self.statement(
             pool_name=labels.pool.dataset.name,
             query_strategy=labels.strategy,
@@ -514,9 +516,9 @@ class Coordinator(contextlib.ExitStack):
         return export_with(statement, model, labels, folder, export_formats=export_formats)
 
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
-        """Puts queries to all silos, and returns the round once it is closed.
+        """Sends queries to all silos and returns the closed round.
 
-        Raises BudgetExceeded if nothing came of it, because budgets are used up.
+        Raises BudgetExceeded if there is no result because budgets are used up.
         """
         mechanisms: dict[str, Mechanism] = {
             member.name: self.asking.mechanism
@@ -554,7 +556,7 @@ class Coordinator(contextlib.ExitStack):
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
-        """Waits for replies, or has the silos of this process reply, and closes a round."""
+        """Waits for replies, or calls the silos in this process, and closes a round."""
         if self._silos is None and round_.is_waiting:
             asked = round_.mechanisms.keys()
             deadline = round_.batch.deadline
@@ -576,7 +578,7 @@ class Coordinator(contextlib.ExitStack):
         self.journal.keep(RoundResult(number=round_.number, values=values))
 
     def _open_histogram(self, round_: Round) -> IntArray | None:
-        """Returns what the aggregators open of a round, `[num_queries, ...]`; None for nothing."""
+        """Returns the values that the aggregators open, `[num_queries, ...]`, or None."""
         sealed = {
             name: reply.sealed
             for name, reply in round_.replies.items()
@@ -589,7 +591,7 @@ class Coordinator(contextlib.ExitStack):
         try:
             opened = open_histogram(terms, sealed, self._aggregators)
         except TooFewSilosError:
-            return None  # and never more: the round ends
+            return None  # nothing can open any more: the round ends
         self._on_event(f"a total opened; left out: {', '.join(opened.left_out) or 'none'}")
         if isinstance(terms.mechanism, SecureFeatureSums):
             table = terms.mechanism.shape(round_.batch.num_classes)
@@ -597,7 +599,7 @@ class Coordinator(contextlib.ExitStack):
         return opened.noisy_counts
 
     def _results(self) -> dict[bytes, Any]:
-        """Returns what came of every query of closed rounds: a label, a row of counts, or None."""
+        """Returns the result of every query of closed rounds: a label, a row of counts, or None."""
         results: dict[bytes, Any] = {}
         for round_ in self.journal.rounds:
             if not round_.is_open:

@@ -1,8 +1,8 @@
-"""The part of a coordinator that silos call: hands out batches, takes replies, stores both.
+"""The coordinator's interface for silos: hands out batches, accepts replies, stores both.
 
-The transport calls it from threads of its own. It survives being killed: every round is on disk
-before a silo is asked, and every reply before it is acknowledged. Nothing in the journal is secret:
-answers are randomized or sealed before they come here.
+The transport calls it from its own threads. It can be killed at any time: every round is on disk
+before it is sent to a silo, and every reply before it is acknowledged. The journal contains no
+secrets, because answers are randomized or sealed before they arrive.
 """
 
 import contextlib
@@ -32,21 +32,21 @@ from pate_tf.silos.messages import (
     reply_digest,
 )
 
-MOST_NAMED: Final = 200  # letters of silos that are waited for
+MAX_NAMES_LENGTH: Final = 200  # characters for the names of missing silos
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Round:
-    """Queries that were put to silos together, and what came of them. Public.
+    """Queries that were sent to silos together, and their result. Public.
 
     Attributes:
         number: 1 for the first round.
-        batch: what the first silo is asked; every silo gets the same with its own mechanism.
-        mechanisms: of each silo that is asked, by its name.
-        replies: those that came so far, by silo.
+        batch: batch of the first silo; every silo gets the same batch with its own mechanism.
+        mechanisms: mechanism of each queried silo, by name.
+        replies: replies received so far, by silo.
         is_open: whether the round has no result yet.
-        is_collected: whether aggregators may have its replies already; then it takes no others.
-        result: what came of a round that is closed, `[num_queries, ...]`; None if nothing did.
+        is_collected: whether aggregators may have its replies already; it then accepts no others.
+        result: result of a closed round, `[num_queries, ...]`; None without a result.
     """
 
     number: int
@@ -59,11 +59,11 @@ class Round:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether further replies count, up to the deadline."""
+        """Whether the round accepts more replies until the deadline."""
         return self.is_open and not self.is_collected
 
     def takes(self, reply: Reply) -> bool:
-        """Whether a reply can be its silo's."""
+        """Whether a reply is valid for its silo."""
         mechanism = self.mechanisms.get(reply.silo)
         if isinstance(reply, RandomisedVotes):
             is_whole = len(reply.labels) == len(self.batch.queries)
@@ -76,7 +76,7 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
-    """What came of a round, `[num_queries, ...]`; None if nothing did."""
+    """Result of a round, `[num_queries, ...]`; None without a result."""
 
     number: int
     values: IntArray | None = dataclasses.field(repr=False)
@@ -84,13 +84,13 @@ class RoundResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundCollected:
-    """The replies of a round are complete. Aggregators that opened shares take no others."""
+    """Marks the replies of a round as complete. Aggregators with opened shares accept no others."""
 
     number: int
 
 
 Entry = Round | RoundCollected | RoundResult | Reply
-# Names of `fault_point` between making an entry durable and taking it up; else "reply_stored".
+# Names of `fault_point` between storing and applying an entry; otherwise "reply_stored".
 POINTS: Final = {
     Round: "round_opened",
     RoundCollected: "round_collected",
@@ -99,23 +99,23 @@ POINTS: Final = {
 
 
 class CoordinatorJournal(contextlib.ExitStack):
-    """What silos see of a coordinator, kept in files. Safe to call from several threads.
+    """The coordinator's interface for silos, stored in files. Safe to call from several threads.
 
     Args:
-        run_id: name of the run, fixed at first use of the folder; None to read what is there now,
-            next to a process that writes it.
-        names: of the silos, which alone may call.
-        folder: of the journal, which is taken up; None for one in memory.
-        clock: seconds since 1970.
-        on_event: called with who is waited for.
+        run_id: name of the run, fixed at the first use of the folder; None to read the current
+            content while another process writes it.
+        names: names of the silos; only they may call.
+        folder: folder of the journal, whose content is loaded; None to keep it in memory.
+        clock: returns seconds since 1970.
+        on_event: called with messages about missing silos.
 
     Attributes:
-        names: of the silos.
-        rounds: all rounds in their order.
-        changed: notified of every change, and its lock held meanwhile.
-        clock: seconds since 1970.
+        names: names of the silos.
+        rounds: all rounds in order.
+        changed: condition that is notified of every change and whose lock guards every change.
+        clock: returns seconds since 1970.
 
-    Raises LedgerError if the journal is damaged, of another run, in use, or can't be used.
+    Raises LedgerError if the journal is damaged, belongs to another run, or is in use.
     """
 
     def __init__(
@@ -148,12 +148,12 @@ class CoordinatorJournal(contextlib.ExitStack):
             for earlier in self.rounds:
                 if run_id not in (None, earlier.batch.run_id):
                     raise ValueError(
-                        f"expected the run {run_id}, got that of {earlier.batch.run_id}"
+                        f"the journal belongs to the run {earlier.batch.run_id}, not to {run_id}"
                     )
             self.callback(stack.pop_all().close)
 
     def poll(self, silo: str) -> QueryBatch | None:
-        """Returns the next batch that waits for a silo's reply; None if none does."""
+        """Returns the next batch that waits for a silo's reply; None without a batch."""
         with self.changed:
             if silo not in self._seen:
                 self._seen.add(silo)
@@ -169,7 +169,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         return None
 
     def submit(self, reply: Reply) -> Answer:
-        """Takes the reply of a silo, which the caller has to know; see `Answer`."""
+        """Accepts a reply whose silo the caller has verified; see `Answer`."""
         with self.changed:
             round_ = {each.batch.batch_id: each for each in self.rounds}.get(reply.batch_id)
             if round_ is None or reply.run_id != round_.batch.run_id or not round_.takes(reply):
@@ -185,10 +185,11 @@ class CoordinatorJournal(contextlib.ExitStack):
             return Answer.OK
 
     def reopen(self, round_: Round, seconds: float) -> None:
-        """Gives silos so many seconds from now to reply to a round that a restart interrupted.
+        """Gives silos more time to reply to a round that a restart interrupted.
 
-        A silo knows the batch by its `question`, which leaves the deadline out, so a silo that was
-        charged for the batch sends its stored answer. A silo that was too late is asked again.
+        A silo identifies the batch by its `question`, which excludes the deadline, so a silo that
+        was charged for the batch sends its stored answer. A silo that was too late gets the batch
+        again.
         """
         with self.changed:
             for silo, reply in [*round_.replies.items()]:
@@ -200,28 +201,30 @@ class CoordinatorJournal(contextlib.ExitStack):
         self._on_event(f"{batch.batch_id} is open again for {seconds:g} seconds")
 
     def gather(self, seconds: float) -> set[str]:
-        """Returns who has called by now, once every silo has or so many seconds have passed."""
+        """Returns the silos that have called, after all have called or after the time limit."""
         self.wait(set(self.names), self._seen, self.clock() + seconds, "silos called")
         with self.changed:
             return set(self._seen)
 
     def wait(self, names: Set[str], arrived: Set[str], deadline: float, what: str) -> None:
-        """Waits for silos, and says for which ones, at the start and every half minute.
+        """Waits for silos and reports the missing ones, at the start and every half minute.
 
         Args:
-            names: of those that are waited for.
-            arrived: those that are there, a set that grows.
-            deadline: when the wait ends at the latest.
-            what: they do, for the message.
+            names: names of the expected silos.
+            arrived: growing set of the silos that have arrived.
+            deadline: latest end of the wait.
+            what: words for the arrival in the message.
         """
         while (missing := names - arrived) and (seconds := deadline - self.clock()) > 0.0:
-            some = textwrap.shorten(", ".join(sorted(missing)), MOST_NAMED, placeholder=" ...")
+            some = textwrap.shorten(
+                ", ".join(sorted(missing)), MAX_NAMES_LENGTH, placeholder=" ..."
+            )
             self._on_event(f"waiting for {some}: {len(names & arrived)} of {len(names)} {what}")
             with self.changed:
                 self.changed.wait_for(lambda: names <= arrived, min(LINE_SECONDS, seconds))
 
     def numbers(self) -> dict[str, float]:
-        """Returns how many rounds have a result, how many are open, and how many refusals came."""
+        """Returns the numbers of closed rounds, open rounds and refusals."""
         with self.changed:
             num_open = sum(each.is_open for each in self.rounds)
             replies = [reply for each in self.rounds for reply in each.replies.values()]
@@ -232,11 +235,11 @@ class CoordinatorJournal(contextlib.ExitStack):
         }
 
     def keep(self, entry: Entry) -> None:
-        """Makes an entry durable, then takes it up.
+        """Stores an entry durably, then applies it.
 
         Args:
-            entry: a round, before a silo is asked; a reply; that replies are complete, after which
-                others are late; or what came of a round.
+            entry: a round, before it is sent to a silo; a reply; the mark that replies are
+                complete, after which others are late; or the result of a round.
         """
         with self._reporting():
             if self._folder is not None:
@@ -247,7 +250,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             self._take_up(entry)
 
     def _take_up(self, entry: Entry) -> None:
-        """Takes up what is durable."""
+        """Applies a stored entry."""
         self._num_entries += 1
         if isinstance(entry, Round):
             self.rounds.append(entry)

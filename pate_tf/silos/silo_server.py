@@ -1,4 +1,4 @@
-"""A whole silo, and a whole aggregator: a folder, and work for a coordinator."""
+"""A whole silo and a whole aggregator, which have a folder and answer a coordinator."""
 
 import dataclasses
 import functools
@@ -32,23 +32,24 @@ POLICY = "policy.toml"
 KEYS = "keys.json"
 JOURNAL = "journal"
 ENDED = "ended"
-DIGITS = 16  # of a digest, for people
+DIGITS = 16  # digits of a digest in messages
 OVER = "the run is over"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloRun(DataSource, JointMethod):
-    """What a silo needs to work."""
+    """Settings of a silo."""
 
     restated: ClassVar = {
         "method": {
             "group": "",
             "help": "pate: a teacher votes on public queries. feature_sums: no teacher is trained; "
-            "features of --data are summed by class, and shared with noise.",
+            "features of --data are summed per class, and secret-shared with noise.",
         },
         "representation": {
-            "help": "With feature_sums: what maps a record to features, as the coordinator has it; "
-            "from public samples in --data_dir. Default: that of the data set."
+            "help": "With feature_sums: the representation that maps a record to features, the "
+            "same as the coordinator's. It is learned from public samples in --data_dir. Default: "
+            "the default of the data set."
         },
     }
     folder: pathlib.Path = setting(
@@ -59,49 +60,49 @@ class SiloRun(DataSource, JointMethod):
         help="Folder with authority.pem, and NAME.pem and NAME.key of the silo.",
     )
     roster: pathlib.Path | None = setting(
-        None, help="The roster with the aggregators' keys, for secure aggregation."
+        None, help="Roster with the keys of the aggregators, for secure aggregation."
     )
     acknowledge_reset: bool = setting(
         False,
         flag="reset_account_i_understand",
-        help="Continue although an earlier ledger of this silo, or later rows of it, are gone. "
-        "Their known cost is charged again, and the ledger says so forever.",
+        help="Continue although an earlier ledger of this silo, or later rows of it, are missing. "
+        "Their known cost is charged again, and the ledger records this permanently.",
     )
     records: pathlib.Path | None = setting(
         None,
         flag="data",
-        help="A .npz file of inputs and labels; with owners of each record, if the policy protects "
-        "owners. Or --private=FILE --schema=FILE, or two folders of images.",
+        help="A .npz file of inputs and labels, and of the owner of each record if the policy "
+        "protects owners. Alternatives: --private=FILE --schema=FILE, or two folders of images.",
     )
     teacher: str | None = setting(
         None,
-        help="A trained teacher: a SavedModel's folder, a .keras file, or module:function, whose "
-        "function takes the Dataset and returns one: a classifier of scikit-learn, a Keras model, "
-        "or a function from inputs to labels. Default: one is trained on --data.",
+        help="A trained teacher: the folder of a SavedModel, a .keras file, or module:function. "
+        "The function takes the Dataset and returns a scikit-learn classifier, a Keras model, or "
+        "a function from inputs to labels. Default: a teacher is trained on --data.",
     )
     model: str = setting(
-        RANDOM_FOREST, help="What is trained: any model of train_teachers.py, or module:function."
+        RANDOM_FOREST, help="Model to train: any model of `pate teachers`, or module:function."
     )
     encoder: pathlib.Path | None = setting(
         None,
-        help="With feature_sums, instead: the coordinator's encoder, released/encoder.npz of its "
-        "TRAIN_DIR; weights alone, no code.",
+        help="With feature_sums, as an alternative: the coordinator's encoder, the file "
+        "released/encoder.npz in its TRAIN_DIR. It contains only weights, no code.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorRun(Settings):
-    """What an aggregator needs to work."""
+    """Settings of an aggregator."""
 
     folder: pathlib.Path = setting(
         flag="aggregator_dir",
-        help="Folder of the aggregator: its keys and its journal; never restored from a copy.",
+        help="Folder of the aggregator with its keys and journal. Never restore it from a copy.",
     )
     name: str | None = setting(
-        None, help="Makes keys for an aggregator of this name, prints them and ends."
+        None, help="Create keys for an aggregator of this name, print them and exit."
     )
     roster: pathlib.Path = setting(
-        pathlib.Path("roster.toml"), help="The roster with the keys of silos and aggregators."
+        pathlib.Path("roster.toml"), help="Roster with the keys of silos and aggregators."
     )
     coordinator: str = setting("localhost:7000", help="Address of the coordinator, HOST:PORT.")
     certificates: pathlib.Path = setting(
@@ -117,20 +118,21 @@ def serve(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
-    """Works until the coordinator says that the run is over, which a file of the folder notes.
+    """Answers queries until the coordinator ends the run; a file in the folder then records this.
 
-    A silo that has heard the end and is started again serves the next run. If it reaches no
-    coordinator for `give_up_after` seconds, there is none, and the silo ends.
+    A silo that is started again after the end of a run serves the next run. If there is no next
+    coordinator for `give_up_after` seconds, the silo ends without an error.
 
     Args:
-        run: the silo's settings.
-        on_event: called with what happens, in words.
-        watch: takes what returns the silo's health, as `pate_tf.net.health.serve_health` does.
+        run: settings of the silo.
+        on_event: called with messages about events.
+        watch: takes a function that returns the silo's health; see
+            `pate_tf.net.health.serve_health`.
         give_up_after: seconds without a connection.
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
-        ValueError: if policy, teacher and roster do not fit each other.
+        ValueError: if policy, teacher and roster contradict each other.
         PermissionError: if the coordinator doesn't know the silo.
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
@@ -162,15 +164,15 @@ def serve(
 
 
 def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) -> Silo:
-    """Returns a silo that can answer, whatever carries its messages.
+    """Returns a silo that can answer queries over any transport.
 
     Args:
-        run: its folder, data and roster.
-        policy: of its folder.
-        on_event: called with what happened, in words without anything of the data.
+        run: folder, data and roster of the silo.
+        policy: the policy in its folder.
+        on_event: called with messages about events, which contain nothing about the data.
 
     Raises:
-        ValueError: if policy, teacher and roster do not fit each other.
+        ValueError: if policy, teacher and roster contradict each other.
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
@@ -179,7 +181,7 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
     are_sums = run.method == "feature_sums"
     if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
         other = METHODS[not are_sums]
-        raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
+        raise ValueError(f"method must be {other}, which {POLICY} allows, got {run.method}")
     artifacts.remove_abandoned(run.folder)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
     roster = None if run.roster is None else SiloRoster.read(run.roster)
@@ -194,10 +196,10 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
         keys = Keys.load_or_create(folder / KEYS, policy.silo)
         if roster is None or keys.identity not in roster.identities:
             raise ValueError(
-                f"roster: expected {policy.silo} in {run.roster} with the keys of its folder, got "
-                "none"
+                f"roster: {run.roster} must contain {policy.silo} with the keys of its folder. Add "
+                "the output of `pate silo keys`."
             )
-        # In a process that ends: this one waits without TensorFlow and the records in memory.
+        # A worker process computes the sums, so this process holds neither TensorFlow nor records.
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawn, start_worker) as process:
             content = process.submit(make_sums, run).result()
@@ -217,9 +219,9 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
 
 
 def status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns what a silo spent, by `pate_tf.net.health.METRICS`. A process may work in the folder.
+    """Returns a silo's spending, by `pate_tf.net.health.METRICS`, even if the silo is running.
 
-    Charges follow from the policy and from public queries, so the numbers say nothing of a record.
+    Charges depend only on the policy and on public queries, so they reveal nothing about records.
 
     Raises:
         ValueError: if there is no policy.
@@ -245,7 +247,7 @@ def make_sums(run: SiloRun) -> SiloSums:
     """SENSITIVE: returns the silo's feature sums.
 
     Raises:
-        ValueError: if there are no records, or they do not fit the data set or encoder.
+        ValueError: if there are no records, or they do not match the data set or the encoder.
         OSError: if a file can't be read.
     """
     examples, public = _examples(run)
@@ -271,14 +273,14 @@ def make_sums(run: SiloRun) -> SiloSums:
 
 
 def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
-    """SENSITIVE: returns the silo's teacher; one that was trained before is taken up again.
+    """SENSITIVE: returns the silo's teacher; reuses a teacher that was trained before.
 
     Args:
-        run: which one.
-        folder: sensitive; what is trained is stored there.
+        run: settings of the silo.
+        folder: sensitive folder for the trained teacher.
 
     Raises:
-        ValueError: if there is neither a teacher nor records, or they do not fit the data set.
+        ValueError: if there is neither a teacher nor records, or they do not match the data set.
         OSError: if a file can't be read.
     """
     model: Any
@@ -302,7 +304,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
             from pate_tf.teachers.foreign import load_model
 
             model = pathlib.Path(run.teacher)
-            load_model(model)  # one that can't be read would vote for one class all the time
+            load_model(model)  # an unreadable model would always vote for the same class
     return SiloTeacher(
         model,
         num_classes=dataset.num_classes,
@@ -312,12 +314,12 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
 
 
 def _examples(run: SiloRun) -> tuple[PrivateExamples, PublicExamples | None]:
-    """Returns the silo's records, and the public samples that were read for them, if some were."""
+    """Returns the silo's records, and public samples if they were read for the records."""
     if run.files is not None:
         public = run.files.load_public()
         return run.files.load_private(public), public
     if run.records is None:
-        raise ValueError("data: expected a .npz file of the silo's records, or `private`, got none")
+        raise ValueError("data is required: a .npz file of the silo's records. Or use `private`.")
     return read_records(run.records, run.load_dataset()), None
 
 
@@ -328,12 +330,12 @@ def serve_aggregator(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
-    """Works until the coordinator says that the run is over; see `serve` for the arguments.
+    """Answers tasks until the coordinator ends the run; see `serve` for the arguments.
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
         ValueError: if the aggregator is not on the roster.
-        PermissionError: if the coordinator doesn't know it.
+        PermissionError: if the coordinator doesn't know the aggregator.
         LedgerError: if its journal can't be used.
         OSError: if a file can't be read.
     """
@@ -359,7 +361,7 @@ def serve_aggregator(
 
 
 def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
-    """Returns an aggregator's `Keys`, the `Aggregator`, which can answer, and the roster.
+    """Returns an aggregator's `Keys`, the opened `Aggregator`, and the roster.
 
     Raises:
         ValueError: if the aggregator has no keys, or is not on the roster.
@@ -371,15 +373,15 @@ def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
 
     path = run.folder / KEYS
     if not path.exists():
-        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
+        raise ValueError(f"aggregator_dir: {run.folder} contains no keys. Create them with `name`.")
     keys = Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
     roster = SiloRoster.read(run.roster)
     name = keys.identity.name
     if keys.identity not in roster.aggregators:
-        raise ValueError(f"roster: expected {name} in {run.roster} with the keys of its folder")
+        raise ValueError(f"roster: {run.roster} must contain {name} with the keys of its folder")
     return keys, Aggregator(keys, run.folder / JOURNAL), roster
 
 
 def aggregator_status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns how many batches an aggregator released, by `pate_tf.net.health.METRICS`."""
+    """Returns the number of batches that were released, by `pate_tf.net.health.METRICS`."""
     return {"pate_rounds_total": len([*(folder / JOURNAL).glob("*/batch.release")])}

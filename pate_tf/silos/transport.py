@@ -1,6 +1,6 @@
-"""Silos, aggregators and their coordinator over gRPC. Silos and aggregators dial.
+"""Connects silos, aggregators and their coordinator over gRPC.
 
-A caller is the one that its certificate names.
+Silos and aggregators connect to the coordinator. The certificate of a caller gives its name.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pate_tf.silos.round_journal import CoordinatorJournal
 _log = logging.getLogger(__name__)
 SILOS: Final = "pate_tf.silos.v2.Silos"
 AGGREGATORS: Final = "pate_tf.silos.v2.Aggregators"
-# Shares of all silos come in one message.
+# One message contains the shares of all silos.
 AGGREGATOR_LIMITS: Final = Limits(message_bytes=2**30)
-MOST_OF_REFUSAL: Final = 1000  # letters
+MAX_REFUSAL_LENGTH: Final = 1000  # characters
 
 
-# What an aggregator says to the task of a digest: a message, or in words why it won't, which say
+# Digest of a task, with an aggregator's message or the reason of its refusal. The reason reveals
 # nothing about shares or noise.
 TaskResult = tuple[bytes, str | AggregatorMessage]
 
@@ -39,14 +39,14 @@ TaskResult = tuple[bytes, str | AggregatorMessage]
 class TaskConnection(Connection):
     """A silo's or an aggregator's connection to its coordinator.
 
-    A silo is asked a `QueryBatch` and hands over a `Reply`; an aggregator is asked an
-    `AggregatorTask`, see `task_result`.
+    A silo receives a `QueryBatch` and submits a `Reply`. An aggregator receives an
+    `AggregatorTask`; see `task_result`.
 
     Args:
         address: `host:port` of the coordinator.
-        files: certificate and key of this end, and the authority.
-        is_aggregator: whether this end is an aggregator, else it is a silo.
-        wait_seconds: how long a poll waits at the coordinator.
+        files: certificate and key of this client, and the authority.
+        is_aggregator: whether this client is an aggregator; otherwise it is a silo.
+        wait_seconds: duration of a long poll at the coordinator.
 
     Raises OSError if a file can't be read.
     """
@@ -66,20 +66,20 @@ class TaskConnection(Connection):
         self._wait_seconds = wait_seconds
 
     def poll(self) -> Any:
-        """Returns the next task that waits for this end's answer; None if none does.
+        """Returns the next task that waits for an answer of this client; None without a task.
 
         Raises:
-            ConnectionError: if the coordinator can't be reached, or sends what is no task.
-            PermissionError: if it doesn't know this end.
+            ConnectionError: if the coordinator can't be reached, or sends an invalid task.
+            PermissionError: if it doesn't know this client.
         """
         return self.call("Poll", None, self._task | None, wait_seconds=self._wait_seconds)
 
     def submit(self, result: Reply | TaskResult) -> Answer:
-        """Hands over what came of a task; may be repeated.
+        """Submits the result of a task; may be repeated.
 
         Raises:
             ConnectionError: if the coordinator can't be reached.
-            PermissionError: if it doesn't know this end, or the reply names another.
+            PermissionError: if it doesn't know this client, or the reply has another name.
         """
         answer: Answer = self.call("Submit", result, Answer)
         return answer
@@ -92,19 +92,18 @@ class TaskConnection(Connection):
         sleep: Callable[[float], None] = time.sleep,
         give_up_after: float = math.inf,
     ) -> None:
-        """Answers tasks until the coordinator says that the run is over.
+        """Answers tasks until the coordinator ends the run.
 
-        What can't be handed over is handed over again when the task is polled again; the answer is
-        the same.
+        If a result can't be submitted, the same result is submitted when the task is polled again.
 
         Args:
-            answer: returns what is handed over for a task, and what was done in words.
-            on_event: called with what happened, in words without anything of the data.
+            answer: returns the result of a task, and a description of the event.
+            on_event: called with messages about events, which contain nothing about the data.
             sleep: see `with_retries`.
-            give_up_after: likewise.
+            give_up_after: see `with_retries`.
 
         Raises:
-            PermissionError: if the coordinator doesn't know this end.
+            PermissionError: if the coordinator doesn't know this client.
             ConnectionError: if it could not be reached for `give_up_after` seconds.
         """
 
@@ -126,12 +125,12 @@ class TaskConnection(Connection):
 def task_result(
     aggregator: Aggregator, roster: SiloRoster, task: AggregatorTask
 ) -> tuple[TaskResult, str]:
-    """Returns an aggregator's message on a task or why it refuses, and the step in words.
+    """Returns an aggregator's message for a task, or its refusal, and the name of the step.
 
     Args:
-        aggregator: with its keys and journal.
-        roster: names everyone's keys; none is learned from a coordinator.
-        task: of the coordinator.
+        aggregator: aggregator with its keys and journal.
+        roster: keys of all silos and aggregators; the coordinator can't add keys.
+        task: task from the coordinator.
     """
     known = {*roster.aggregators, *roster.identities}
     try:
@@ -143,17 +142,17 @@ def task_result(
 
 
 class AggregatorService:
-    """Aggregators that dial in and fetch tasks, each put to it by one of `asks`.
+    """Hands out tasks to aggregators that connect to the coordinator.
 
-    An aggregator that was killed fetches the same task again, and gives the answer that it gave
-    before. Safe to use from several threads.
+    An aggregator that was killed fetches the same task again and repeats its answer. Safe to use
+    from several threads.
 
     Args:
-        names: of the aggregators, in the order of their numbers.
-        seconds: how long to wait for an aggregator's message on one step.
+        names: names of the aggregators, in the order of their numbers.
+        seconds: time limit for an aggregator's message in one step.
 
     Attributes:
-        asks: how to ask each aggregator, for a `Coordinator`.
+        asks: function that calls each aggregator, for a `Coordinator`.
     """
 
     def __init__(self, names: Sequence[str], *, seconds: float = 120.0) -> None:
@@ -165,7 +164,7 @@ class AggregatorService:
         self._results: dict[str, str | AggregatorMessage] = {}
 
     def _ask(self, name: str, task: AggregatorTask) -> AggregatorMessage:
-        """Returns an aggregator's message on a task; a name is asked one task at a time."""
+        """Returns an aggregator's message for a task; each aggregator has one task at a time."""
         with self._changed:
             self._results.pop(name, None)
             self._tasks[name] = task
@@ -181,14 +180,14 @@ class AggregatorService:
         return result
 
     def poll(self, request: None, caller: Caller) -> AggregatorTask | None:
-        """Returns the caller's task, or none after a while."""
+        """Returns the caller's task; None if there is no task after a while."""
         return caller.wait_for(lambda: self._tasks.get(caller.name), self._changed)
 
     def submit(self, request: TaskResult, caller: Caller) -> Answer:
-        """Takes the caller's message on its task."""
+        """Accepts the caller's message for its task."""
         task_digest, result = request
         if isinstance(result, str):
-            result = result[:MOST_OF_REFUSAL]
+            result = result[:MAX_REFUSAL_LENGTH]
         with self._changed:
             task = self._tasks.get(caller.name)
             if task is None or digest(task) != task_digest:
@@ -201,18 +200,18 @@ class AggregatorService:
 def coordinator_services(
     journal: CoordinatorJournal, aggregators: AggregatorService | None = None
 ) -> list[Service]:
-    """Returns what a coordinator offers to its silos and its aggregators, and to nobody else.
+    """Returns the services of a coordinator, which only its silos and aggregators may call.
 
-    `TlsServer` serves it over gRPC; `pate_tf.flower` serves it over Flower.
+    `TlsServer` serves them over gRPC; `pate_tf.flower` serves them over Flower.
 
     Args:
-        journal: what silos see of the coordinator.
-        aggregators: of secure aggregation; None without it.
+        journal: the interface for silos.
+        aggregators: the interface for aggregators; None without secure aggregation.
     """
 
     def submit(reply: Reply, caller: Caller) -> Answer:
         if reply.silo != caller.name:
-            raise PermissionError("silo: expected the name of the certificate, got another")
+            raise PermissionError("silo must be the name in the certificate")
         if isinstance(reply, Refusal):
             _log.warning("%s refused %s: %s", reply.silo, reply.batch_id, reply.reason.value)
         return journal.submit(reply)

@@ -1,7 +1,7 @@
-"""The privacy statement: what was released, at which cost, what that rests on and leaves out.
+"""The privacy statement: the release, its privacy cost, and the assumptions and limits.
 
-Statements of `labels`, `silos` and `shared_training` have one reader, and pages that extend one
-template. `check` verifies any of them against ledgers.
+Statements of labels, silos and shared training have a common reader, and their pages extend a
+common template. `check` verifies all statements against ledgers.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ DATA_DEPENDENT: Final = "privately released data-dependent"
 REPLACE_ONE: Final = "replace-one"
 ADD_OR_REMOVE_ONE: Final = "add-or-remove-one"
 ROUNDING: Final = 1e-9
-SEVERAL: Final = (2, 5)  # records, owners or silos of one person
-# Module and class of each system's statement, imported when one is read.
+SEVERAL: Final = (2, 5)  # numbers of records, owners or silos of one person
+# Module and class of each system's statement, imported when a statement is read.
 SYSTEMS: Final = {
     "labels": ("labels_statement", "LabelsStatement"),
     "silos": ("several_holders", "SilosStatement"),
@@ -46,14 +46,14 @@ SYSTEMS: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee(EpsilonDelta):
-    """One row of the table: what it covers and costs. Publishable.
+    """One row of the table: a release and its cost. Publishable.
 
-    Epsilon is infinite where no finite one is known, delta 0 where all of the release is purely
-    epsilon-private.
+    Epsilon is infinite if no finite epsilon is known. Delta is 0 if the whole release satisfies
+    pure differential privacy.
 
     Attributes:
-        release: what is covered.
-        relation: between neighboring data sets.
+        release: description of the release.
+        relation: relation between neighboring data sets.
         kind: `WORST_CASE`, which holds for all data sets, or `DATA_DEPENDENT`.
     """
 
@@ -64,10 +64,10 @@ class Guarantee(EpsilonDelta):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyStatement(ProtectedUnit, ABC):
-    """What may be published with a model, in numbers and in words.
+    """Publishable facts about a model, in numbers and in words.
 
-    Nothing in it depends on votes or records but by a release that was charged. All sentences
-    follow from the fields.
+    It depends on votes and records only through charged releases. All sentences follow from the
+    fields.
 
     >>> import pate_tf
     >>> statement = student.publish(folder / "released").statement
@@ -76,21 +76,21 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     Attributes:
         system: kind of statement: "labels", "silos" or "shared training".
-        source_name: of the private data source; None where the run folder is its own source.
-        holder: who releases the model; None to leave it out.
-        purpose: of the release; None to leave it out.
-        run_name: of the release.
-        date: of publication, ISO, UTC.
-        pool_name: of the public data set.
-        student_digest: SHA-256 of the model's weights; empty for labels alone.
-        versions: version of each library that took part.
+        source_name: name of the private data source; None if the run folder is its own source.
+        holder: name of the data holder that releases the model; None to leave it out.
+        purpose: purpose of the release; None to leave it out.
+        run_name: name of the release.
+        date: date of publication, ISO, UTC.
+        pool_name: name of the public data set.
+        student_digest: SHA-256 of the model's weights; empty for a release of only labels.
+        versions: versions of the libraries that were used.
         secure_noise: False if any noise came from a seed.
-        ledger_was_reset: whether a user went on although an earlier ledger, or rows of it, were
-            gone.
+        ledger_was_reset: whether a user continued although an earlier ledger, or rows of it, were
+            missing.
     """
 
     system: ClassVar[str]
-    units: ClassVar[Mapping[str, str]]  # what may be protected, and in words
+    units: ClassVar[Mapping[str, str]]  # possible protected units, with a description
     model: ClassVar[str] = "classifier"
     file: ClassVar[str] = "privacy_statement.json"
     source_name: str | None = None
@@ -109,7 +109,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     @property
     def protected(self) -> str:
-        """What is protected, after "for"."""
+        """Description of the protected unit, to follow "for"."""
         return self.units[self.unit]
 
     @property
@@ -120,25 +120,25 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @property
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Rows of the table, this release first; they hold for noise from the system alone."""
+        """Rows of the table, this release first; they hold only for secure noise."""
 
     @abstractmethod
     def check(self, stores: Sequence[Store]) -> None:
         """Checks the numbers against ledgers; see `check.check_statement`.
 
         Raises:
-            ValueError: if one of them says something worse.
+            ValueError: if a ledger contradicts a number.
         """
 
     @property
     def kind(self) -> str:
-        """What kind of epsilon it is, in words."""
+        """Description of the kind of epsilon."""
         if not self.secure_noise:
             return "none: the noise was seeded, so nothing is private"
         return f"{WORST_CASE}, publishable" if self.guarantees else "none: no noise was added"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values: the fields, and all sentences of the page; infinity is null."""
+        """Returns JSON values: the fields and all sentences of the page; infinity is null."""
         return {
             **_to_json(self),
             "statement": self.system,
@@ -150,10 +150,10 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuilds a statement of any system from `to_dict()`, also after a trip through JSON.
+        """Rebuilds a statement of any system from the values of `to_dict()` or its JSON file.
 
         Raises:
-            ValueError: if it is none, or has values of other types.
+            ValueError: if it is not a statement, or has values of wrong types.
         """
         system = fields.get("statement") if isinstance(fields, Mapping) else None
         kind: type = str
@@ -161,13 +161,11 @@ class PrivacyStatement(ProtectedUnit, ABC):
             module = importlib.import_module(f"pate_tf.statement.{SYSTEMS[system][0]}")
             kind = getattr(module, SYSTEMS[system][1])
         if not issubclass(kind, cls):
-            raise ValueError(
-                f"statement: expected a privacy statement of {' or '.join(SYSTEMS)}, got none"
-            )
+            raise ValueError(f"statement must be a privacy statement of {' or '.join(SYSTEMS)}")
         return typing.cast(Self, _from_json(kind, fields, "statement"))
 
     def to_markdown(self) -> str:
-        """Returns the page, of three digits a number, epsilons rounded up. Publishable."""
+        """Returns the page, with three digits per number and epsilons rounded up. Publishable."""
         return self._page
 
     @functools.cached_property
@@ -194,17 +192,17 @@ class PrivacyStatement(ProtectedUnit, ABC):
 def pure_if_as_small(
     charges: Mapping[Charge, int], epsilon: float, delta: float
 ) -> tuple[float, float]:
-    """Returns the epsilon and delta to state: of pure mechanisms their sum at delta 0.
+    """Returns the epsilon and delta to state: the pure epsilon at delta 0 if it is as small.
 
-    Unless that is more than a thousandth above the epsilon at delta.
+    It may be at most a thousandth larger than the epsilon at delta.
     """
     pure = pure_epsilon(charges)
-    # A pure epsilon of e has, at delta, one that is smaller by about 2 delta.
+    # At delta, the epsilon of a purely private mechanism is smaller by about 2 delta.
     is_as_small = pure <= epsilon * 1.001 + 4.0 * delta
     return (max(pure, epsilon), 0.0) if is_as_small else (epsilon, delta)
 
 
-# Values as JSON and back, driven by the types of fields.
+# Conversion of values to JSON and back, based on the types of fields.
 
 
 def _to_json(value: Any) -> Any:
@@ -221,10 +219,10 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(hint: Any, value: Any, name: str) -> Any:
-    """Returns what `_to_json` made a value of a type of.
+    """Returns the value of a type from the result of `_to_json`.
 
     Raises:
-        ValueError: if it is of another type; `name` says where.
+        ValueError: if it has another type; `name` is the field in the message.
     """
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
@@ -235,11 +233,11 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
     try:
         if origin is tuple:
             if not isinstance(value, list | tuple):
-                raise TypeError("expected a list")
+                raise TypeError("must be a list")
             if arguments[1:] == (...,):
                 arguments = arguments[:1] * len(value)
             if len(value) != len(arguments):
-                raise TypeError("expected a list of another length")
+                raise TypeError(f"must be a list of {len(arguments)} values, got {len(value)}")
             names = [name] * len(value)
             return tuple(map(_from_json, arguments, value, names))
         if origin is not None:  # Mapping[str, str]
@@ -253,11 +251,11 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
             return typing.cast(Any, hint)(**fields)
         accepted = (int, float) if hint is float else hint
         if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
-            raise TypeError(f"expected other types of values, got {type(value).__name__}")
+            raise TypeError(f"must not be {type(value).__name__}")
         return value
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"statement: expected a privacy statement, got none: {name}: {error}"
+            f"statement must be a privacy statement, but its field {name} is invalid: {error}"
         ) from error
 
 
@@ -265,44 +263,46 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
 
 
 def require(holds: bool, reason: str) -> None:
-    """Raises ValueError, which says what is wrong with a statement, unless something holds."""
+    """Raises ValueError with the reason unless a condition holds."""
     if not holds:
         raise ValueError(f"statement: {reason}")
 
 
 def at_least(name: str, stated: float, due: float, what: str = "") -> None:
-    """Checks that a stated number is not below a due one; NaN is.
+    """Checks that a stated number is not smaller than a due number.
 
     Raises:
-        ValueError: if it is.
+        ValueError: if it is smaller or NaN.
     """
     is_enough = stated >= due * (1.0 - ROUNDING)
-    require(is_enough, f"expected at least {name} {due:.6g} {what}, got {stated}")
+    require(is_enough, f"{name} must be at least {f'{due:.6g} {what}'.strip()}, got {stated}")
 
 
 def check_unit(unit: str, charges: Iterable[Charge]) -> None:
-    """Checks that nothing was charged for an owner added or removed where something else counts.
+    """Checks that charges for owners occur only in a statement for owners.
 
     Raises:
-        ValueError: if it was.
+        ValueError: if there is a charge for owners in another statement.
     """
     if unit != "owner" and any(charge.unit == "owner" for charge in charges):
-        raise ValueError(f"unit: a charge is for owners, the statement is for each {unit}")
+        raise ValueError(f"unit: a charge is for owners, but the statement is for each {unit}")
 
 
 def check_noise(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
-    """Checks that a statement of secure noise is one of rows with secure noise.
+    """Checks that a statement claims secure noise only if all rows have secure noise.
 
     Raises:
         ValueError: if a row records noise from a seed.
     """
     is_secure = all(row.details.get("secure_noise", True) for row in rows if row.kind in DEBITS)
     is_claimed = statement.secure_noise
-    require(is_secure or not is_claimed, "it claims secure noise, the ledger records seeded noise")
+    require(
+        is_secure or not is_claimed, "it claims secure noise, but the ledger records seeded noise"
+    )
 
 
-DIGITS: Final = 8  # of a digest on the page
-# A line that continues the paragraph or the item above it.
+DIGITS: Final = 8  # digits of a digest on the page
+# A line that continues the paragraph or the list item above it.
 SOFT_BREAK: Final = re.compile(r"(?<!\n)\n *(?=[^\s|#-])(?!1\. )")
 
 
@@ -316,7 +316,7 @@ def sections(page: str) -> dict[str, list[str]]:
 
 
 def epsilon_text(value: float) -> str:
-    """Returns three digits of a number of at least 0, rounded up."""
+    """Returns a nonnegative number with three digits, rounded up."""
     if value == inf:
         return "∞"
     context = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
@@ -325,24 +325,24 @@ def epsilon_text(value: float) -> str:
 
 
 def delta_text(value: float) -> str:
-    """Returns three digits of a delta, rounded up, such as 1e-6."""
+    """Returns a delta with three digits, rounded up, such as 1e-6."""
     return f"{float(epsilon_text(value)):g}".replace("e-0", "e-")
 
 
 def cell(text: str) -> str:
-    """Returns a text of the user's that stays within a cell of a table, and in its line."""
+    """Returns a user's text in a form that stays within one cell and line of a table."""
     for character, other in (("|", "/"), ("`", "'"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, other)
     return " ".join(text.split())
 
 
 def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
-    """Returns how often a guess between two equally likely candidates can be correct at most.
+    """Returns the maximum probability of a correct guess between two equally likely candidates.
 
-    (exp(epsilon) + delta) / (1 + exp(epsilon)): for any test between them, false alarms plus
-    exp(epsilon) times misses are at least 1 - delta, and the other way round, so that half of the
-    errors' sum is at least (1 - delta) / (1 + exp(epsilon)) (Kairouz, Oh and Viswanath 2015,
-    Theorem 2.1; docs/proofs/theory.md, Proposition C6).
+    It is (exp(epsilon) + delta) / (1 + exp(epsilon)). For any test between the candidates, the
+    false alarm rate plus exp(epsilon) times the miss rate is at least 1 - delta, and vice versa, so
+    half of the sum of both rates is at least (1 - delta) / (1 + exp(epsilon)) (Kairouz, Oh and
+    Viswanath 2015, Theorem 2.1; docs/proofs/theory.md, Proposition C6).
 
     Args:
         epsilon: at least 0.

@@ -1,4 +1,4 @@
-"""Exports a student with its statement, after its labels are verified against the ledger."""
+"""Exports a student with its statement, after verifying its labels against the ledger."""
 
 import dataclasses
 import datetime
@@ -29,14 +29,14 @@ from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, ep
 from pate_tf.statement.report import MODEL_CARD, PAGE
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
-ASK_AGAIN: Final = "ask again, what was charged once is free"
+ASK_AGAIN: Final = "Label again; queries that were charged before are free."
 
 Stated = TypeVar("Stated", bound=PrivacyStatement)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Published(Generic[Stated]):
-    """A student with the statement that goes with it. Public.
+    """A student with its privacy statement. Public.
 
     >>> import pate_tf
     >>> published = student.publish(folder / "released")
@@ -44,10 +44,9 @@ class Published(Generic[Stated]):
     (True, 'record')
 
     Attributes:
-        statement: what the student's labels cost.
-        student_folder: the exported version.
-        measured: accuracies on public samples with labels, as JSON values; empty where none was
-            measured.
+        statement: privacy statement with the cost of the student's labels.
+        student_folder: folder of the exported version.
+        measured: accuracies on labeled public samples, as JSON values; empty without labels.
     """
 
     statement: Stated
@@ -56,7 +55,7 @@ class Published(Generic[Stated]):
 
     @property
     def folder(self) -> pathlib.Path:
-        """What may be published: the student and its statement."""
+        """Publishable folder with the student and its statement."""
         return self.student_folder.parent.parent
 
     def __repr__(self) -> str:
@@ -79,18 +78,18 @@ def publish_model(
     estimated_accuracy: tuple[float, float, float, float] | None = None,
     estimate_is_apart: bool = False,
 ) -> Published[LabelsStatement]:
-    """Exports a student's model, and states what its labels cost.
+    """Exports a student's model with a statement of the cost of its labels.
 
     Args:
-        model: from raw inputs to logits; learned from these labels and public data alone.
-        labels: that it learned from.
-        teachers: the ensemble that was asked, or the feature sums.
-        ledger: its ledger, open.
-        folder: `student/` and the statement go there, in JSON and as a page.
-        export_formats: of "onnx" and "litert", to write the student in as well.
-        publication: what the statement says of it besides.
-        estimated_accuracy: as of `LabelsStatement`.
-        estimate_is_apart: as of `LabelsStatement`.
+        model: maps raw inputs to logits; trained only on these labels and public data.
+        labels: the training labels of the model.
+        teachers: the ensemble that voted, or the feature sums.
+        ledger: the open ledger of the teachers.
+        folder: folder for `student/` and for the statement in JSON and as a page.
+        export_formats: additional formats, "onnx" or "litert".
+        publication: additional facts for the statement.
+        estimated_accuracy: see `LabelsStatement`.
+        estimate_is_apart: see `LabelsStatement`.
 
     Raises:
         ValueError: if the labels were not charged to the ledger, or the model can't be exported.
@@ -98,18 +97,18 @@ def publish_model(
     if teachers.dataset != labels.pool.dataset:
         raise of_other_data(teachers, labels.pool)
     if ledger.ensemble_digest != teachers.digest:
-        raise ValueError("teachers: expected those of the ledger that was charged, got others")
+        raise ValueError("teachers must be the teachers of the ledger that was charged")
     check_charged(labels, ledger)
     encoder = None
     name = teachers.representation
-    if name is not None and not catalogue.is_known(name):  # a person brought it
+    if name is not None and not catalogue.is_known(name):  # a user's own encoder
         weights = (teachers.encoder_digest or "unknown")[:16]
         encoder = f"{pretrained.public_name(name)}, weights {weights}"
     statement = LabelsStatement.of(
         labels.released,
         ledger,
         pool_name=labels.pool.dataset.name,
-        num_teachers=teachers.num_teachers,  # None of feature sums
+        num_teachers=teachers.num_teachers,  # None for feature sums
         query_strategy=labels.strategy,
         choice=labels.choice,
         predicts=labels.pool.dataset.target_in_words or None,
@@ -119,7 +118,7 @@ def publish_model(
         and mechanism_of_estimate(estimated_accuracy[3], labels.released.cost.unit),
         estimate_is_apart=estimate_is_apart,
         encoder=encoder,
-        # Of owners the number of records is private.
+        # With owners, the number of records is private.
         num_records=teachers.num_records if teachers.unit == "record" else None,
         student_digest=student_digest(model),
         **publication_facts(publication, folder / "student"),
@@ -141,12 +140,12 @@ def export_with(
     """Writes a student's next version with its statement, and the statement in the folder.
 
     Args:
-        statement: of its labels.
-        model: from raw inputs to logits.
-        labels: that it learned from.
-        folder: `student/`, the statement and, of a table, its schema go there.
-        export_formats: as `publish_model` takes them.
-        seal: as `export_student` takes it.
+        statement: privacy statement of the labels.
+        model: maps raw inputs to logits.
+        labels: the training labels of the model.
+        folder: folder for `student/`, the statement and, for a table, its schema.
+        export_formats: see `publish_model`.
+        seal: see `export_student`.
 
     Raises:
         ValueError: if the model can't be exported.
@@ -159,20 +158,20 @@ def export_with(
         artifacts.write_text(folder / SCHEMA, dataset.schema.to_toml())
     artifacts.write_json(folder / JSON_FILE, values)
     artifacts.write_text(folder / PAGE_FILE, statement.to_markdown())
-    for name in (PAGE, MODEL_CARD):  # of an earlier version
+    for name in (PAGE, MODEL_CARD):  # from an earlier version
         (folder / name).unlink(missing_ok=True)
     return Published(statement=statement, student_folder=student_folder)
 
 
 def check_charged(labels: Labels, ledger: Ledger) -> None:
-    """Checks that labels were charged to a ledger, wherever they were stored since.
+    """Checks that labels were charged to a ledger, even if they were stored elsewhere since.
 
-    Of labels from sums the noisy sums are compared; that labels follow from these is sealed, as to
-    work them out again would take minutes.
+    For labels from sums, the noisy sums are compared. A seal shows that the labels follow from the
+    sums, because inferring them again would take minutes.
 
     Raises:
-        ValueError: if the ledger holds other answers, or these at another delta, or anything about
-            them was changed, such as how queries were chosen.
+        ValueError: if the ledger has other answers or another delta, or if a fact about the labels
+            was changed, such as the choice of queries.
     """
     released = labels.released
     cost, counts = released.cost, released.noisy_counts
@@ -183,7 +182,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             numbers, rows = sums_in_ledger(ledger, mechanism)
         sums = released.noisy_sums
         is_stored = sums is not None and tuple(sums.ravel().tolist()) == numbers
-        num_distinct = len(rows)  # each of which charged all sums
+        num_distinct = len(rows)  # each row charged all sums
     else:
         inputs = inputs_at(labels.pool, labels.queries)
         digests = query_digests(inputs, mechanism, labels.pool.dataset.target_in_words)
@@ -191,7 +190,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
         stored = {
-            # Counts that this batch has and others have not are left out of all.
+            # Counts are compared only if this batch has counts.
             (index, answer.label, None if counts is None else answer.noisy_counts)
             for index, digest in zip(labels.queries.tolist(), digests, strict=True)
             if (answer := answers.get(digest)) is not None and answer.label is not None
@@ -205,28 +204,28 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         rows = tuple(sorted({answer.debit for answer in answers.values()}))
         is_stored = len(answers) == num_distinct and stored == set(claimed)
     if not is_stored or rows != released.ledger_rows:
-        raise ValueError("labels: expected labels that were charged to this ledger, got others")
+        raise ValueError("labels must have been charged to this ledger")
     expected = cost_of_labels(
         ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=cost.unit
     )
     if cost.delta != ledger.delta or not cost.epsilon >= expected.epsilon:
         raise ValueError(
-            f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
-            f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: {ASK_AGAIN}"
+            f"labels must have epsilon {expected.epsilon:g} at the ledger's delta "
+            f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}. {ASK_AGAIN}"
         )
     if not hmac.compare_digest(labels.seal or "", ledger.mac(labels.record())):
         raise ValueError(
-            f"labels: expected what this ledger released, and how it was chosen, got something "
-            f"that was changed since: {ASK_AGAIN}"
+            f"labels: the labels or the choice of their queries were changed after the ledger "
+            f"released them. {ASK_AGAIN}"
         )
 
 
 def publication_facts(publication: PublicationSettings, folder: pathlib.Path) -> dict[str, Any]:
-    """Returns what a statement says of its publication: names, date, versions of libraries.
+    """Returns a statement's facts about its publication: names, date, versions of libraries.
 
     Args:
-        publication: what the holder says.
-        folder: where the model's versions lie.
+        publication: facts from the data holder.
+        folder: folder with the versions of the model.
     """
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     versions = {"python": sys.version.split()[0]}

@@ -1,7 +1,7 @@
 """The report of a run, for the person who signs, and the model card. Both are publishable.
 
-They show the statement, the accuracy on public samples and the charges of the ledger. Nothing is
-computed from private records here.
+They show the statement, the accuracy on public samples and the charges of the ledger. They compute
+nothing from private records.
 """
 
 import pathlib
@@ -20,23 +20,23 @@ from pate_tf.statement.privacy_statement import TEMPLATES, PrivacyStatement
 
 PAGE: Final = "report.html"
 MODEL_CARD: Final = "README.md"
-# Statements, with the folder of their models.
+# Files of statements, with the folders of their models.
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
-# What a run writes about its model, in its folder or below `sensitive/`.
+# Files with results about the model, in the run folder or in `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-SIGNATURE: Final = "\nSigned"  # begins the last paragraph of a statement
+SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
 
 def write_pages(train_dir: str | pathlib.Path, *, audit: Any = None) -> pathlib.Path:
     """Writes the report and the model card of a run into its `released/`; returns the report.
 
     Args:
-        train_dir: as `report_page` takes it.
-        audit: as `report_page` takes it.
+        train_dir: see `report_page`.
+        audit: see `report_page`.
 
     Raises:
-        ValueError: as `report_page`.
-        LedgerError: as `report_page`.
+        ValueError: see `report_page`.
+        LedgerError: see `report_page`.
     """
     released = pathlib.Path(train_dir) / artifacts.RELEASED
     page = report_page(train_dir, audit=audit)
@@ -56,8 +56,8 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
 
     Args:
         train_dir: the folder of a run with a published student, of silos or of shared training.
-        audit: what `audit_run` returned. The page shows its outcome, and the name, the outcome and
-            the blind spot of each check. Default: the page says that the run was not audited.
+        audit: result of `audit_run`. The page shows its outcome, and the name, the outcome and the
+            limits of each check. Default: the page says that the run was not audited.
 
     Raises:
         ValueError: if there is no statement in the folder, or it is broken.
@@ -78,13 +78,13 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
 
 
 def _contents(root: pathlib.Path) -> dict[str, Any]:
-    """Returns the statement, and the JSON values that the run wrote; none if there are none."""
+    """Returns the statement and the JSON results of the run, which may be empty."""
     places = [root / artifacts.RELEASED / name for name in STATEMENTS]
     stated = next((path for path in places if path.exists()), None)
     if stated is None:
         raise ValueError(
-            f"train_dir: {root} has no privacy statement; first publish a student into it, with "
-            f"pate student or `publish()`"
+            f"train_dir: {root} has no privacy statement. First publish a student, with pate "
+            f"student or `publish()`."
         )
     statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
     reports = [folder / name for folder in (root / artifacts.SENSITIVE, root) for name in REPORTS]
@@ -93,7 +93,7 @@ def _contents(root: pathlib.Path) -> dict[str, Any]:
 
 
 def _charges(root: pathlib.Path) -> list[tuple[str, int, str, float]]:
-    """Returns each charge of the run's ledger: time, row, words, and epsilon spent by then."""
+    """Returns time, row, description and total epsilon so far of each charge in the ledger."""
     found = []
     for folder in ledger_folders(root)[:1]:
         with opened_stores([folder]) as (store,):
@@ -108,6 +108,6 @@ def _charges(root: pathlib.Path) -> list[tuple[str, int, str, float]]:
 
 
 def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns where ledgers and accounts lie, below any folder of a run but `released/`."""
+    """Returns the folders of ledgers and accounts in a run folder, except in `released/`."""
     paths = sorted(root.rglob(f"{Store.name}.sqlite3"))
     return [path.parent for path in paths if root / artifacts.RELEASED not in path.parents]

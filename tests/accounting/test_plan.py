@@ -165,7 +165,11 @@ def test_what_is_wrong_is_one_line(changes, message):
 @pytest.mark.parametrize(
     ("flags", "code", "text"),
     [
-        ((), 2, "error: --epsilon: expected what the release may cost, got none\n"),
+        (
+            (),
+            2,
+            "error: --epsilon is required: the privacy budget. A common choice is --epsilon=1.\n",
+        ),
         (("--epsilon=1", "--nb_records=9"), 1, "error: --nb_teachers: expected at most --nb_rec"),
         (("--epsilon=1", "--mechanism=gaussian_histogram"), 0, "Recommended: pate, gaussian_"),
         (("--epsilon=0.1", "--nb_labels=2"), 4, "Not worth its cost: the noise leaves"),

@@ -528,7 +528,7 @@ def test_a_plan_takes_what_was_fixed_and_describes_its_profile():
     ],
 )
 def test_plans_refuse_what_is_out_of_range(changes):
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="must be"):
         plan_by_hand(**changes)
 
 

@@ -132,7 +132,7 @@ def test_a_broken_statement_is_told_before_anything_is_charged(tmp_path, capsys)
         before = ledger.history()
     ended = Script().run(tmp_path, capsys, f"--train_dir={tmp_path}", "--release=sanitised")
     assert ended.code == 1
-    assert "statement: expected a privacy statement" in ended.err
+    assert "must be a privacy statement" in ended.err
     with Ledger.read(run.sensitive) as ledger:
         assert ledger.history() == before
 

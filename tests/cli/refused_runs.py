@@ -15,7 +15,7 @@ from script_processes import run_script
 
 TEACHERS, STUDENT, ANALYSIS = "train_teachers.py", "train_student.py", "analysis.py"
 FUNCTIONS = pathlib.Path(__file__).with_name("functions_for_tests.py")
-LONGEST_MESSAGE = 1000
+MAX_MESSAGE_LENGTH = 1000
 
 # What a refusal may leave: locks, what SQLite keeps beside a ledger that was read, what was told.
 LEFT = ("ledger.lock", "ledger.sqlite3-shm", "ledger.sqlite3-wal", ".stdout", ".stderr")
@@ -97,7 +97,7 @@ def _problem(case: Case, own: pathlib.Path) -> str:
         return f"exit code {code}, having said {told[-300:]!r}"
     if len(errors) != 1 or not errors[0].startswith("error: ") or "Traceback" in told:
         return f"expected one line, got {told[-500:]!r}"
-    if len(errors[0]) > LONGEST_MESSAGE:
+    if len(errors[0]) > MAX_MESSAGE_LENGTH:
         return f"a message of {len(errors[0])} characters"
     if case.told not in errors[0]:
         return f"expected {case.told!r}, got {errors[0]!r}"

@@ -95,7 +95,9 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
         again = succeed(f"--counts_file={tmp_path / name}.csv")
         assert again.out.startswith("votes: 12 teachers, 30 queries, 10 classes\n")
         assert again.report["bounds"] == ended.report["bounds"]
-    assert "bad.csv: expected numbers separated by" in run(f"--counts_file={tmp_path}/bad.csv").err
+    assert (
+        "bad.csv must contain numbers separated by" in run(f"--counts_file={tmp_path}/bad.csv").err
+    )
     transposed = f"--counts_file={save(tmp_path / 'transposed.npy', labels.T)}"
     told = "got 30 teachers, 12 queries, 10 classes: transpose them, or confirm"
     assert told in run(transposed).err and told in run(transposed, "--nb_teachers=12").err
@@ -137,7 +139,7 @@ def test_what_may_be_published_does_not_depend_on_votes(succeed, tmp_path):
         ended = succeed(f"--counts_file={file}", "--input_is_counts")
         released.append((tmp_path / "out/released/analysis.json").read_bytes())
         publishable = ended.out.split("SENSITIVE, do not publish")[0]
-        assert "noise: by default --noise_eps=0.1\n" in publishable
+        assert "noise: the default --noise_eps=0.1\n" in publishable
         assert rounded_up(ended.report["epsilon_data_dependent"]) not in publishable
     assert released[0] == released[1]
     assert "bounds" not in json.loads(released[0])
@@ -284,7 +286,7 @@ def test_without_votes_or_a_place_for_results_it_is_one_line(run, tmp_path, h1):
     (tmp_path / "file").touch()
     assert_refused(run(h1, "--input_is_counts", f"--output_dir={tmp_path}/file/out"), tmp_path)
     beside = run(h1, "--input_is_counts", f"--report_file={tmp_path}/released/report.json")
-    assert "report_file: expected a path outside of released/" in beside.err
+    assert "--report_file must be outside of released/" in beside.err
 
 
 # Ledgers and runs

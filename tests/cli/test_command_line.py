@@ -55,7 +55,7 @@ def test_a_package_of_an_extra_is_named_with_the_extra(capsys):
         raise ModuleNotFoundError("No module named 'grpc'", name="grpc")
 
     assert end(command_line.guarded(main, flag_values()), ["script"]) == 1
-    expected = "error: expected the package grpc to be installed: pip install 'pate_tf[silos]'\n"
+    expected = "error: The package grpc is not installed. Run: pip install 'pate_tf[silos]'\n"
     assert capsys.readouterr().err == expected
 
 
@@ -128,6 +128,6 @@ def test_reports_are_private_json(tmp_path):
 def test_reports_stay_out_of_what_is_published(tmp_path, name):
     (tmp_path / "released").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "released")
-    with pytest.raises(ValueError, match="report_file: expected"):
+    with pytest.raises(ValueError, match="report_file must be"):
         command_line.write_report(str(tmp_path / name), {"epsilon": 1.0})
     assert list(pathlib.Path(tmp_path / "released").iterdir()) == []

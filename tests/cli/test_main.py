@@ -30,14 +30,14 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
         (("schema", "--help"), 0, "--public=string"),
         (("schema", "--nonsense=3"), 2, "error: Unknown command line flag 'nonsense'"),
         (("schema", "--public=nowhere.csv"), 1, "error: nowhere.csv"),
-        (("evaluate",), 2, "no command 'evaluate': `pate predict` without --output measures"),
+        (("evaluate",), 2, "no command 'evaluate': `pate predict` without --output evaluates"),
         (("nonsense",), 2, "error: pate has no command 'nonsense': the commands are start, plan"),
         (("runn",), 2, "no command 'runn': did you mean `pate run`?"),
         (("predict", "--studnt=a"), 2, "'studnt'. Did you mean: student"),
         (("completion",), 2, "error: name a shell: pate completion bash|zsh"),
         (("start", "--private=nowhere.csv"), 1, "error: nowhere.csv"),
-        (("start", "--yes"), 2, "error: --private: name the file"),
-        (("silo", "nonsense"), 2, "error: expected one of init"),
+        (("start", "--yes"), 2, "error: --private is required: the file"),
+        (("silo", "nonsense"), 2, "error: command must be one of init"),
     ],
 )
 def test_flags_and_exit_codes_are_those_of_the_subcommand(tmp_path, arguments, code, said):

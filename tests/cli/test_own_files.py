@@ -49,13 +49,16 @@ def clinic(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--private=patients.csv"], "schema: expected a file that states"),
-        (["--schema=schema.toml"], "private: expected it with --schema, got none"),
-        (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --private"),
-        (["--private=patients.csv", *FILES, "--label=nosuch"], "expected a column nosuch"),
-        (["--private=.", *FILES], "expected two folders of images or two files"),
-        (["--private=unlabelled.csv", *FILES], "unlabelled.csv: expected a column diagnosis"),
-        (["--private=.", "--public=.", "--schema=schema.toml"], "schema: expected with tables"),
+        (["--private=patients.csv"], "--schema is required for files"),
+        (["--schema=schema.toml"], "--private is required with --schema"),
+        (
+            ["--private=patients.csv", *FILES, "--dataset=digits"],
+            "use either --dataset or --private",
+        ),
+        (["--private=patients.csv", *FILES, "--label=nosuch"], "there is no column nosuch"),
+        (["--private=.", *FILES], "must both be folders, or both be files"),
+        (["--private=unlabelled.csv", *FILES], "unlabelled.csv: there is no column diagnosis"),
+        (["--private=.", "--public=.", "--schema=schema.toml"], "--schema is only for tables"),
     ],
     ids=str,
 )
@@ -78,8 +81,10 @@ def test_a_draft_is_written_once(clinic, tmp_path):
     assert 'owner = "patient"' in text
     again = run_script("pate_tf/cli/main.py", "schema", *flags, folder=tmp_path)
     assert again.code == 1
-    assert again.err == "error: schema: expected a file that is not there yet, got new.toml\n"
+    assert (
+        again.err == "error: --schema: new.toml already exists; remove it or choose another name\n"
+    )
     of_nothing = run_script("pate_tf/cli/main.py", "schema", "--schema=other.toml", folder=tmp_path)
     assert of_nothing.code == 1 and not (tmp_path / "other.toml").exists()
-    assert of_nothing.err.startswith("error: public: expected a file of public records")
+    assert of_nothing.err.startswith("error: --public is required, or --private")
     assert of_nothing.err.count("\n") == 1

@@ -151,10 +151,12 @@ def test_another_keras_is_one_line(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     ended = run_fresh("-m", "pate_tf.cli.main", "teachers", folder=tmp_path)
     assert_one_line(ended)
-    assert f"error: {name}: expected" in ended.err
+    assert f"error: the environment variable {name} must be" in ended.err
     assert not os.listdir(tmp_path)
     in_python = run_fresh("-c", "import pate_tf\npate_tf.plan\npate_tf.Student", folder=tmp_path)
-    assert in_python.err.splitlines()[-1].startswith(f"ValueError: {name}: expected")
+    assert in_python.err.splitlines()[-1].startswith(
+        f"ValueError: the environment variable {name} must be"
+    )
 
 
 def test_tensorflow_writes_no_line_of_its_own_in_python_either(tmp_path):

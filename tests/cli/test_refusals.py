@@ -55,11 +55,14 @@ OF_MODELS = [
     ask(f"--model={MINE}:model_raises", told="raised KeyError"),
 ]
 OF_NUMBERS = [
-    ask("--sigma=100", told="sigma: expected --lap_scale"),
-    ask("--mechanism=gaussian_noisy_max", told="lap_scale: expected --sigma for gaussian"),
-    ask("--mechanism=laplace_noisy_max", "--sigma_threshold=9", told="expected --lap_scale for"),
-    ask("--mechanism=confident_gaussian_noisy_max", told="lap_scale: expected --threshold and"),
-    ask("--target_epsilon=1", told="lap_scale: expected without --epsilon"),
+    ask("--sigma=100", told="sigma: laplace_noisy_max does not have this parameter"),
+    ask(
+        "--mechanism=gaussian_noisy_max",
+        told="lap_scale: gaussian_noisy_max does not have this parameter. It takes --sigma",
+    ),
+    ask("--mechanism=laplace_noisy_max", "--sigma_threshold=9", told="It takes --lap_scale"),
+    ask("--mechanism=confident_gaussian_noisy_max", told="It takes --threshold and"),
+    ask("--target_epsilon=1", told="lap_scale: use either this flag or --epsilon"),
     Case(
         script=STUDENT,
         flags=("--teachers_dir=run", "--target_epsilon=0.01"),
@@ -67,10 +70,10 @@ OF_NUMBERS = [
     ),
     ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
     ask("--nb_teachers=11", told="nb_teachers: "),
-    ask("--stdnt_share=597", told="stdnt_share: expected"),
+    ask("--stdnt_share=597", told="--stdnt_share must be between"),
     ask("--stdnt_share=9", told="--queries must be from 1 to 9,"),
     ask("--model=nosuch", told="--model must be one of", code=2),
-    ask("--new_budget_i_understand", "--epsilon_budget=1", told="got no --delta"),
+    ask("--new_budget_i_understand", "--epsilon_budget=1", told="_i_understand needs --delta"),
     teach("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     ask("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     *(
@@ -131,8 +134,8 @@ OF_PLACES = [
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
         told="nosuch contains no trained ensemble. Run `pate teachers`",
     ),
-    teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
-    teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),
+    teach(f"--report_file={'y/' * 3000}", told="can't be written"),
+    teach("--report_file=/proc/nosuch", told="can't be written"),
     *(
         ask(
             f"--train_dir={folder}",

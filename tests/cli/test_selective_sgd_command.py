@@ -68,9 +68,9 @@ def test_mistakes_end_in_one_line(tmp_path):
         'run = "x"\ndataset = "digits"\n[[participant]]\nname = "clinic"\n'
     )
     for flags, expected in (
-        (("--upload=0",), "upload: expected"),
+        (("--upload=0",), "upload must be"),
         (("--participants=5000",), "a participant has no records"),
-        (("join",), "participant: expected it to take part"),
+        (("join",), "--participant is required to take part"),
         (("serve", "--roster=no.toml"), "no.toml: No such file"),
         (("serve", "--participants=3"), "Unknown command line flag 'participants'"),
         (("serve", "--roster=good.toml"), "--certificates: certificates/authority.pem does"),

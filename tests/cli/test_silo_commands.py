@@ -137,13 +137,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
         for name in AGGREGATORS
     ]
     wrong = ("--name=aggregator-2", f"--aggregator_dir={tmp_path / 'aggregator-1'}")
-    assert "expected the keys of aggregator-2" in refused("aggregator", *wrong)
+    assert "does not contain the keys of aggregator-2" in refused("aggregator", *wrong)
     for name in NAMES:
         assert "=FILE" in said("silo", *init_flags(tmp_path, name), "--method=feature_sums")
         assert Policy.read(tmp_path / name / "policy.toml").allowed == ("secure_feature_sums",)
         entries.append(said("silo", "keys", f"--silo_dir={tmp_path / name}"))
     assert entries[-1] == said("silo", "keys", f"--silo_dir={tmp_path / NAMES[-1]}")
-    assert "edit it instead" in refused("silo", *init_flags(tmp_path, "clinic"))
+    assert "Edit it instead" in refused("silo", *init_flags(tmp_path, "clinic"))
     roster = tmp_path / "roster.toml"
     text = "\n".join(['run = "r"\ndelta = 1e-6\n', *entries])
     roster.write_text(text)
@@ -156,26 +156,26 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     write_demo_certificates(tmp_path / "tls", NAMES)
     flags = (*flags, tls)
     for others, expected in (
-        ((), "epsilon: expected a number with feature_sums, got none"),
-        (("--epsilon=1", "--least_silos=3"), "least_silos: expected at most 2, got 3"),
+        ((), "--epsilon is required with feature_sums"),
+        (("--epsilon=1", "--least_silos=3"), "--least_silos must be at most 2, got 3"),
     ):
         assert expected in refused("coordinator", *flags, *others)
     votes = ("--model=mlp", *flags[1:])
     assert "is not a forest" in refused("coordinator", *votes, "--student=random_forest")
     (tmp_path / "run/released").mkdir(parents=True)
     (tmp_path / "run/released/student").write_text("")
-    assert "student: expected a folder that can be" in refused("coordinator", *votes)
+    assert "student is not a writable folder" in refused("coordinator", *votes)
     assert not (tmp_path / "run/coordinator").exists()  # no silo was asked
     shutil.rmtree(tmp_path / "run")
     with only_writer(tmp_path / "run"):
-        assert "run: expected no other process at work" in refused("coordinator", *flags)
-    assert "roster: expected clinic" in refused("silo", *serve)
-    assert "method: expected feature_sums, as policy" in refused("silo", *serve[:3])
-    assert "data: expected a .npz file" in refused("silo", *serve, f"--roster={roster}")
+        assert "run: another process is using this folder" in refused("coordinator", *flags)
+    assert "must contain clinic with the keys" in refused("silo", *serve)
+    assert "--method must be feature_sums, which policy" in refused("silo", *serve[:3])
+    assert "--data is required: a .npz file" in refused("silo", *serve, f"--roster={roster}")
     roster.write_text('run = "r"\ndelta = 1e-6\n[[silo]]\nname = "clinic"\n')
-    assert "roster: expected keys of every silo" in refused("coordinator", *flags, "--epsilon=1")
+    assert "must contain the keys of every silo" in refused("coordinator", *flags, "--epsilon=1")
     of_first = (f"--aggregator_dir={tmp_path / 'aggregator-1'}", f"--roster={roster}")
-    assert "roster: expected aggregator-1" in refused("aggregator", *of_first)
+    assert "must contain aggregator-1" in refused("aggregator", *of_first)
     assert not list((tmp_path / "run").rglob("*"))
 
 

@@ -138,7 +138,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (("run", *FILES), "labels may cost, got none; a usual one is --epsilon=1"),
+        (("run", *FILES), "--epsilon is required: the privacy budget of this run"),
         (("run", "--epsilon=1", "--owner=Station", *FILES), "line "),
         (
             ("run", "--epsilon=1", "--method=pate", "--owners_file=owners.npy", *FILES),

@@ -24,10 +24,10 @@ def test_a_digest_tells_values_types_and_shapes_apart_by_a_key_that_others_do_no
     key = tmp_path / "a" / KEY_FILE
     assert os.listdir(tmp_path / "a") == [KEY_FILE]
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    with pytest.raises(ValueError, match="expected numbers or strings, got objects"):
+    with pytest.raises(ValueError, match="must be numbers or strings, got objects"):
         private_digest(tmp_path, np.array([{}], object))
     key.write_bytes(b"short")
-    with pytest.raises(ValueError, match="expected a key of 32 bytes, got 5"):
+    with pytest.raises(ValueError, match="must contain a key of 32 bytes, got 5"):
         private_digest(tmp_path / "a", values)
 
 

@@ -110,7 +110,7 @@ def test_a_draw_that_has_left_is_recorded_above_the_budget(tmp_path):
 
 def test_a_draw_without_a_finite_cost_is_refused_also_without_a_budget(tmp_path):
     for sigma in (1e-200, 1e-155, 0.0):
-        with pytest.raises(ValueError, match="sigma: expected in"):
+        with pytest.raises(ValueError, match="sigma must be a number in"):
             dataclasses.replace(PLAN, sigma=sigma)
     worst = dataclasses.replace(BY_SENSITIVITY, smoothness=100.0)
     with open_ledger(tmp_path) as ledger:

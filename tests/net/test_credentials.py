@@ -97,7 +97,7 @@ def test_what_can_not_be_used_is_one_line_at_the_start(tmp_path, make_bad, expec
     Policy(silo=NAME, coordinator="localhost:1", epsilon_budget=1.0).write(
         tmp_path / "silo/policy.toml"
     )
-    flags = ("silo", "status", "--silo_dir=silo")
+    flags = ("silo", "serve", "--silo_dir=silo")
     if COORDINATOR in expected:
         text = 'run = "x"\ndataset = "digits"\n[[participant]]\nname = "clinic"\n'
         (tmp_path / "roster.toml").write_text(text)

@@ -172,10 +172,10 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
         ("EfficientNetV2B9", "Did you mean EfficientNetV2B"),
         (f"mobilenet:{weights}", "Did you mean MobileNet"),
         ("MobileNet:none.h5", "with weights of MobileNet"),
-        ("MobileNet@8", "expected NAME@SIDE"),
-        (f"ResNet50:{weights}", "expected weights of this network"),
-        (f"MobileNetV2@96:{weights}", "expected weights of this network"),
-        ("hub:", "expected hub:PRESET or hub:FOLDER"),
+        ("MobileNet@8", "in NAME@SIDE the name must be"),
+        (f"ResNet50:{weights}", "does not contain weights of this network"),
+        (f"MobileNetV2@96:{weights}", "does not contain weights of this network"),
+        ("hub:", "must be hub:PRESET or hub:FOLDER"),
         ("VGG16", "without a network take VGG16:FILE"),
     ):
         with pytest.raises(ValueError, match=message) as refused:

@@ -201,7 +201,7 @@ FAULTS = {
 def test_what_would_fail_is_refused_before_the_charge(tmp_path, entry, fault):
     data, folder = table(2_000, 200), tmp_path / "run"
     FAULTS[fault](folder)
-    with pytest.raises(ValueError, match=r"is not a writable folder|is a folder; a file"):
+    with pytest.raises(ValueError, match=r"is (not a writable folder|a folder)"):
         if entry == "run":
             pate_tf.fit(data, epsilon=2.0, method="feature_sums", directory=folder, publish=True)
         elif entry == "fit":

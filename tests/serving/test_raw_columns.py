@@ -91,7 +91,7 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_its_column(exported, n
     tensors = raw(FIELDS)
     changed = tensors[name].numpy()
     changed[1] = value
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name}: expected"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name} must be"):
         serve(**{**tensors, name: tf.constant(changed)})
 
 

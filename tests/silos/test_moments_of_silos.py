@@ -95,7 +95,7 @@ def test_without_noise_the_total_and_the_student_are_those_of_one_holder(
     assert (served == data.private.labels).mean() > 0.9
     assert labels.cost.epsilon <= 1.0 and release.sensitivity == 2**0.5
     page = (published.folder / "privacy_statement.md").read_text()
-    assert "(sensitivity sqrt(2))" in page and "no public records took part" in page
+    assert "(sensitivity sqrt(2))" in page and "No public records were used" in page
     assert "public pool" not in page and "are public knowledge" in page
 
 
@@ -123,7 +123,7 @@ def test_a_silo_that_lies_of_sums_or_moments_is_noticed(tmp_path, setting, colum
     table = parts["b"].values.copy()
     table[0, column] = 2**50
     parts["b"] = dataclasses.replace(parts["b"], values=table)
-    with pytest.raises(ValueError, match="silos: expected a total of records' features"):
+    with pytest.raises(ValueError, match="silos: no records have such a total"):
         labels_of(tmp_path, parts)
 
 

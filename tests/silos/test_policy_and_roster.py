@@ -38,13 +38,13 @@ def test_files_come_back_as_written_and_policies_explain_themselves(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        ("epsilon_budget = 1000.0", "epsilon_budget = 0", "epsilon_budget: expected"),
-        ("epsilon_budget = 1000.0", "", "expected silo and epsilon_budget"),
-        ("epsilon_budget = 1000.0", "epsilon_budget = 1.0\nbudgett = 3", "nothing else, got budg"),
-        ("delta = 1e-06", "delta = [", "expected TOML"),
+        ("epsilon_budget = 1000.0", "epsilon_budget = 0", "epsilon_budget must be a number"),
+        ("epsilon_budget = 1000.0", "", "silo and epsilon_budget are required"),
+        ("epsilon_budget = 1000.0", "epsilon_budget = 1.0\nbudgett = 3", "unknown entries budg"),
+        ("delta = 1e-06", "delta = [", "is not a TOML file"),
         ("delta = 1e-06", "delta = 0.5", "delta(: expected| must be)"),
-        ("least_aggregators = 3", "least_aggregators = 2", "least_aggregators: expected"),
-        ('"randomised_response", ', '"clear_votes", ', "allowed: expected a list of"),
+        ("least_aggregators = 3", "least_aggregators = 2", "least_aggregators must be a number"),
+        ('"randomised_response", ', '"clear_votes", ', "allowed must be a list of"),
         ('silo = "clinic"', 'silo = "the clinic"', "silo"),
     ],
 )
@@ -63,10 +63,10 @@ def test_mistakes_in_a_policy_are_one_line(tmp_path, old, new, match):
     ("old", "new", "match"),
     [
         ('name = "b"', 'name = "a"', "a appears twice"),
-        ('name = "b"', 'name = "aggregator-1"', "other names than those of silos"),
-        ("epsilon = 0.5", "epsilon = -1", "epsilon: expected"),
+        ('name = "b"', 'name = "aggregator-1"', "has the same name"),
+        ("epsilon = 0.5", "epsilon = -1", "epsilon must be a number"),
         ('run = "r-1"', 'run = "r 1"', "run"),
-        ('run = "r-1"', 'run = "r-1"\nother = 1', "nothing else"),
+        ('run = "r-1"', 'run = "r-1"\nother = 1', "unknown entries other"),
         ('keys = "', 'keys = "x', "128 hexadecimal digits"),
     ],
 )

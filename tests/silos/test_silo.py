@@ -127,7 +127,7 @@ def test_a_clock_that_is_ahead_is_named_at_both_ends(folder):
             assert coordinator.ask(pool(9), np.arange(4)).num_answered == 0
         assert events[-1] == (
             "replies of silos: 1 refused: too_late; the clock of clinic is at least 300 seconds "
-            "ahead of this machine's: set both by NTP"
+            "ahead of the clock of this machine. Set both clocks by NTP."
         )
         assert "the deadline passed 300 seconds ago. If the coordinator still" in one.refusal
         assert one.account.charges.total() == 0

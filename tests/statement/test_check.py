@@ -94,11 +94,11 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"epsilon_ledger": 0.01}, "at least epsilon"),
+        ({"epsilon_ledger": 0.01}, "epsilon.* must be at least"),
         ({"epsilon": 1e9}, "for the whole ledger"),
-        ({"epsilon": 0.0}, "at least epsilon"),
-        ({"epsilon": 1e-9}, "at least epsilon"),
-        ({"epsilon": float("nan")}, "at least epsilon"),
+        ({"epsilon": 0.0}, "epsilon.* must be at least"),
+        ({"epsilon": 1e-9}, "epsilon.* must be at least"),
+        ({"epsilon": float("nan")}, "epsilon.* must be at least"),
         ({"ledger_rows": []}, "does not name the ledger rows of its labels"),
         ({"delta": 1e-12}, "delta is .*, but .* in the ledger"),
         ({"num_answered": -1}, "no more answers than queries"),
@@ -118,17 +118,17 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"kind": "perfect"}, "its numbers in kind"),
         ({"note": "certified"}, "unknown fields: note"),
         ({"sanitised": SANITISED}, "the ledger stores no release"),
-        ({"sanitised": {**SANITISED, "epsilon": "low"}}, "other types of values"),
-        ({"num_queries": 7.5}, "other types of values"),
-        ({"versions": None}, "got none: versions"),
-        ({"epsilon_ledger": float("nan")}, "at least epsilon"),
+        ({"sanitised": {**SANITISED, "epsilon": "low"}}, "is invalid: must not be "),
+        ({"num_queries": 7.5}, "is invalid: must not be "),
+        ({"versions": None}, "its field versions is invalid"),
+        ({"epsilon_ledger": float("nan")}, "epsilon.* must be at least"),
         ({"ledger_rows": [1]}, "row 1 of the ledger is not a debit"),
         ({"ledger_rows": [99]}, "row 99 of the ledger is not a debit"),
         ({"mechanism": GaussianNoisyMax(sigma=400.0).to_dict()}, "another mechanism"),
         ({"ledger_head": [3, "00" * 32]}, "another history"),
         ({"ledger_head": [99, "00" * 32]}, "another history"),
-        ({"ledger_head": []}, "expected a privacy statement"),
-        ({"delta": "small"}, "expected a privacy statement"),
+        ({"ledger_head": []}, "is invalid: "),
+        ({"delta": "small"}, "is invalid: "),
     ],
     ids=str,
 )
@@ -238,10 +238,10 @@ def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_
     other = tmp_path / "third"
     Ledger.open(other, ensemble_digest="ab" * 32, delta=DELTA).close()
     for some, change, told in (
-        ([], {"epsilon": fields["epsilon"] / 2}, "at least epsilon"),
+        ([], {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
         ([other], {}, "another history"),
-        (folders, {"epsilon": fields["epsilon"] / 2}, "at least epsilon"),
-        (folders, {"epsilon_source": 0.1}, "at least epsilon_source"),
+        (folders, {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
+        (folders, {"epsilon_source": 0.1}, "epsilon_source must be at least"),
         (folders, {"delta": 1e-4}, "delta is .*, but .* in the ledger"),
         (folders, {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]}, "another history"),
         (folders, {"charge": {**fields["charge"], "rounds": 19}}, "not charged for this training"),
@@ -266,8 +266,8 @@ def test_silos_are_checked_by_their_accounts(tmp_path):
     made = SilosStatement(pool_name="lines", delta=1e-6, unit="silo", silos=(spent,), **facts)
     checked([tmp_path / "north"], made.to_dict())
     for change, told in (
-        ({"epsilon": epsilon / 2}, "at least epsilon"),
-        ({"delta": 1e-9}, "at least delta"),
+        ({"epsilon": epsilon / 2}, "epsilon.* must be at least"),
+        ({"delta": 1e-9}, "delta must be at least"),
         ({"charged": ((charge, 6),), "epsilon": 50.0}, "ledger of north was not charged for"),
         ({"name": "south"}, "not the ledger of one of its silos: south"),
     ):

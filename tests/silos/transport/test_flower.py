@@ -144,7 +144,7 @@ def test_silos_and_aggregators_answer_over_flower(tmp_path):
     num_right, num_asked, epsilons = json.loads(ended.out.splitlines()[-1])
     assert num_right >= 18 and num_asked >= 3
     log = ended.out + ended.err
-    assert f"node {len(nodes) + 1} was dropped: the signature is not of this name" in log
+    assert f"node {len(nodes) + 1} was dropped: the signature does not match this name" in log
     assert "hospital-2 failed: RuntimeError('pate ended with exit code 1" in log
     for name in SILOS:
         (only,) = charges(tmp_path, name)

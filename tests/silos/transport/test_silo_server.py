@@ -45,7 +45,7 @@ def silo(server, certificates):
 
 
 def test_nobody_speaks_for_another_silo(silo, journal):
-    with pytest.raises(PermissionError, match="expected the name of the certificate"):
+    with pytest.raises(PermissionError, match="must be the name in the certificate"):
         silo.submit(votes_of("silo-2"))
     assert journal.rounds[0].replies == {}
 
