@@ -1,7 +1,7 @@
 """One command for each job: `python3 make.py demo`, `python3 make.py test`, ...
 
-Needs Python 3.11 or later and pip, nothing else: it makes `.venv` beside itself and installs there
-what the job needs.
+Needs only Python 3.11 or later and pip. It makes `.venv` in its own folder and installs the
+packages that the job needs.
 """
 
 import argparse
@@ -25,7 +25,7 @@ DEMO_CLUSTER = [("tools/cluster.py",)]
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m codespell_lib")
 MYPY = "-m mypy"
 SPHINX = "-m sphinx --quiet --fail-on-warning --keep-going docs build/docs"
-# By file and in order, so that what a file prepares is prepared once, and small files come last.
+# By file and in order, so that shared preparations run once, and small files come last.
 TEST = ("-m pytest -n 2 --dist=loadfile --no-loadscope-reorder",)
 LONG = ("-m pytest -n 2 -m long",)
 
@@ -45,7 +45,7 @@ JOBS = {
 
 
 def install(extras: str) -> None:
-    """Makes the virtual environment and installs what is not installed yet."""
+    """Makes the virtual environment and installs missing packages."""
     wanted = "".join((HERE / name).read_text() for name in ("setup.py", "constraints.txt"))
     stamp = VENV / f"installed{extras}-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
     if stamp.exists():
@@ -53,7 +53,7 @@ def install(extras: str) -> None:
     print(f"setting up {VENV} (a few minutes the first time)", flush=True)
     if not PYTHON.exists():
         venv.create(VENV, with_pip=True)
-    # Of 14,000 modules those are compiled that are imported, when they are: it saves a minute.
+    # Of 14,000 modules only imported ones are compiled, at import. This saves a minute.
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
     needs = ["--quiet", "--constraint", "constraints.txt", "--editable", f".{extras}"]
     subprocess.run([*pip, *needs], cwd=HERE, check=True)
@@ -61,7 +61,7 @@ def install(extras: str) -> None:
 
 
 def run_together(commands: tuple[str, ...]) -> int:
-    """Runs commands side by side; the first that fails ends the others. Returns its exit code."""
+    """Runs commands side by side. The first failure ends the rest. Returns its exit code."""
     running = [subprocess.Popen([str(PYTHON), *one.split()], cwd=HERE) for one in commands]
     try:
         while True:
@@ -94,7 +94,8 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  (older ones run this file too)
         print(f"error: expected Python 3.11 or later, got {sys.version.split()[0]}")
         return 1
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process would compile them anew
+    # otherwise each process would compile them anew
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         install(extras)
     except subprocess.CalledProcessError:

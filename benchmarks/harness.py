@@ -1,4 +1,4 @@
-"""What the benchmarks share: measurements that are stored, tables, data folders, a registry."""
+"""Shared code of the benchmarks: stored measurements, tables, data folders, a registry."""
 
 import contextlib
 import dataclasses
@@ -25,11 +25,11 @@ from pate_tf.core import artifacts
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
 LIBRARIES = ("tensorflow", "keras", "numpy", "scipy", "scikit-learn", "opendp")
-DELTA = 1e-5  # of all epsilons that the pages compare
+DELTA = 1e-5  # for all epsilons that the pages compare
 
 
 class NotStoredError(Exception):
-    """A measurement that is to be shown was not made yet."""
+    """A measurement to be shown does not exist yet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Measurement:
 
     Attributes:
         result: JSON values.
-        seconds: wall time that it took.
+        seconds: wall time of the measurement.
     """
 
     result: Mapping[str, Any]
@@ -47,12 +47,12 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Measurements in a folder; a run that was stopped repeats none.
+    """Measurements in a folder. A run that was stopped repeats no measurement.
 
     Attributes:
-        folder: holds a JSON file for each.
+        folder: holds a JSON file for each measurement.
         setting: "full" or "quick".
-        seed: of training, partition and choices; the privacy noise has none.
+        seed: seed of training, partition and choices; the privacy noise has no seed.
         only_stored: raises `NotStoredError` instead of measuring.
     """
 
@@ -64,7 +64,7 @@ class Measurements:
     def of(
         self, kind: str, config: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]
     ) -> Measurement:
-        """Returns the measurement of a kind and configuration; calls `measure` if there is none."""
+        """Returns the measurement of a kind and configuration; calls `measure` if it is new."""
         identity = {
             "kind": kind,
             "config": dict(config),
@@ -89,7 +89,7 @@ class Measurements:
 
 @contextlib.contextmanager
 def separate_registry() -> Iterator[pathlib.Path]:
-    """Yields an empty folder; ledgers that are made meanwhile are not in the user's registry."""
+    """Yields an empty folder. Ledgers made within the context are not in the user's registry."""
     with (
         tempfile.TemporaryDirectory() as name,
         unittest.mock.patch.dict(os.environ, {STATE_VARIABLE: f"{name}/state"}),
@@ -98,7 +98,7 @@ def separate_registry() -> Iterator[pathlib.Path]:
 
 
 def data_dir_of(dataset: str, data_dir: pathlib.Path | None) -> pathlib.Path | None:
-    """Returns where a data set lies: as given, else in the folders beside the checkout."""
+    """Returns the folder of a data set: the given one, or a folder next to the checkout."""
     if data_dir is not None or dataset == "digits" or ":" in dataset:
         return data_dir
     tables = pathlib.Path("../shared/data")
@@ -106,18 +106,18 @@ def data_dir_of(dataset: str, data_dir: pathlib.Path | None) -> pathlib.Path | N
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """Returns a share in per cent."""
+    """Returns a fraction in percent."""
     return f"{share:.{digits}%}"
 
 
 def median_and_range(shares: Sequence[float]) -> str:
-    """Returns the median of shares in per cent, and the range unless it is one value."""
+    """Returns the median of fractions in percent, and their range if they differ."""
     low, high = (f"{100 * extreme:.2f}" for extreme in (min(shares), max(shares)))
     return percent(float(np.median(shares))) + (f" ({low} to {high})" if low != high else "")
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Returns rows as a table in Markdown, without columns of which all cells are empty."""
+    """Returns rows as a Markdown table, without columns whose cells are all empty."""
     known = dict.fromkeys(heading for row in rows for heading in row)
     headings = [name for name in known if not name or any(row.get(name) for row in rows)]
     lines = [headings, ["---"] * len(headings)]
@@ -126,7 +126,7 @@ def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Returns date, commit, machine and versions of what a measurement depends on."""
+    """Returns date, commit, machine and versions for a measurement."""
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     return {

@@ -1,8 +1,8 @@
-"""A data set that nothing was tuned to: `--dataset=benchmarks.letters:gray`, or `:color`.
+"""A data set that was not used for tuning: `--dataset=benchmarks.letters:gray`, or `:color`.
 
-Letters from A to J, drawn in twenty fonts that matplotlib brings, turned, stretched and shifted:
-60,000 private images and 10,000 public ones, the same on every machine with the same fonts. In
-color the letter and its ground have any two colors, which say nothing of the class; that is hard.
+The images show letters from A to J in twenty fonts of matplotlib, rotated, stretched and shifted.
+There are 60,000 private and 10,000 public images, the same on every machine with the same fonts. In
+color, letter and background have any two colors, independent of the class, which is hard.
 """
 
 import functools
@@ -26,12 +26,12 @@ FONTS = (
     *("cmb10", "cmmi10", "cmr10", "cmss10", "cmti10", "cmtt10"),
 )
 SIZES = {"private": 60_000, "public": 10_000}
-CANVAS = 96  # pixels of the side that a letter is drawn on, before it is made small
+CANVAS = 96  # pixels per side of the drawing, before it is scaled down
 Images = npt.NDArray[np.uint8]
 
 
 def gray(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, npt.NDArray[np.int64]]:
-    """Returns one side's images `[num_images, 28, 28, 1]`, as a data set of your own does."""
+    """Returns one side's images `[num_images, 28, 28, 1]`, as a custom data set does."""
     del data_dir  # nothing is read
     return _drawn("letters", side, (28, 28, 1))
 
@@ -68,7 +68,7 @@ def _drawn(
 
 
 def changed_letter(letter: str, side: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Returns a letter in a font that is drawn, turned and shifted, `[side, side]` from 0 to 1."""
+    """Returns a letter in a drawn font, rotated and shifted, `[side, side]` from 0 to 1."""
     return _changed(_glyph(int(random.integers(len(FONTS))), letter), side, random)
 
 
@@ -85,7 +85,7 @@ def _glyph(font: int, letter: str) -> Image.Image:
 
 
 def _changed(glyph: Image.Image, side: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Returns a small letter, turned, stretched and shifted, `[side, side]` from 0 to 1."""
+    """Returns a small letter, rotated, stretched and shifted, `[side, side]` from 0 to 1."""
     angle, shear = random.uniform(-0.35, 0.35), random.uniform(-0.25, 0.25)
     size, stretch = random.uniform(1.4, 2.1), random.uniform(0.8, 1.25)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -101,10 +101,10 @@ def _changed(glyph: Image.Image, side: int, random: np.random.Generator) -> npt.
 def _two_values(
     channels: int, random: np.random.Generator
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns what a letter and its ground have, `[channels]` each."""
+    """Returns the values of a letter and its background, `[channels]` each."""
     if channels == 1:
         return random.uniform(120.0, 255.0, 1), np.zeros(1)
     while True:
         letter, ground = random.uniform(0.0, 255.0, (2, channels))
-        if abs(letter.mean() - ground.mean()) > 50.0:  # else it is not readable
+        if abs(letter.mean() - ground.mean()) > 50.0:  # otherwise it is not readable
             return letter, ground

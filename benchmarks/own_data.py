@@ -1,11 +1,11 @@
-"""Ten data sets as people have them: `python -m benchmarks.own_data [--only NAME ...] [--publish]`.
+"""Ten data sets in everyday formats: `python -m benchmarks.own_data [--only NAME ...] [--publish]`.
 
-Each is written as people have it, two files of separated values or two folders of images, and goes
-through `pate schema` and `pate run` with their defaults, at epsilon 1 and 3 and delta 1e-5. Beside
-it stands a model without privacy, scikit-learn's gradient boosting on the private file's features
-(logistic regression on those of texts). The accuracy of both is measured on the held-out part of
-the public file. The forecast that `pate run` prints before anything is charged stands beside the
-accuracy of its labels, for the default method and for the other one.
+Each is written as two files of separated values or two folders of images. It goes through `pate
+schema` and `pate run` with their defaults, at epsilon 1 and 3 and delta 1e-5. The baseline is a
+model without privacy: scikit-learn's gradient boosting on the private file's features (logistic
+regression for texts). The accuracy of both is measured on the held-out part of the public file. The
+table also compares the forecast that `pate run` prints before any charge with the accuracy of its
+labels, for the default method and for the other one.
 
 The defaults of `pate run` were chosen on the first five, and on public labels of `digits` and
 `quantiles`.
@@ -60,7 +60,7 @@ def _numbers(features: npt.NDArray[Any], labels: Sequence[Any]) -> Rows:
 
 
 def classification(number: int = 13_000) -> Rows:
-    """Three classes of scikit-learn's generator, 20 numbers."""
+    """Three classes of scikit-learn's generator, with 20 numbers."""
     features, labels = sklearn.datasets.make_classification(
         number, 20, n_informative=8, n_classes=3, class_sep=1.5, random_state=0
     )
@@ -68,13 +68,13 @@ def classification(number: int = 13_000) -> Rows:
 
 
 def hastie(number: int = 13_000) -> Rows:
-    """Ten numbers; the label is whether their squares add up to much."""
+    """Ten numbers. The label is whether the sum of their squares is large."""
     features, labels = sklearn.datasets.make_hastie_10_2(number, random_state=0)
     return _numbers(features, (labels > 0).astype(int))
 
 
 def incomes(number: int = 13_000) -> Rows:
-    """People with numbers and categories, some of them missing; a quarter earns much."""
+    """People with numbers and categories, some of them missing. A quarter has a high income."""
     random = np.random.default_rng(1)
     works = ["nurse", "clerk", "engineer", "driver", "manager", "teacher", "cook", "lawyer"]
     pay = dict(zip(works, [0.1, -0.4, 1.0, -0.9, 1.4, 0.3, -1.2, 1.6], strict=True))
@@ -97,7 +97,7 @@ def incomes(number: int = 13_000) -> Rows:
 
 
 def _sentences(modules: Sequence[str]) -> list[str]:
-    """Sentences of six words and more of docstrings, each once."""
+    """Returns sentences of at least six words from docstrings, without duplicates."""
     sentences = set()
     for name in modules:
         try:
@@ -116,7 +116,7 @@ def _sentences(modules: Sequence[str]) -> list[str]:
 
 
 def _texts(packages: Mapping[str, Sequence[str]], most: int) -> Rows:
-    """Returns at most so many sentences of each class."""
+    """Returns at most this many sentences of each class."""
     rows = []
     for label, modules in packages.items():
         rows += _shuffled([{"text": text, "label": label} for text in _sentences(modules)])[:most]
@@ -124,7 +124,7 @@ def _texts(packages: Mapping[str, Sequence[str]], most: int) -> Rows:
 
 
 def packages(most: int = 3_500) -> Rows:
-    """Sentences of three packages' documentation, told apart."""
+    """Sentences of three packages' documentation, to be told apart."""
     names = {
         "numpy": ("", ".linalg", ".fft", ".ma", ".random", ".char"),
         "scipy": (".stats", ".signal", ".optimize", ".sparse", ".ndimage"),
@@ -135,7 +135,7 @@ def packages(most: int = 3_500) -> Rows:
 
 
 def shapes(number: int = 7_000) -> Rows:
-    """Color images of circles, squares, triangles and stripes, of unequal size."""
+    """Color images of circles, squares, triangles and stripes, with unequal class sizes."""
     random = np.random.default_rng(4)
     rows = []
     for _ in range(number):
@@ -184,7 +184,7 @@ def digits() -> Rows:
 
 
 def clinic(number: int = 13_000) -> Rows:
-    """Visits with dates, codes and categories; who comes back."""
+    """Visits with dates, codes and categories. The label is whether the patient returns."""
     random = np.random.default_rng(7)
     wards = ["A", "B", "C", "D", "E", "F"]
     risk = dict(zip(wards, [0.9, -0.8, 0.1, 1.3, -1.1, 0.0], strict=True))
@@ -217,7 +217,7 @@ def clinic(number: int = 13_000) -> Rows:
 
 
 def standard_library(most: int = 3_000) -> Rows:
-    """Sentences of Python's own documentation, of networks or of the rest of it."""
+    """Sentences of Python's documentation, about networks or about other topics."""
     network = ("asyncio", "email", "http", "socket", "ssl", "urllib", "xmlrpc", "smtplib", "ftplib")
     left_out = (*network, "antigravity", "this", "idlelib", "turtledemo")
     names = [module.name for module in pkgutil.iter_modules()]
@@ -234,7 +234,7 @@ def standard_library(most: int = 3_000) -> Rows:
 
 
 def sentences(side: str, _: object) -> tuple[Any, Any, Any]:
-    """The same sentences for `--dataset=benchmarks.own_data:sentences`: 3,000 of 6,000 private."""
+    """Returns the accuracy of a model trained directly on the private records."""
     rows = _shuffled(standard_library())
     rows = rows[3_000:] if side == "private" else rows[:3_000]
     texts, labels = [row["text"] for row in rows], [row["label"] == "network" for row in rows]
@@ -250,11 +250,11 @@ DATA_SETS: Mapping[str, Callable[[], Rows]] = {
         *(quantiles, breast_cancer, digits, clinic, standard_library),
     )
 }
-PUBLIC = 3_000  # at most, and at most three tenths
+PUBLIC = 3_000  # maximum, and at most three tenths
 
 
 def write(rows: Rows, folder: pathlib.Path) -> tuple[list[str], int]:
-    """Writes both sides; returns the flags that name them, and the number of private records."""
+    """Writes both sides. Returns their flags, and the number of private records."""
     rows = _shuffled(rows)
     number = min(PUBLIC, round(0.3 * len(rows)))
     sides = {"public": rows[:number], "private": rows[number:]}
@@ -276,7 +276,7 @@ def write(rows: Rows, folder: pathlib.Path) -> tuple[list[str], int]:
 
 
 def _run(folder: pathlib.Path, *arguments: str) -> None:
-    """Runs a command of `pate`; ends this one with its error."""
+    """Runs a command of `pate`. Exits with its error if it fails."""
     command = [sys.executable, "-m", "pate_tf.cli.main", *arguments]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if ended.returncode:
@@ -284,7 +284,7 @@ def _run(folder: pathlib.Path, *arguments: str) -> None:
 
 
 def without_privacy(folder: pathlib.Path, files: Sequence[str]) -> float:
-    """Returns the accuracy of a model that learns from the private records themselves."""
+    """Returns the accuracy of a model trained directly on the private records."""
     if "--schema=schema.toml" in files:
         schema = folder / "schema.toml"
         data = pate_tf.Data.from_csv(folder / "private.csv", folder / "public.csv", schema=schema)
@@ -299,11 +299,11 @@ def without_privacy(folder: pathlib.Path, files: Sequence[str]) -> float:
 
 
 def measure(name: str, epsilons: Sequence[float], *, both: bool) -> dict[str, Any]:
-    """Returns what the reports of `pate run` have, by epsilon: of the default method first.
+    """Returns the reports of `pate run`, by epsilon: the default method first.
 
     Args:
-        name: of the data set.
-        epsilons: of the runs.
+        name: name of the data set.
+        epsilons: epsilons of the runs.
         both: whether the other method runs, too.
     """
     with tempfile.TemporaryDirectory(prefix="own-data-") as place:
@@ -387,7 +387,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Measures, prints, and publishes if asked to."""
+    """Measures, prints, and publishes on request."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=DATA_SETS, default=list(DATA_SETS))
     parser.add_argument("--quick", action="store_true", help="one epsilon and method")

@@ -1,19 +1,19 @@
-"""What grows with what: a cost model fitted on small sizes and held against larger ones.
+"""Scaling of time and memory: a cost model fitted on small sizes and compared with larger ones.
 
 `python -m benchmarks.scale [--only PART ...]`
 
-- `teachers`: ridge teachers of ten records each on 64 numbers, trained, stored, and asked 1,000
-  queries through the labeller and its ledger.
+- `teachers`: ridge teachers of ten records each on 64 numbers, trained, stored, and queried with
+  1,000 inputs through the labeller and its ledger.
 - `pool`: ten steps of a contrastive representation of images of 28 x 28, and their features.
 - `neighbors`: the graph of label propagation, which compares all inputs with all.
 - `ledger`: answers stored and verified.
 - `beam`, `without_beam`: feature sums of a synthetic table of 16 numbers in Parquet, in row groups
   of 100,000, each record protected; by Apache Beam in one process, and without it.
 
-Each size runs in a process of its own. Seconds are those of all cores together, MiB the largest
-resident memory. The model is a constant and a power of the size (2 for neighbors, else 1), fitted
-to the first three sizes by least squares of relative errors; larger sizes are predicted, with the
-relative error in brackets.
+Each size runs in a separate process. Seconds are the sum over all cores, MiB the largest resident
+memory. The model is a constant and a power of the size (2 for neighbors, else 1), fitted to the
+first three sizes by least squares of relative errors. Larger sizes are predicted, with the relative
+error in brackets.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
 RECORDS, NUM_FEATURES, NUM_CLASSES, QUERIES = 10, 64, 10, 1_000
 STEPS = 10  # of contrastive learning
-SPREAD = 3.2  # of records about the mean of their class: teachers of ten of them err often
+SPREAD = 3.2  # of records around the mean of their class: teachers with ten of them are often wrong
 COLUMNS, GROUP = 16, 100_000  # of the table
 
 
@@ -78,7 +78,7 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
 
 
 def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
-    """Learns a little from images, and computes their features."""
+    """Trains briefly on images, and computes their features."""
     from pate_tf.core.public import Pool
     from pate_tf.data.datasets import MNIST
     from pate_tf.models.encoder import Encoder
@@ -102,7 +102,7 @@ def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
 
 
 def neighbors(number: int, folder: pathlib.Path) -> dict[str, float]:
-    """Builds the graph of nearest neighbors, in views as wide as those of MNIST."""
+    """Builds the graph of nearest neighbors, in views as wide as for MNIST."""
     from pate_tf.postprocessing.label_propagation import neighbour_graph
 
     del folder
@@ -169,7 +169,7 @@ def without_beam(number: int, folder: pathlib.Path) -> dict[str, float]:
     return {"on the clock": time.monotonic() - began}
 
 
-# What is measured, and the sizes: the model is fitted on the first three and predicts the others.
+# The measured parts and their sizes: the model is fitted on the first three and predicts the rest.
 PARTS: Mapping[str, tuple[Callable[[int, pathlib.Path], dict[str, float]], tuple[int, ...]]] = {
     "teachers": (teachers, (1_000, 4_000, 10_000, 30_000, 100_000)),
     "pool": (pool, (2_000, 6_000, 12_000, 30_000, 60_000)),
@@ -181,7 +181,7 @@ PARTS: Mapping[str, tuple[Callable[[int, pathlib.Path], dict[str, float]], tuple
 
 
 def apart(part: str, number: int) -> dict[str, float]:
-    """Measures one size in a process of its own."""
+    """Measures one size in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.scale", "--child", part, str(number), folder]
         environment = {**os.environ, STATE_VARIABLE: f"{folder}/state"}
@@ -230,7 +230,7 @@ def report(part: str, results: Mapping[int, Mapping[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measures what is not stored, and prints."""
+    """Measures parts that are not stored, and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--sizes", type=int, nargs="+", help="default: those of the page")

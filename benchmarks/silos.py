@@ -1,10 +1,11 @@
 """Simulated silos: `python -m benchmarks.silos [--only votes secure sums]`.
 
 250 silos hold equal shards of MNIST's private records. `votes` and `secure` label the first inputs
-of the pool by the silos' random forests, each answer through its silo's account, by randomized
-response, and by secure aggregation of four aggregators. `sums` compares feature sums of silos that
-hold all classes, or two each, with those of one holder at the same epsilon. What was measured is
-stored in `--folder`. `--quick` takes the embedded digits.
+of the pool by the silos' random forests. `votes` uses randomized response, with a charge to the
+silo's account for each answer. `secure` uses secure aggregation with four aggregators. `sums`
+compares feature sums of silos that hold all classes, or two each, with feature sums of a single
+data holder at the same epsilon. Measurements are stored in `--folder`. `--quick` takes the embedded
+digits.
 """
 
 import argparse
@@ -61,7 +62,7 @@ class Simulation:
     Attributes:
         measurements: stored results.
         folder: sensitive; holds votes.
-        is_quick: whether silos are few and small.
+        is_quick: whether to use few and small silos.
     """
 
     measurements: Measurements
@@ -97,7 +98,7 @@ class Simulation:
         return artifacts.read_arrays(path)["votes"]
 
     def label(self, mechanism: Mechanism, num_silos: int, num_queries: int) -> Any:
-        """Labels the first inputs of the pool; returns labels, and epsilon of each silo."""
+        """Labels the first inputs of the pool. Returns labels, and epsilon of each silo."""
         pool, votes = self.data.pool, self.votes[:num_silos]
         columns = {row.tobytes(): place for place, row in enumerate(pool.inputs[:num_queries])}
         names = [f"silo-{number}" for number in range(num_silos)]
@@ -162,7 +163,7 @@ class Simulation:
 
 
 def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
-    """How often randomized response leaves the plurality what it was, and what is expected."""
+    """Compares how often randomized response keeps the plurality with the expected frequency."""
     num_classes = simulation.data.dataset.num_classes
     num_queries = simulation.votes.shape[1]
     for num_silos in (4, 12) if simulation.is_quick else (10, 50, 250):
@@ -191,7 +192,7 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
 
 
 def secure(simulation: Simulation) -> Iterator[dict[str, str]]:
-    """Labels by secure aggregation of four aggregators, of which one may be corrupt."""
+    """Labels by secure aggregation of four aggregators, one of which may be corrupt."""
     num_silos, most = simulation.votes.shape
     for num_queries in (20, most) if simulation.is_quick else (100, most):
         for sigma in (1.0,) if simulation.is_quick else (20.0, 40.0, 80.0):
@@ -258,10 +259,10 @@ def sums(simulation: Simulation) -> Iterator[dict[str, str]]:
 def noisy_total(
     simulation: Simulation, kind: str, number: int, epsilon: float
 ) -> tuple[IntArray, float]:
-    """Returns the total that opens, int64 `[num_features + 1, num_classes]`, and its noise.
+    """Returns the opened total, int64 `[num_features + 1, num_classes]`, and its noise.
 
-    Each silo adds a share of the noise such that four fifths of the silos, of which a tenth of all
-    may collude, suffice; all take part.
+    Each silo adds a noise share. Four fifths of the silos must suffice, although a tenth of all may
+    collude. All silos take part.
     """
     private, _, _ = simulation.vectors
     labels, num_classes = simulation.data.private.labels, simulation.data.dataset.num_classes
@@ -292,7 +293,7 @@ def noisy_total(
     num_silos, noise = len(np.unique(silo_of)), SystemNoise()
     if num_silos < release.least_silos:
         raise ValueError("silos: expected enough of them, got fewer")
-    for _ in range(num_silos):  # each adds noise of its own
+    for _ in range(num_silos):  # each adds its own noise
         total += noise.gaussian_integers(release.share_scale, total.size).reshape(total.shape)
     return total, release.total_sigma(num_silos)
 

@@ -3,9 +3,9 @@
 - `accounting`: bounds, exact moments and smooth sensitivity against plain loops, timed on some
   queries and scaled.
 - `analysis`: `analysis.py --release=sanitised` on 1,000 queries of 250 teachers, from a cold start.
-- `ensemble`: teachers trained, stored and asked, against one process and one trace a teacher, its
-  steps extrapolated.
-- `compiled`: teachers of a Keras model that the user compiled, against the same one not compiled.
+- `ensemble`: teachers trained, stored and queried, against one process and one trace per teacher,
+  whose steps are extrapolated.
+- `compiled`: teachers of a Keras model that the user compiled, against the same model not compiled.
 - `ledger`: queries charged and labeled in batches of 1,000; seconds to verify on opening, size.
 - `serving`: p50 and p99 of an exported student's answers, against the Keras model.
 - `shared`: a round of shared training against a loop of Keras' `fit`.
@@ -66,7 +66,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def row(name: str, seconds: float, baseline: float | None = None, **details: Any) -> dict[str, str]:
-    """Returns a line of the table: seconds, those of the baseline, their ratio, further numbers."""
+    """Returns a row of the table: seconds, baseline seconds, their ratio, further numbers."""
     cells = {"": name, "seconds": f"{seconds:.4g}"}
     if baseline is not None:
         cells |= {"baseline": f"{baseline:.4g}", "ratio": f"{baseline / seconds:.3g}"}
@@ -88,7 +88,7 @@ def histograms(num_queries: int, *, distinct: bool = True) -> IntArray:
 
 
 def accounting(is_quick: bool) -> Iterator[dict[str, str]]:
-    """The accounting against plain loops of the tests."""
+    """Times the accounting against the plain loops of the tests."""
     sys.path[:0] = [str(ROOT / "tests" / "accounting")]
     import reference
 
@@ -142,7 +142,7 @@ def accounting(is_quick: bool) -> Iterator[dict[str, str]]:
 
 
 def analysis(is_quick: bool) -> Iterator[dict[str, str]]:
-    """The command from a cold start, with the draw of the release and again."""
+    """Times the command from a cold start, with the draw of the release and without."""
     labels = np.random.default_rng(0).integers(0, 10, (NUM_TEACHERS, 100 if is_quick else 1_000))
     labels[: NUM_TEACHERS * 4 // 5] = np.arange(labels.shape[1]) % 10
     with separate_registry() as folder:
@@ -156,7 +156,7 @@ def analysis(is_quick: bool) -> Iterator[dict[str, str]]:
 
 
 def ensemble(is_quick: bool) -> Iterator[dict[str, str]]:
-    """Teachers of 240 images, 150 steps each, 9,000 votes."""
+    """Times teachers of 240 images, 150 steps each, 9,000 votes."""
     dataset, number = ("digits", 5) if is_quick else ("mnist", NUM_TEACHERS)
     data = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None))
     with separate_registry() as folder:
@@ -190,7 +190,7 @@ def ensemble(is_quick: bool) -> Iterator[dict[str, str]]:
 
 
 def compiled(is_quick: bool) -> Iterator[dict[str, str]]:
-    """Teachers of the digits, not compiled and compiled."""
+    """Times teachers of the digits, not compiled and compiled."""
     import keras
 
     def network(dataset: pate_tf.Dataset) -> keras.Model:
@@ -253,7 +253,7 @@ def label_through_ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
 
 
 def ledger(is_quick: bool) -> Iterator[dict[str, str]]:
-    """A million queries."""
+    """Times a million queries."""
     number = 2_000 if is_quick else 1_000_000
     with separate_registry() as folder:
         result = label_through_ledger(number, folder / "run" / "sensitive")
@@ -261,7 +261,7 @@ def ledger(is_quick: bool) -> Iterator[dict[str, str]]:
 
 
 def serving(is_quick: bool) -> Iterator[dict[str, str]]:
-    """An exported student against its Keras model, request by request in turn."""
+    """Times an exported student against its Keras model, request by request in turn."""
     import tensorflow as tf
 
     from pate_tf.models import architectures
@@ -295,7 +295,7 @@ def serving(is_quick: bool) -> Iterator[dict[str, str]]:
 
 
 def shared(is_quick: bool) -> Iterator[dict[str, str]]:
-    """Thirty participants of 600 records: rounds of the engine and of plain Keras, in turn."""
+    """Times an exported student against its Keras model, request by request in turn."""
     import keras
 
     from pate_tf.core.sensitive import PrivateExamples
@@ -336,7 +336,7 @@ def shared(is_quick: bool) -> Iterator[dict[str, str]]:
 
 
 def silos(is_quick: bool) -> Iterator[dict[str, str]]:
-    """Five silos and four aggregators in one process open a total of 11,530 numbers."""
+    """Times five silos and four aggregators in one process that open a total of 11,530 numbers."""
     from pate_tf.accounting.local import SecureFeatureSums
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool

@@ -1,7 +1,7 @@
 """UCI's tables Adult and Diabetes: `--dataset=benchmarks.uci:adult` and `benchmarks.uci:diabetes`.
 
-Each has a schema and a function that reads the raw files. A record's features depend on that record
-and on public documentation alone.
+Each has a schema and a function that reads the raw files. A record's features depend only on that
+record and on public documentation.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pate_tf.data.schema import read_schema, texts_of
 from pate_tf.data.tables import TextTable
 
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
-DEFAULT_FOLDER = pathlib.Path.home() / "tensorflow_datasets"  # as of TensorFlow Datasets
+DEFAULT_FOLDER = pathlib.Path.home() / "tensorflow_datasets"  # as in TensorFlow Datasets
 
 # SHA-256 of each file that UCI publishes, by its path there.
 FILES = {
@@ -43,17 +43,17 @@ Side = tuple[Dataset, npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
 def adult(side: str, data_dir: pathlib.Path | None) -> Side:
-    """Returns Adult's `side`, "private" or "public": what is known of the data, features, labels.
+    """Returns Adult's `side`, "private" or "public": the data set, features, labels.
 
-    Records are in UCI's order. Raw files lie in the table's folder below `data_dir`. Those that lie
-    there already are taken as they are; others are downloaded and checked by their digests.
+    Records are in UCI's order. Raw files are in the table's folder below `data_dir`. Existing files
+    are used unchanged. Missing files are downloaded and checked by their digests.
 
     Raises:
-        ValueError: if a file can't be had or is broken, or a record of it.
+        ValueError: if a file or one of its records is broken, or if the download fails.
     """
     path = _raw_files("adult", data_dir)[int(side == "public")]
     lines = path.read_text("utf-8", errors="replace").splitlines()
-    # The test file begins with a line that is no record.
+    # The first line of the test file is not a record.
     records = (line for line in lines if not line.startswith("|"))
     return _side("adult", table_of(records, path.name, ADULT_FIELDS))
 
@@ -69,7 +69,7 @@ def _raw_files(name: str, data_dir: pathlib.Path | None) -> list[pathlib.Path]:
     for path, (file, digest) in zip(paths, FILES[name].items(), strict=True):
         if path.is_file():
             continue
-        import keras  # takes seconds, which files at hand need not
+        import keras  # takes seconds, and existing files do not need it
 
         try:
             with contextlib.redirect_stdout(io.StringIO()):
@@ -99,10 +99,10 @@ def _side(name: str, table: TextTable) -> Side:
 
 
 def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None) -> TextTable:
-    """Returns records of comma-separated values; the first names the columns unless `names` do.
+    """Returns comma-separated records; the first names the columns unless `names` are given.
 
     Raises:
-        ValueError: if one has another number of fields.
+        ValueError: if a record has another number of fields.
     """
     records = list(filter(None, csv.reader(lines)))
     names = names or records.pop(0)
@@ -116,8 +116,8 @@ def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None
 
 # Adult: does a person earn more than 50,000 dollars a year?
 #
-# `adult.toml` states its columns. The files' own split and order stay, since the paper speaks of
-# the first and last of the test file.
+# `adult.toml` lists its columns. The split and order of the files stay, because the paper refers
+# to the first and last records of the test file.
 #
 # Becker, B. and Kohavi, R. (1996). Adult. UCI Machine Learning Repository, CC BY 4.0,
 # https://doi.org/10.24432/C5XW20.
@@ -130,15 +130,15 @@ ADULT_FIELDS[2:] = ["fnlwgt", *ADULT_FIELDS[2:], "income"]
 #
 # The PATE paper's set can't be rebuilt: it has 34,104 + 12,702 samples "balanced between the two
 # output classes", but only 11,357 of the file's 101,766 encounters end in a readmission within 30
-# days. So this is a set of its own:
+# days. So this is a different set:
 #
-# * 18 features: those that are never missing, identifiers aside, with the two laboratory results
-#   ("None": not measured) and of the 23 drugs insulin, the only one whose dose often changes.
-# * Balanced by a rule for each encounter alone: every readmission within 30 days is taken, and any
-#   other encounter with the probability 11,357 / 90,409, from a hash of its public number. Neither
-#   class has more than 52 % of a split.
-# * A patient's encounters are all private or all public, by a hash of the patient's number, with
-#   the paper's share of 12,702 / 46,806 in the test split.
+# * 18 features: all that are never missing, except identifiers, and the two laboratory results
+#   ("None": not measured). Of the 23 drugs only insulin is used, because its dose often changes.
+# * Balanced by a rule that looks at one encounter only: every readmission within 30 days is taken.
+#   Any other encounter is taken with the probability 11,357 / 90,409, from a hash of its public
+#   number. Neither class has more than 52 % of a split.
+# * A patient's encounters are all private or all public, by a hash of the patient's number. The
+#   test split has the paper's fraction of 12,702 / 46,806.
 #
 # Clore, J., Cios, K., DeShazo, J. and Strack, B. (2014). Diabetes 130-US Hospitals for Years
 # 1999-2008. UCI Machine Learning Repository, CC BY 4.0, https://doi.org/10.24432/C5230J.
@@ -151,18 +151,18 @@ READMISSIONS = {"<30": "within 30 days", ">30": "later or never", "NO": "later o
 
 
 def is_taken(encounter: str, readmitted: str) -> bool:
-    """Whether an encounter is in the balanced set, by its number and its class alone."""
+    """Returns whether an encounter is in the balanced set, from its number and class only."""
     is_late = readmitted in (">30", "NO")
     return not is_late or _fraction("encounter", encounter) < SHARE_OF_LATER_OR_NEVER
 
 
 def is_public(patient: str) -> bool:
-    """Whether a patient's encounters are in the test split: looks at the patient's number alone."""
+    """Returns whether a patient's encounters are in the test split, from the patient's number."""
     return _fraction("patient", patient) < TEST_SHARE
 
 
 def _fraction(kind: str, number: str) -> float:
-    """A fixed number in [0, 1) for each encounter or patient."""
+    """Returns a fixed number in [0, 1) for each encounter or patient."""
     digest = hashlib.blake2b(f"{kind} {number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) / 2.0**64
 
@@ -171,7 +171,7 @@ def read_diabetes(path: pathlib.Path, public: bool) -> TextTable:
     """Returns the encounters of the private or the public side.
 
     Raises:
-        ValueError: if the archive is broken, or a record of it.
+        ValueError: if the archive or one of its records is broken.
     """
     try:
         with zipfile.ZipFile(path) as archive:

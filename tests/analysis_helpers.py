@@ -1,4 +1,4 @@
-"""What the tests of the analysis share: votes, ledgers, and the script run in this process."""
+"""Helpers for the tests of the analysis: votes, ledgers, and the script run in this process."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ def golden(key):
 
 
 def random_labels(num_teachers, num_queries, *, num_classes=10, seed=0):
-    """Labels [num_teachers, num_queries] of teachers that mostly agree."""
+    """Returns labels [num_teachers, num_queries] of teachers that mostly agree."""
     rng = np.random.default_rng(seed)
     agree = rng.random((num_teachers, num_queries)) < rng.beta(9.0, 1.0, num_queries)
     truth = rng.integers(num_classes, size=num_queries)
@@ -61,19 +61,19 @@ def release_labels(
 
 
 def read_run(folder):
-    """The votes of a run folder."""
+    """Returns the votes of a run folder."""
     return read_ledger(pathlib.Path(folder) / "sensitive", votes_needed=True)
 
 
 def read_ledger(folder, *, votes_needed=False):
-    """The votes of one ledger."""
+    """Returns the votes of one ledger."""
     with Ledger.read(pathlib.Path(folder)) as ledger:
         return read_ledgers([ledger], votes_needed=votes_needed)
 
 
 @dataclasses.dataclass(frozen=True)
 class GivenNoise:
-    """Stands for a noise source: draws what it is told to."""
+    """Replaces a noise source: draws the given values."""
 
     discrete_gaussian: Callable[[float], int]
     is_secure: bool = True
@@ -88,7 +88,7 @@ class Ended:
 
 
 class Script:
-    """analysis.py, its flags read anew on every call."""
+    """Runs analysis.py, whose flags are parsed anew on every call."""
 
     def __init__(self) -> None:
         self.module = analysis_command
@@ -96,7 +96,7 @@ class Script:
             analysis_command.define()
 
     def run(self, folder, capsys, *arguments):
-        """Runs it with a report and an output folder below `folder`, unless told otherwise."""
+        """Runs it with a report and an output folder below `folder`, unless overridden."""
         flag_values = self.module.FLAGS
         report = folder / "report.json"
         report.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What all tests share: where things are, and one small trained run for each test process."""
+"""Shared by all tests: locations, and one small trained run for each test process."""
 
 import gc
 import os
@@ -10,25 +10,25 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-# Before TensorFlow starts, here and in every process that inherits this environment.
+# Set this before TensorFlow starts, here and in every process that inherits this environment.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `import pate_tf` does
 
-# Every process that a test starts would compile the library anew.
+# Otherwise every process that a test starts would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Threads of small problems wait for one another, and for those of other processes.
+# Threads of small problems wait for each other and for threads of other processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
-# Nothing that a test does may be noted in the home of who runs it, by what it starts neither.
+# No test, and no process that it starts, may write into the home of the user who runs it.
 os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(prefix="pate_tf_state_")
 # Features of public inputs may be shared: the processes of pytest-xdist inherit the folder.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["PATE_TF_CACHE"] = tempfile.mkdtemp(prefix="pate_tf_cache_")
 
-# Helpers of tests, and models of the tests' own by the name `architectures_for_tests:<function>`.
+# Helpers of tests, and the tests' custom models, named `architectures_for_tests:<function>`.
 sys.path.extend(
     str(folder)
     for here in (pathlib.Path(__file__).resolve().parent,)
@@ -40,7 +40,7 @@ sys.path.extend(
 
 from script_processes import MAX_STEPS, NUM_TEACHERS, REPOSITORY, Ended, run_script
 
-# TensorFlow and Keras leave a large heap, which Python else searches for cycles all the time.
+# TensorFlow and Keras leave a large heap. Otherwise Python searches it for cycles all the time.
 gc.set_threshold(100_000, 50, 100)
 
 # No deadline: a test must not depend on how busy the machine is.
@@ -50,7 +50,7 @@ hypothesis.settings.load_profile("pate_tf")
 
 @pytest.fixture(autouse=True, scope="module")
 def state_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Gives what a module's tests share a registry of its own."""
+    """Gives the tests of a module their own shared registry."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATE_TF_STATE", str(tmp_path_factory.mktemp("state_of_module")))
         yield
@@ -58,7 +58,7 @@ def state_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives each test a registry of its own, and the processes that it starts."""
+    """Gives each test and its processes their own registry."""
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path_factory.mktemp("state")))
 
 
@@ -69,7 +69,7 @@ def repository() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
-    """The folder that holds prepared MNIST: `$PATE_TF_SHARED` or `../shared`."""
+    """Returns the folder of prepared MNIST: `$PATE_TF_SHARED` or `../shared`."""
     named = os.environ.get("PATE_TF_SHARED")
     folder = pathlib.Path(named) if named else REPOSITORY.parent / "shared"
     if not (folder / "tfds" / "mnist").is_dir():
@@ -79,7 +79,9 @@ def shared_data() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.Path, Ended]]:
-    """A finished run of train_teachers.py and how it ended; a test that writes there fails all."""
+    """Returns a finished run of train_teachers.py and its result. A test that writes there fails
+    all.
+    """
     folder = tmp_path_factory.mktemp("trained") / "run"
     ended = run_script(
         "train_teachers.py",
@@ -97,7 +99,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.
 
 
 def _contents(folder: pathlib.Path) -> dict[str, bytes]:
-    """Returns all files below a folder but locks and what SQLite keeps beside what was read."""
+    """Returns all files below a folder except locks and SQLite's files next to ledgers that were
+    read.
+    """
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")

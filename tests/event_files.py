@@ -1,4 +1,4 @@
-"""Reads what TensorBoard would show."""
+"""Reads the event files that TensorBoard would show."""
 
 import pathlib
 
@@ -19,7 +19,7 @@ def accumulated(folder: pathlib.Path) -> EventAccumulator:
 
 
 def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
-    """Steps and values of every scalar of one run's folder."""
+    """Returns steps and values of every scalar in the folder of one run."""
     events = accumulated(folder)
     actual = {}
     for tag in events.Tags()["tensors"]:
@@ -32,7 +32,7 @@ def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def images(folder: pathlib.Path) -> dict[str, list[tuple[int, np.ndarray]]]:
-    """Steps and pictures `[height, width, channels]` of one run's folder."""
+    """Returns steps and pictures `[height, width, channels]` in the folder of one run."""
     events = accumulated(folder)
     actual = {}
     for tag in events.Tags()["tensors"]:
@@ -45,7 +45,7 @@ def images(folder: pathlib.Path) -> dict[str, list[tuple[int, np.ndarray]]]:
 
 
 def settings(folder: pathlib.Path) -> dict[str, object]:
-    """The hyperparameters of one run's folder."""
+    """Returns the hyperparameters in the folder of one run."""
     return {
         name: getattr(value, value.WhichOneof("kind"))
         for name, value in _session(folder).hparams.items()
@@ -53,12 +53,12 @@ def settings(folder: pathlib.Path) -> dict[str, object]:
 
 
 def trial(folder: pathlib.Path) -> str:
-    """By what TensorBoard tells the rows of the HPARAMS page apart."""
+    """Returns the key by which TensorBoard distinguishes rows of the HPARAMS page."""
     return _session(folder).group_name
 
 
 def columns(folder: pathlib.Path) -> set[str]:
-    """The columns of the HPARAMS page, with TensorBoard pointed at a folder of several runs."""
+    """Returns the columns of the HPARAMS page for a folder of several runs."""
     runs = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(folder))
     provider = data_provider.MultiplexerDataProvider(runs.Reload(), str(folder))
     page = backend_context.Context(base_plugin.TBContext(data_provider=provider))

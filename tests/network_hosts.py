@@ -1,12 +1,12 @@
-"""Hosts of their own: network namespaces whose cables delay and lose packets and can be pulled.
+"""Separate hosts: network namespaces whose cables delay and lose packets and can be pulled.
 
     python tests/network_hosts.py [FOLDER]
 
-runs the demonstration of silos on ten hosts: the cable of a silo is pulled for 20 seconds, and that
-of an aggregator for good once all agree which silos count. Needs root.
+runs the demonstration of silos on ten hosts. It pulls the cable of a silo for 20 seconds. It pulls
+the cable of an aggregator for good after all aggregators have agreed on the silos. Needs root.
 
-Each host has an Ethernet interface, whose other end is a switch in this process: not each kernel
-has `netem`.
+Each host has an Ethernet interface. Its other end is a switch in this process, because some kernels
+have no `netem`.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def ip(*arguments):
 
 
 class Network(contextlib.ExitStack):
-    """Hosts on a switch; all of it is gone at the end."""
+    """Hosts on a switch, which are all removed at the end."""
 
     def __init__(self, names, *, delay=DELAY, loss=LOSS):
         super().__init__()
@@ -60,11 +60,11 @@ class Network(contextlib.ExitStack):
         self.callback(setattr, self, "_ended", True)
 
     def host(self, name):
-        """The namespace of a host."""
+        """The network namespace of a host."""
         return f"{name}-{os.getpid()}"
 
     def on(self, name):
-        """How a command is started on a host."""
+        """Returns the words that start a command on a host."""
         return ["ip", "netns", "exec", self.host(name)]
 
     def pull(self, name):
@@ -104,7 +104,7 @@ def wait_for(text, log):
 
 
 def demonstrate(folder, **settings):
-    """Runs the demonstration of silos on hosts of their own; returns what became of cables."""
+    """Runs the demonstration of silos on separate hosts; returns the state of the cables."""
     silos = [f"silo-{number}" for number in range(1, demo.NUM_SILOS + 1)]
     aggregators = [f"aggregator-{number}" for number in range(1, demo.NUM_AGGREGATORS + 1)]
     events = []

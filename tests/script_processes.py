@@ -1,8 +1,8 @@
 """Runs the scripts as a user runs them, in processes that are forked with TensorFlow loaded.
 
-A fresh Python takes five seconds to import TensorFlow and a second for the rest; a process forked
-from one that imported all that (and started nothing of it) takes none. `run_fresh` is for the tests
-that want the fresh one.
+A fresh Python takes five seconds to import TensorFlow and a second for the rest. A process forked
+from one that imported all of this (and started nothing) takes no time. `run_fresh` is for tests
+that need a fresh Python.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ from collections.abc import Callable
 from typing import Any
 
 REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
-NUM_TEACHERS, MAX_STEPS = 12, 30  # of the run that the fixture `trained` gives
+NUM_TEACHERS, MAX_STEPS = 12, 30  # of the run of the fixture `trained`
 PATIENCE = 300  # seconds until a process counts as hung
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    # Of pate_tf what the scripts need as well: importing starts nothing.
+    # Also import the modules of pate_tf that the scripts need: importing starts nothing.
     [
         *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude", "hypothesis"),
         *(
@@ -46,7 +46,7 @@ Setup = Callable[[], object]
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a process ended; a negative code is the signal that killed it."""
+    """The result of a process; a negative code is the signal that killed it."""
 
     code: int
     out: str
@@ -71,14 +71,14 @@ class Running:
         self.process.kill()
 
     def until(self, text: str) -> None:
-        """Waits until the process, which goes on, has printed a text."""
+        """Waits until the process, which continues, has printed a text."""
         end = time.monotonic() + PATIENCE
         while not (self.out.exists() and text in self.out.read_text()):
             assert self.process.is_alive() and time.monotonic() < end, self.err.read_text()
             time.sleep(0.005)
 
     def interrupt(self) -> None:
-        """What Ctrl-C sends."""
+        """Sends the signal of Ctrl-C."""
         os.kill(self.process.pid, signal.SIGINT)
 
     def wait(self) -> Ended:
@@ -93,11 +93,11 @@ class Running:
 def start(call: Setup, *, folder: pathlib.Path, point: str | None = None) -> Running:
     """Starts a forked process that calls a function, with `folder` as its working directory.
 
-    At a step of the library of that name, `point`, it kills itself.
+    At the library's step named `point`, it kills itself.
     """
     number = next(_numbers)
     out, err = folder / f"{number}.stdout", folder / f"{number}.stderr"
-    # The server that forks has the environment of when it was started.
+    # The forking server has the environment from its start.
     variables = {"PATE_TF_STATE": os.environ["PATE_TF_STATE"], "PATE_TF_FAULT_POINT": point or ""}
     process = _CONTEXT.Process(target=_run, args=(call, folder, out, err, variables))
     process.start()
@@ -107,7 +107,7 @@ def start(call: Setup, *, folder: pathlib.Path, point: str | None = None) -> Run
 def start_script(
     script: str, *flags: str, folder: pathlib.Path, setup: Setup | None = None
 ) -> Running:
-    """Starts a script with `folder` as its working directory, `setup` called first in there."""
+    """Starts a script with `folder` as its working directory; the process calls `setup` first."""
     return start(functools.partial(_run_script, script, flags, setup), folder=folder)
 
 
@@ -116,7 +116,7 @@ def run_script(script: str, *flags: str, folder: pathlib.Path, setup: Setup | No
 
 
 def run_fresh(*arguments: str, folder: pathlib.Path) -> Ended:
-    """Runs Python anew; the environment is a user's, without what the tests have set."""
+    """Runs a fresh Python with a user's environment, without the settings of the tests."""
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     ended = subprocess.run(
         [sys.executable, *arguments],
@@ -156,7 +156,7 @@ def _run(
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, number)
         os.close(descriptor)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server of forks ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the forking server ignores it
     os.chdir(folder)
     call()
 
@@ -171,7 +171,7 @@ def _run_script(script: str, flags: tuple[str, ...], setup: Setup | None) -> Non
 
 
 def learn_little() -> None:
-    """A setup: what is learned of the pool, and between labels and a student, takes few steps."""
+    """A setup: training on the pool, and between labels and a student, takes few steps."""
     from pate_tf.representations import contrastive
     from pate_tf.students.student_kinds import consistency, supervised
 
@@ -183,13 +183,13 @@ def learn_little() -> None:
 
 
 def limit_file_size(num_bytes: int) -> None:
-    """A full disk: no file grows beyond `num_bytes`."""
+    """Simulates a full disk: no file grows beyond `num_bytes`."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
 def save_all_the_time() -> None:
-    """Teachers in training are saved after every call of the loop, not every ten seconds."""
+    """Saves teachers in training after every call of the loop, not every ten seconds."""
     from pate_tf.teachers import run_folder as run
 
     assert run.SECONDS_BETWEEN_SAVES > 0
@@ -197,7 +197,7 @@ def save_all_the_time() -> None:
 
 
 def die_at_rename(number: int, *, before: bool) -> None:
-    """Kills the process at its rename of that number, from 0: all that lasts is renamed."""
+    """Kills the process at its rename of that number, from 0. All lasting files are renamed."""
     save_all_the_time()
     rename, calls = os.replace, itertools.count()
 

@@ -1,4 +1,6 @@
-"""What every store keeps, though it is restored, deleted, copied, opened twice or killed."""
+"""The guarantees of every store, even if it is restored, deleted, copied, opened twice
+or killed.
+"""
 
 import functools
 import shutil
@@ -40,7 +42,7 @@ class StoreContract:
         return STORES[self.kind].open(folder, **settings)
 
     def spent(self, folder, numbers, **settings):
-        """Answers of a store that is opened and closed for them."""
+        """Returns answers of a store that is opened and closed for them."""
         store = self.open(folder, **settings)
         try:
             return spend(self.kind, store, numbers)
@@ -111,7 +113,7 @@ class StoreContract:
         source = PrivateSource.named("patients")
         self.spent(folder, range(5), source=source)
         elsewhere = tmp_path / "there" / "sensitive"
-        if self.is_single:  # what the first one spent is charged here
+        if self.is_single:  # the spending of the first one is charged here
             assert str(folder) in self.refusal(elsewhere)
             other = self.open(elsewhere, acknowledge_reset=True)
             assert other.charges.total() == 5
@@ -137,7 +139,7 @@ class StoreContract:
         one.close()
         other.close()
         self.refusal(copy)
-        # The one that went on is gone: what it spent counts, wherever it lay.
+        # The copy that continued is gone. Its spending counts, independent of its location.
         shutil.rmtree(folder)
         store = self.open(copy, acknowledge_reset=True)
         assert store.charges.total() == 4
@@ -175,7 +177,7 @@ class StoreContract:
         store = self.open(folder)
         assert all(store.holds_witness(one) for one in witnesses)
         assert not store.holds_witness(newest)
-        # Spending the same again does not make the same row.
+        # Spending the same amount again does not make the same row.
         spend(self.kind, store, [7])
         assert not store.holds_witness(newest)
         store.close()
@@ -192,7 +194,9 @@ class StoreContract:
             store.close()
 
     def after_a_kill(self, folder, given):
-        """Everything that left was charged, is still the answer, and nothing is refused."""
+        """Checks that every released answer was charged and stays the same, and that nothing is
+        refused.
+        """
         store = self.open(folder)
         numbers = list(given)
         assert store.charges.total() >= len(given)
@@ -208,6 +212,6 @@ class StoreContract:
         assert start(call, folder=tmp_path, point=point).wait().code == -signal.SIGKILL
         self.after_a_kill(folder, given)
         if given and point in ("debit_noted", "answers_written", "answers_noted"):
-            # A copy from before the kill lacks the debit, of which the registry heard.
+            # A copy from before the kill lacks the debit, but the registry has noted it.
             self.put_back(tmp_path / "copy", folder)
             self.refusal(folder)

@@ -9,7 +9,7 @@ from pate_tf.ledger import Ledger
 from pate_tf.silos.roster import Policy
 from pate_tf.silos.silo import SiloAccount
 
-LABEL_BITS = 62  # so that an answer that is drawn again is another one
+LABEL_BITS = 62  # a second draw would give another answer
 
 
 def query(number):
@@ -65,7 +65,7 @@ def spend(kind, store, numbers):
 
 
 def spend_on(kind, folder, count):
-    """Opens a store and answers so many queries, one after another."""
+    """Opens a store and answers this many queries, one after another."""
     store = STORES[kind].open(folder)
     for number in range(count):
         spend(kind, store, [number])

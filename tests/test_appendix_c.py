@@ -58,7 +58,7 @@ def test_adult(raw, tmp_path):
     )
     assert ended.code == 0, ended.err
     (line,) = [line for line in ended.out.splitlines() if "data-dependent, paper" in line]
-    assert float(line.split("paper")[1].split()[0]) <= 2.66  # the paper's own figure
+    assert float(line.split("paper")[1].split()[0]) <= 2.66  # the figure in the paper
 
 
 def test_diabetes(raw, tmp_path):

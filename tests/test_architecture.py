@@ -1,4 +1,4 @@
-"""The package stands as docs/reference/architecture.md draws it; new packages are entered here."""
+"""The packages follow docs/reference/architecture.md; add new packages here."""
 
 import ast
 import pathlib
@@ -9,7 +9,7 @@ from script_processes import REPOSITORY, modules_after
 
 PACKAGE = REPOSITORY / "pate_tf"
 
-# What each package may import, itself aside; lower layers first.
+# Allowed imports of each package, without itself; lower layers first.
 MAY_IMPORT = {
     "core": "",
     "net": "core",
@@ -17,22 +17,22 @@ MAY_IMPORT = {
     "ledger": "core accounting",
     "data": "core",
     "models": "core data",
-    # Right of the release boundary: public values alone.
+    # Right of the release boundary: only public values.
     "students": "core data models",
     "representations": "core data models students",
     "postprocessing": "core accounting data models students representations",
     "queries": "core accounting data models students representations postprocessing",
     "serving": "core data students",
-    # Left of it.
+    # Left of the release boundary.
     "teachers": "core ledger data models students representations",
     "release": "core accounting ledger data models students representations postprocessing "
     "queries teachers",
     "planning": "core accounting data models students representations postprocessing queries "
     "teachers release",
     "analysis": "core accounting ledger release",
-    # Of queries the registry of strategies alone, for their words.
+    # For queries: only the registry of strategies, for their words.
     "statement": "core accounting ledger data representations queries serving release analysis",
-    # What is chosen from public values, and teachers from disk, are looked up when they are needed.
+    # Imports of choices from public values and of teachers from disk happen when they are needed.
     "silos": "core net accounting ledger data models queries serving teachers representations "
     "postprocessing release statement",
     "selective_sgd": "core net accounting ledger data models representations serving release "
@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "serving teachers release planning analysis statement silos",
     "audit": "core accounting ledger release statement teachers queries serving",
     "beam": "core ledger data release models teachers",
-    # Printing, flags and exit codes; whatever is computed stands below.
+    # Printing, flags and exit codes; lower packages do all computations.
     "cli": "core net accounting ledger release planning analysis statement data teachers "
     "selective_sgd students queries serving silos run audit beam",
     # Another program's way to start commands.
@@ -64,8 +64,8 @@ HEAVY = {
 SCRIPTS = ("train_teachers.py", "train_student.py", "analysis.py")
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 STATELESS_NUMPY = {"default_rng", "Generator", "SeedSequence", "BitGenerator", "PCG64", "Philox"}
-# `random` is Keras' source of seeds, and code of a user's own draws from any; tests/models show
-# that the caller's state comes back.
+# `random` is Keras' source of seeds, and custom code draws from any source; tests/models show that
+# the caller's state is restored.
 MAY_TOUCH_GLOBAL_GENERATORS = {"pate_tf.models.architectures"}
 
 
@@ -76,16 +76,16 @@ def module_name(path: pathlib.Path) -> str:
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-PUBLIC_API = "pate_tf"  # `pate_tf/__init__.py`, which names what lies anywhere
+PUBLIC_API = "pate_tf"  # `pate_tf/__init__.py`, which names members of all packages
 
 
 def package(module: str) -> str | None:
-    """The package that a module lies in; None for `pate_tf/__init__.py`."""
+    """Returns the package of a module, or None for `pate_tf/__init__.py`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else None
 
 
-# Of these packages, what calls Keras.
+# The modules of these packages that call Keras.
 HEAVY_FILES = {"pate_tf.statement.publishing", "pate_tf.silos.silo_server"}
 LIGHT = [
     name
@@ -95,7 +95,7 @@ LIGHT = [
 
 
 def imported(module: str, tree: ast.AST) -> Iterator[str]:
-    """Everything that is imported anywhere in a file, lazily or for types alone too."""
+    """Returns everything that a file imports, including lazy imports and imports for types."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -112,7 +112,7 @@ def imported_packages(module: str) -> set[str]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`np.random.seed` of the expression np.random.seed; empty for others."""
+    """Returns `np.random.seed` for the expression np.random.seed; empty for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (base := dotted(node.value)):
@@ -176,7 +176,7 @@ def test_flags_printing_and_exits_stand_in_the_commands_alone():
 def test_the_scripts_are_shims_of_the_commands():
     for script in SCRIPTS:
         body = ast.parse((REPOSITORY / script).read_text()).body
-        assert len(body) == 3  # what it is, the import, the call
+        assert len(body) == 3  # description, import, call
         assert {name.split(".")[0] for name in imported("", ast.Module(body, []))} == {"pate_tf"}
 
 
@@ -238,7 +238,7 @@ def test_scikit_learn_stands_in_few_modules():
     users = [
         module
         for module in MODULES
-        # Representations, queries and post-processing are of public values.
+        # Representations, queries and post-processing use public values.
         if "sklearn" in imported_packages(module)
         and package(module) not in ("representations", "postprocessing", "queries")
     ]

@@ -1,6 +1,6 @@
-"""What the code costs a reader: figures below ceilings, and names that are all listed.
+"""The reading cost of the code: figures below ceilings, and names that are all listed.
 
-Figures of `budget.json` never rise; `python tests/test_budget.py` lowers them, and writes the lists
+Figures of `budget.json` never rise. `python tests/test_budget.py` lowers them, and writes the lists
 of `frozen.json`.
 """
 
@@ -54,7 +54,7 @@ def is_docstring(statement):
 
 
 def code_lines(text, tree):
-    """Lines with a token that is neither comment nor docstring."""
+    """Counts lines with a token that is neither comment nor docstring."""
     docstrings = set()
     for node in ast.walk(tree):
         if isinstance(node, DEFINITIONS) and node.body and is_docstring(node.body[0]):
@@ -67,7 +67,9 @@ def code_lines(text, tree):
 
 
 def figures_of(folder):
-    """Code lines, files, functions, forwarders, classes, twins, long functions, packed lines."""
+    """Returns code lines, files, functions, forwarders, classes, twins, long functions, packed
+    lines.
+    """
     figures, names = collections.Counter(), collections.defaultdict(set)
     modules, assignments = collections.Counter(), 0
     for path in sorted((ROOT / folder).rglob("*.py")):
@@ -102,12 +104,12 @@ def figures_of(folder):
     return dict(figures)
 
 
-# Of commands whose flags differ by what follows.
+# Commands whose flags depend on their subcommand.
 SUBCOMMANDS = {"audit": ("run",), "silo": ("init", "serve"), "dssgd": ("", "serve", "join")}
 
 
 def flags_of(command, folder):
-    """Names of all flags of a command, as `--helpfull` lists them."""
+    """Returns names of all flags of a command, as `--helpfull` lists them."""
     shown = run_script("pate_tf/cli/main.py", *command.split(), "--helpfull", folder=folder)
     actual = set(re.findall(r"^ +--(?:\[no\])?(\w+)", shown.out, re.MULTILINE))
     assert actual, f"{command}: {shown.out[-300:]} {shown.err[-300:]}"
@@ -115,7 +117,7 @@ def flags_of(command, folder):
 
 
 def surface(folder):
-    """Public names, commands, different flags of all of them, registered kinds."""
+    """Returns public names, commands, their distinct flags, and registered kinds."""
     import pate_tf
     from pate_tf.cli import main
 
@@ -124,7 +126,7 @@ def surface(folder):
         f"{name} {second}" for name in commands for second in SUBCOMMANDS.get(name, ("",))
     ]
     flags = set[str]().union(*(flags_of(command, folder) for command in with_flags))
-    # In a process of its own: other tests register kinds.
+    # Runs in a separate process, because other tests register kinds.
     program = "import importlib, json, sys; print(json.dumps({name: sorted(getattr("
     program += "importlib.import_module(module), table)) for name, (module, table) in "
     program += "json.loads(sys.argv[1]).items()}))"

@@ -1,7 +1,7 @@
-"""How many files and functions of ours somebody reads who follows one request from end to end.
+"""The number of files and functions on the way of one request from end to end.
 
-Counted are the distinct files below `pate_tf/` and the distinct functions that a request enters;
-what is inside of a function (comprehensions, lambdas, nested functions) counts as that function.
+It counts the distinct files below `pate_tf/` and the distinct functions that a request enters. Code
+inside a function (comprehensions, lambdas, nested functions) counts as that function.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ PACKAGE = str(pathlib.Path(pate_tf.__file__).parent) + "/"
 
 
 class Way:
-    """The functions of ours that were entered while it is open, as `file:function`."""
+    """Records the library functions entered while it is open, as `file:function`."""
 
     def __enter__(self):
         self._codes: set[CodeType] = set()
@@ -70,7 +70,7 @@ def test_a_plan():
 
 
 def test_releasing_a_hundred_labels_of_loaded_teachers(tmp_path):
-    """As with `--query_strategy=first --lap_scale=20.25`; what labels cost was computed before."""
+    """Uses `--query_strategy=first --lap_scale=20.25`; the cost of labels was computed before."""
     data = pate_tf.Data.load("digits")
     trained = pate_tf.Teachers("mlp", num_teachers=4, directory=tmp_path / "run", steps=2)
     trained.fit(data.private)

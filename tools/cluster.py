@@ -2,10 +2,10 @@
 
     python tools/cluster.py [FOLDER] [ROWS]
 
-Sums a made-up table of ROWS records (default 200,000) whose owners are protected: in one process,
-and on the cluster, whose processes share the network and FOLDER alone. The second worker is killed
-when it holds some results. Prints rows, seconds and digests, and ends with an error unless those of
-one process and of the cluster are the same.
+Sums a synthetic table of ROWS records (default 200,000) with protected owners, in one process and
+on the cluster. The processes of the cluster share only the network and FOLDER. The second worker is
+killed when it holds some results. The script prints rows, seconds and digests. It fails if the
+digests of one process and of the cluster differ.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ SCHEMA = 'label = "label"\nclasses = ["no", "yes"]\n' + "".join(
 
 
 def write_table(folder: pathlib.Path, num_rows: int) -> DataSource:
-    """Writes a schema, private records and public ones; returns where the public ones lie."""
+    """Writes a schema, private records and public ones; returns the path of the public records."""
     (folder / "schema.toml").write_text(SCHEMA)
     for name, number in (("records.parquet", num_rows), ("public.parquet", 1_000)):
         random = np.random.default_rng(number)
@@ -73,7 +73,7 @@ def cluster(folder: pathlib.Path) -> Iterator[tuple[str, subprocess.Popen[str]]]
 
 
 def kill_in_the_middle(address: str, worker: subprocess.Popen[str]) -> None:
-    """Kills the second worker as soon as it holds some results, which are lost with it."""
+    """Kills the second worker as soon as it holds some results, which are then lost."""
 
     def num_results(dask_scheduler: distributed.Scheduler) -> int:
         states = dask_scheduler.workers.values()

@@ -1,15 +1,15 @@
-"""Both methods on the digits that scikit-learn ships, side by side at the same epsilons.
+"""Runs both methods on the digits that scikit-learn ships, side by side at the same epsilons.
 
     python tools/demo.py [FOLDER] [--silos]
 
 Releases labels by feature sums and by teachers' votes, trains students on them, and compares their
 accuracy with a model without privacy, in a table and in FOLDER/report.html. FOLDER is `runs/demo`
-by default. The demonstration begins anew each time.
+by default. The demonstration starts from scratch each time.
 
-With --silos five silos, four aggregators and a coordinator do so as ten processes, over TLS. The
-digits are dealt out among the silos, each of which keeps its own ledger. Each sums its records'
-features by class and adds a share of the noise; aggregators open the total, under secret sharing,
-and nothing else. Every record of every silo has epsilon 1.
+With --silos, five silos, four aggregators and a coordinator run as ten processes, over TLS. The
+digits are partitioned among the silos, and each silo keeps its own ledger. Each silo sums its
+records' features by class and adds a share of the noise. Under secret sharing, the aggregators open
+the total and nothing else. Every record of every silo has epsilon 1.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ LEAST_SILOS = 4
 
 
 def make_empty(folder: pathlib.Path) -> None:
-    """Makes a folder that is empty, or of an earlier demonstration, empty.
+    """Makes an empty folder, and empties the folder of an earlier demonstration.
 
-    The ledgers and the registry of the demonstration are there. Outside of a demonstration a ledger
-    is permanent.
+    The folder contains the ledgers and the registry of the demonstration. Outside of a
+    demonstration a ledger is permanent.
     """
     from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
@@ -55,7 +55,7 @@ def make_empty(folder: pathlib.Path) -> None:
 def demonstrate(folder: pathlib.Path) -> None:
     """Runs both methods, prints the table and draws the picture.
 
-    The best run has the default student. The others have random forests, which learn in a second.
+    The best run has the default student. The others have random forests, which train in a second.
     """
     import jinja2
     from sklearn.linear_model import LogisticRegression
@@ -94,13 +94,13 @@ def demonstrate(folder: pathlib.Path) -> None:
 
 
 def command(name: str, /, *arguments: str, **flags: object) -> list[str]:
-    """Returns how a command of this package is started."""
+    """Returns the words that start a command of this package."""
     values = [f"--{flag}={value}" for flag, value in flags.items()]
     return [sys.executable, "-m", "pate_tf.cli.main", name, *arguments, *values]
 
 
 def shown(arguments: list[str], on_host: Sequence[str] = (), **settings: object) -> str:
-    """Prints a command, runs it to its end, returns its output; exits with its code if it fails."""
+    """Prints and runs a command, and returns its output. Exits with its code if it fails."""
     print(f"\n$ pate {' '.join(arguments[3:])}", flush=True)
     ended = subprocess.run([*on_host, *arguments], text=True, **settings)  # type: ignore[call-overload]
     if ended.returncode:
@@ -118,10 +118,10 @@ def demonstrate_silos(
     """Runs the demonstration of silos in a folder, which is empty or of this demonstration.
 
     Args:
-        folder: of all of it; each process has one of its own there, and `NAME.log`.
-        on_host: what starts a command on the host of a silo, an aggregator or the coordinator.
+        folder: the main folder; each process has its own folder there, and `NAME.log`.
+        on_host: prefix that starts a command on the host of a silo, aggregator or coordinator.
         address: `HOST:PORT` of the coordinator; by default a free port of this machine.
-        epsilon: for each record.
+        epsilon: epsilon for each record.
     """
     import numpy as np
 

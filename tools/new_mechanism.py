@@ -2,8 +2,8 @@
 
 Writes `pate_tf/accounting/mechanisms/NAME.py` from the noisy maximum in
 `tests/accounting/toy_mechanisms.py`, imports it in the package, adds a row to the page of
-mechanisms, and lists the new name in `tests/frozen.json`. Registration does the rest: the value of
-`--mechanism`, flags, calibration, ledger, statement and audit follow from the class.
+mechanisms, and lists the new name in `tests/frozen.json`. The rest follows from registering the
+class: the value of `--mechanism`, flags, calibration, ledger, statement and audit.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def module_of(name: str, class_name: str) -> str:
 
 
 def main() -> int:
-    """Writes the files; refuses a name that is not new or not in lower case with underscores."""
+    """Writes the files. Refuses a name that is not new or not in lower case with underscores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", help="in lower case, such as exponential_noisy_max")
     name = parser.parse_args().name

@@ -1,7 +1,7 @@
-"""Runs pytest as a test of Bazel: the main of every `pytest_test`.
+"""Runs pytest as a Bazel test: the main of every `pytest_test`.
 
-The exit code is pytest's: 5, a failure, where no test was found. Results go to the file that Bazel
-names, `test.xml`.
+The exit code is the exit code of pytest. If pytest finds no test, it is 5, a failure. Results go to
+`test.xml`, the file that Bazel names.
 """
 
 import os
@@ -21,7 +21,7 @@ def main() -> int:
         arguments.append(f"--junitxml={report}")
     if wanted := os.environ.get("TESTBRIDGE_TEST_ONLY"):  # `bazel test --test_filter=`
         arguments += ["-k", wanted]
-    # Processes that tests start import what the tests import.
+    # Processes that tests start import the same modules as the tests.
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return pytest.main(arguments)
 

@@ -1,1 +1,1 @@
-"""What else could protect the same records: `python -m benchmarks.instead --dataset=mnist`."""
+"""Alternative ways to protect the same records: `python -m benchmarks.instead --dataset=mnist`."""

@@ -1,9 +1,10 @@
-"""What else could I use: `python -m benchmarks.instead --dataset=mnist`.
+"""Compares alternative methods: `python -m benchmarks.instead --dataset=mnist`.
 
-The same private records, public pool and test samples for all methods, each held to the same
-epsilons at delta 1e-5 against replacement of one record. A table and a picture in `--output_dir`;
-what is finished is stored, and a run that was stopped goes on. `--publish` puts its cells into
-docs/notes/instead.md. `--quick` shows in seconds that everything runs, on the embedded digits.
+All methods use the same private records, public pool and test samples. Each keeps to the same
+epsilons at delta 1e-5, for replace-one records. The results are a table and a picture in
+`--output_dir`. Finished measurements are stored, so a run that was stopped resumes. `--publish`
+puts its cells into docs/notes/instead.md. `--quick` shows in seconds that everything runs, on the
+embedded digits.
 """
 
 import argparse
@@ -37,15 +38,15 @@ def measured(
     epsilon: float | None,
     repetitions: int,
 ) -> dict[str, Any]:
-    """Returns results of a method at an epsilon, measuring what is not stored.
+    """Returns results of a method at an epsilon. Measures those that are not stored.
 
     Args:
         problem: the data.
-        measurements: stored ones.
+        measurements: stored measurements.
         folder: sensitive; holds teachers.
-        name: of the method.
+        name: name of the method.
         epsilon: None without privacy.
-        repetitions: how many; only the first must be stored where nothing is measured.
+        repetitions: number of repetitions. If nothing is measured, only the first must be stored.
     """
     method: Method = METHODS[name]
     config = {"dataset": problem.name}
@@ -61,7 +62,7 @@ def measured(
 
         def measure(repetition: int = repetition) -> dict[str, Any]:
             if method.features is not None:
-                problem.features(method.features)  # their time is that of all cells
+                problem.features(method.features)  # training them takes as long as all cells
             began = time.monotonic()
             try:
                 result = method.run(problem, epsilon or 0.0, repetition, teachers)
@@ -85,7 +86,7 @@ def measured(
 
 
 def compared(flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yields a cell for each method and epsilon: first what is cheap, for all epsilons."""
+    """Yields a cell for each method and epsilon: first the cheap methods, for all epsilons."""
     folder = flags.output_dir or pathlib.Path("runs/instead") / flags.dataset.replace(":", "-")
     os.environ[CACHE_VARIABLE] = str((folder / "cache").absolute())  # learned in this run
     problem = Problem(
@@ -126,7 +127,7 @@ def compared(flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> int:
-    """Compares, prints, and publishes if asked to."""
+    """Compares, prints, and publishes on request."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
     parser.add_argument("--dataset", default="digits", help="a name, or module:function")
     parser.add_argument("--data_dir", type=pathlib.Path)

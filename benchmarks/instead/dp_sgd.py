@@ -1,15 +1,15 @@
-"""DP-SGD (Abadi et al. 2016), as strong as it could be made in the time that all methods have.
+"""DP-SGD (Abadi et al. 2016), as strong as possible in the time that each method has.
 
-What is known to help is here: a small network with tanh (Papernot et al. 2021, arXiv 2007.14191),
-large Poisson batches, gradients all but normalized (a small clipping length), momentum, the mean of
-the weights of the later steps, inputs centered and scaled by the public pool, and noise found for
-each epsilon by the distribution of the privacy loss (dp-accounting). Several augmented copies of a
-record were left out: each copy costs as much time as the first.
+It uses the known improvements: a small network with tanh (Papernot et al. 2021, arXiv 2007.14191),
+large Poisson batches, almost normalized gradients (a small clipping length), momentum, the mean of
+the weights of the later steps, inputs centered and scaled by the public pool, and noise chosen for
+each epsilon from the privacy loss distribution (dp-accounting). Several augmented copies of a
+record are not used, because each copy costs as much time as the first.
 
-A baseline to compare with, not a tool: its noise is floating-point. The gradient of an example by
-the kernel of a dense layer or a convolution is a product of what enters the layer and of the loss'
-derivative by what leaves it, so that one pass backward gives the norms of all examples, and the sum
-of clipped gradients is one more product.
+This is a baseline for comparison, not a tool: its noise is floating-point. The gradient of an
+example for the kernel of a dense layer or a convolution is the product of the layer's input and the
+derivative of the loss by the layer's output. One backward pass therefore gives the norms of all
+examples, and one more product gives the sum of clipped gradients.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.students.student_training import outputs
 
 layers = keras.layers
-CHUNK = 512  # examples whose gradients are in memory together
+CHUNK = 512  # examples with gradients in memory at the same time
 
 
 def check_layers(model: keras.Sequential) -> None:
@@ -47,7 +47,7 @@ def check_layers(model: keras.Sequential) -> None:
 
 
 def _rows(layer: keras.layers.Layer, entering: tf.Tensor) -> tf.Tensor:
-    """What a layer's kernel is multiplied with, `[batch, num_places, kernel_size]`."""
+    """Returns the factor of a layer's kernel, `[batch, num_places, kernel_size]`."""
     if isinstance(layer, layers.Dense):
         return entering[:, tf.newaxis]
     height, width = layer.kernel_size
@@ -67,10 +67,10 @@ def clipped_sum(
     """Returns the sum over examples of gradients of the cross-entropy clipped to a length.
 
     Args:
-        model: from inputs to logits, as `check_layers` wants it.
+        model: from inputs to logits, as `check_layers` requires.
         inputs: float32 `[batch, *input_shape]`.
         labels: `[batch]`.
-        clip: the most that one example's gradient, of all parameters, may be long.
+        clip: the maximum length of the gradient of one example over all parameters.
 
     Returns:
         One tensor for each of `model.trainable_variables`, in their order.
@@ -112,14 +112,14 @@ def clipped_sum(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a network is trained.
+    """Settings for the training of a network.
 
     Attributes:
-        batch: expected number of records in a step.
-        steps: how many.
-        learning_rate: of steps along means of gradients in clipping lengths.
-        momentum: of these steps.
-        clip: the length that gradients are clipped to.
+        batch: expected number of records per step.
+        steps: number of steps.
+        learning_rate: rate of steps along mean gradients, in clipping lengths.
+        momentum: momentum of the steps.
+        clip: maximum length of clipped gradients.
     """
 
     batch: int
@@ -129,7 +129,7 @@ class Training:
     clip: float = 0.1
 
 
-# Steps and rate by the largest epsilon that they are for. Rates were chosen on public pools.
+# Steps and rate, by largest epsilon. Rates were chosen on public pools.
 STEPS = (
     (0.1, 60, 0.6),
     (0.25, 90, 0.6),
@@ -141,7 +141,7 @@ BATCH = 2_048
 
 
 def training_for(epsilon: float, *, num_records: int, is_quick: bool = False) -> Training:
-    """Returns how to train for an epsilon, by public values alone."""
+    """Returns the training settings for an epsilon, from public values only."""
     steps, rate = next(values for most, *values in STEPS if epsilon <= most)
     batch = min(BATCH, max(1, num_records // 4))
     return Training(batch=batch, steps=5 if is_quick else steps, learning_rate=rate)
@@ -150,7 +150,7 @@ def training_for(epsilon: float, *, num_records: int, is_quick: bool = False) ->
 def noise_multiplier(
     epsilon: float, training: Training, num_records: int, delta: float = DELTA
 ) -> float:
-    """The least noise, in clipping lengths, against replacement of one record."""
+    """Returns the smallest noise, in clipping lengths, against replacement of one record."""
     training_noise = noise_for(
         epsilon,
         delta=delta,
@@ -161,12 +161,12 @@ def noise_multiplier(
 
 
 def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequential:
-    """A small network with tanh.
+    """Returns a small network with tanh.
 
     Args:
-        dataset: of images; of all else one hidden layer is enough.
-        seed: of the initial weights.
-        inputs: public ones, that the network's inputs are centered and scaled by.
+        dataset: an image data set; for other data one hidden layer is enough.
+        seed: seed of the initial weights.
+        inputs: public inputs, used to center and scale the network's inputs.
     """
     flat = inputs.reshape(len(inputs), -1).astype(np.float64)
     mean, unit = flat.mean(axis=0), max(float(flat.std(axis=0).mean()), 1e-6)
@@ -206,7 +206,7 @@ def fit(
     training: Training,
     sigma: float,
 ) -> None:
-    """Trains a network by DP-SGD, in place; it ends with the mean weights of the later half."""
+    """Trains a network by DP-SGD, in place. It ends with the mean weights of the later half."""
     random = np.random.default_rng()
     variables = model.trainable_variables
     velocities = [np.zeros(variable.shape, np.float32) for variable in variables]
@@ -234,7 +234,7 @@ def fit(
             noisy = sums[place] + random.normal(0.0, sigma * training.clip, variable.shape)
             gradient = (noisy / (training.clip * training.batch)).astype(np.float32)
             velocities[place] = training.momentum * velocities[place] + gradient
-            # Nesterov's step, then a line down to a tenth of the rate.
+            # Nesterov's step, then a linear decay to a tenth of the rate.
             change = training.momentum * velocities[place] + gradient
             left = 1.0 - 0.9 * step / training.steps
             variable.assign_sub(training.learning_rate * left * change)
@@ -247,7 +247,7 @@ def fit(
 def run(
     problem: Problem, epsilon: float, repetition: int, folder: pathlib.Path
 ) -> dict[str, object]:
-    """Trains on the private records, of tables on their features, and tests."""
+    """Trains on the private records (features for tables), and tests."""
     del folder
     data = problem.data
     if problem.is_image:
@@ -255,7 +255,7 @@ def run(
     else:
         features = problem.learned
         private, public, test = features.private, features.pool, features.test
-        if not problem.has_pool:  # features are of length at most 1
+        if not problem.has_pool:  # features have length at most 1
             public = np.outer((-1.0, 1.0), np.full(private.shape[1], private.shape[1] ** -0.5))
     training = training_for(epsilon, num_records=len(private), is_quick=problem.is_quick)
     sigma = noise_multiplier(epsilon, training, len(private), problem.delta)

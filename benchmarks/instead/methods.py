@@ -1,8 +1,8 @@
-"""The methods that are compared, by name.
+"""The compared methods, by name.
 
-A method takes the problem, an epsilon at the problem's delta against replacement of one record, the
-number of the repetition and a folder, and returns `accuracy`, None without a label, and what else
-it measured.
+A method takes the problem, an epsilon at the problem's delta for replace-one records, the number of
+the repetition and a folder. It returns `accuracy`, which is None without a label, and further
+measurements.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ from pate_tf.students.student_training import outputs
 
 Result = dict[str, object]
 Run = Callable[[Problem, float, int, pathlib.Path], Result]
-# What tables and texts are compared with, without privacy; takes `random_state`.
+# Baselines for tables and texts, without privacy. They take `random_state`.
 NON_PRIVATE_CLASSIFIER = HistGradientBoostingClassifier
 HEAD_STEPS, HEAD_CLIP = 60, 0.5
-# Rates by the largest epsilon that they are for, chosen on pools of Fashion-MNIST and Adult.
+# Rates by largest epsilon, chosen on pools of Fashion-MNIST and Adult.
 HEAD_RATES = {
     True: ((0.05, 1.0), (0.1, 4.0), (0.25, 16.0), (1.0, 48.0), (float("inf"), 128.0)),
     False: ((float("inf"), 1.0),),
@@ -43,12 +43,12 @@ class Method:
     """One way to learn from the private records.
 
     Attributes:
-        title: in a table.
+        title: title in a table.
         run: see the module.
-        features: which it needs; None for none.
-        teachers: model of the teachers that it needs, None for the default network; "" for none.
+        features: features that it needs, or None.
+        teachers: model of its teachers; None for the default network, "" without teachers.
         is_private: whether it keeps to an epsilon.
-        by_default: whether it is run where no methods are named.
+        by_default: whether it runs if no methods are named.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Method:
 
 
 def no_privacy(problem: Problem, epsilon: float, repetition: int, folder: pathlib.Path) -> Result:
-    """Learns from the private records themselves: a network of images, else a classifier."""
+    """Learns from the private records: a network for images, otherwise a classifier."""
     del epsilon, folder
     private, test = problem.data.private, problem.data.held_out
     seed = problem.seed + repetition
@@ -82,7 +82,7 @@ def no_privacy(problem: Problem, epsilon: float, repetition: int, folder: pathli
         num_classes=dataset.num_classes,
     )
     config = complete(settings, dataset)
-    # Another data set object: features of the pool are stored by its identity.
+    # Use a new data set object: features of the pool are stored by its identity.
     pool = Pool(dataclasses.replace(dataset), private.inputs)
     network = kind_of(config.student).train(config, labels, pool)
     return {"accuracy": problem.accuracy(outputs(network, test.inputs).argmax(axis=1))}
@@ -99,23 +99,23 @@ def means_head(
 ) -> Array:
     """Returns a ridge classifier `[num_features, num_classes]` of noisy class sums.
 
-    Private are the sums of features by class alone, with Gaussian noise: one record replaced moves
-    them by 2 at most. Which directions features vary in is taken from the public pool.
+    Only the sums of features by class are private. They get Gaussian noise: replacing one record
+    moves them by at most 2. The directions in which features vary come from the public pool.
 
     Args:
         features: private, `[num_records, num_features]`, of length at most 1.
         labels: `[num_records]`.
-        num_classes: how many.
+        num_classes: number of classes.
         public: features of the pool.
-        epsilon: against replacement of a record.
-        delta: what epsilon holds at.
+        epsilon: for replace-one records.
+        delta: delta of the guarantee.
     """
     sigma = noise_for(epsilon, delta=delta, sampling_rate=1.0, rounds=1).noise_multiplier
     sums = features.T.astype(np.float64) @ np.eye(num_classes)[labels]
     sums += np.random.default_rng().normal(0.0, sigma, sums.shape)
     wide = public.astype(np.float64)
     squares = (wide.T @ wide) * (len(features) / len(public))
-    # Ridge's penalty is the noise' variance over that of what is estimated.
+    # The ridge penalty is the noise variance divided by the signal variance.
     squares[np.diag_indices_from(squares)] += sigma * np.sqrt(
         len(squares) / num_classes
     ) + 1e-3 * np.trace(squares) / len(squares)
@@ -135,10 +135,10 @@ def trained_head(
 ) -> Array:
     """Returns a softmax classifier trained by full-batch DP-SGD; arguments as `means_head`.
 
-    The rate is that of steps along means of gradients in clipping lengths.
+    The rate applies to steps along mean gradients, in clipping lengths.
     """
     del public
-    # So many Gaussian mechanisms on all records are one with less noise.
+    # This many Gaussian mechanisms on all records equal one with less noise.
     once = noise_for(epsilon, delta=delta, sampling_rate=1.0, rounds=1).noise_multiplier
     sigma, random = once * np.sqrt(steps), np.random.default_rng()
     weights = np.zeros((features.shape[1], num_classes), np.float32)
@@ -149,7 +149,7 @@ def trained_head(
         scores = features @ weights
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         errors = scores / scores.sum(axis=1, keepdims=True) - one_hot
-        norms = lengths * np.linalg.norm(errors, axis=1)  # of each record's gradient
+        norms = lengths * np.linalg.norm(errors, axis=1)  # of the gradient of each record
         errors *= (HEAD_CLIP / np.maximum(norms, HEAD_CLIP))[:, np.newaxis]
         noisy = features.T @ errors + random.normal(0.0, sigma * HEAD_CLIP, weights.shape)
         velocity = 0.9 * velocity + (noisy / (HEAD_CLIP * len(features))).astype(np.float32)
@@ -169,7 +169,7 @@ def linear(
     is_trained: bool = False,
     with_student: bool = False,
 ) -> Result:
-    """A linear classifier of features, by noisy sums or DP-SGD; perhaps a student of its labels."""
+    """Tests a linear classifier of features by noisy sums or DP-SGD, or a student of its labels."""
     del folder
     features, solve = problem.features(kind), means_head
     if is_trained:
@@ -195,7 +195,7 @@ def linear(
 
 
 def train_teachers(problem: Problem, model: str | None, folder: pathlib.Path) -> Result:
-    """Trains 250 teachers, of images on features 2,000 or as many as get 30 records each."""
+    """Trains 250 teachers on images; on features 2,000, or fewer if they had under 30 records."""
     private = problem.data.private
     with separate_registry():
         teachers = pate_tf.Teachers(
@@ -217,21 +217,21 @@ def library(
     mechanism: type[Mechanism] | None = None,
     by_votes: bool = False,
 ) -> Result:
-    """This library by its defaults: labels from feature sums, or from teachers that were trained.
+    """Tests this library with its defaults: labels from feature sums, or from trained teachers.
 
     Args:
         problem: the data.
-        epsilon: what the labels may cost.
-        repetition: which one.
-        folder: of the teachers.
-        mechanism: the only one to find the noise of; None for the best.
+        epsilon: the privacy budget of the labels.
+        repetition: number of the repetition.
+        folder: folder of the teachers.
+        mechanism: the only mechanism to calibrate; None for the best.
         by_votes: whether teachers vote.
     """
     data, seed = problem.data, problem.seed + repetition
     with separate_registry() as place, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # labels may all be withheld
         if by_votes:
-            # A copy has a ledger of its own.
+            # A copy has its own ledger.
             source = pate_tf.Teachers.load(shutil.copytree(folder, place / "run"))
         else:
             source = pate_tf.FeatureSums(directory=place / "run", seed=problem.seed)

@@ -1,7 +1,7 @@
 """docs/notes/instead.md: table and picture of cells from several runs, in docs/notes/instead.json.
 
-All cells of a data set take hours. A run that measured a few of them puts these in the place of the
-earlier ones; the others stay, each with its command and date.
+All cells of a data set take hours. A run that measured a few cells replaces their earlier versions.
+The other cells stay, each with its command and date.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ DPSUR = (
     "Fu et al. 2024, arXiv 2311.14056, by their code's README; against removal, by an accounting "
     "that arXiv 2606.04384 disputes"
 )
-# Method, accuracy and epsilon as published, and where; their neighboring relations differ.
+# Method, published accuracy and epsilon, and the source. Their neighboring relations differ.
 PUBLISHED = {
     "mnist": (
         ("DP-SGD, Abadi et al. 2016", 0.97, 8.0, f"quoted in {PATE}, section 4.2"),
@@ -43,7 +43,7 @@ ERROR_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 90)
 
 
 def table(cells: Cells) -> str:
-    """Returns accuracies as a table in Markdown: a line for each method, a column an epsilon."""
+    """Returns accuracies as a Markdown table: one row per method, one column per epsilon."""
     epsilons = sorted({cell["epsilon"] for cell in cells if cell["epsilon"] is not None})
     rows = []
     for name in dict.fromkeys(cell["method"] for cell in cells):
@@ -113,8 +113,8 @@ def publish(dataset: str, cells: Cells, docs_dir: pathlib.Path) -> None:
     """Puts cells into the JSON file, the page and the picture of their data set.
 
     Args:
-        dataset: its name.
-        cells: `method`, `epsilon`, `seconds`, `repetitions`, `command`, `date` each.
+        dataset: name of the data set.
+        cells: each has `method`, `epsilon`, `seconds`, `repetitions`, `command` and `date`.
         docs_dir: holds `instead.md`, and `instead.json` if anything was published.
 
     Raises:

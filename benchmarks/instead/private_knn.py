@@ -1,21 +1,22 @@
 """Private-kNN (Zhu, Yu, Chandraker and Wang, CVPR 2020): nearest neighbors vote, not teachers.
 
-For each query every private record is drawn with probability q; of those drawn, the k nearest to
-the query in a public feature space vote; Gaussian noise is added to the counts and the class that
-leads is released. Numbers of neighbors and the rate are those of the authors' code for MNIST
-(github.com/jeremy43/Private_kNN, digit_pytorch). Their noisy screening of queries is left out, and
-their student is this library's own, as for all that releases labels.
+For each query, every private record is drawn with probability q. Of the drawn records, the k
+nearest to the query in a public feature space vote. Gaussian noise is added to the counts, and the
+class with the largest count is released. The number of neighbors and the rate come from the
+authors' code for MNIST (github.com/jeremy43/Private_kNN, digit_pytorch). Their noisy screening of
+queries is omitted. The student is this library's own, as for all methods that release labels.
 
-What it costs (`alphas`): at one query, let the other records' draw be fixed. Without the record the
-counts are n. With it they are n + u: u is zero where it is none of the nearest, else u = e_a - e_z,
-its own vote in the place of the k-th neighbor's. Replaced by another record it is v, with the same
-z: v = e_b - e_z or zero. Released is N(n, sigma^2) with probability 1 - q, else N(n + u, sigma^2),
-against N(n + v, sigma^2). Either u and v are equal, or one is zero and the other sqrt(2) long, or
-both are, 60 degrees apart. (Where fewer than k are drawn no record is replaced: u = e_a and
-v = e_b, which is what is left of the former if a coordinate is not looked at.) As E[(P/Q)^l] is
-jointly convex in P and Q, its mean over the others' draws is at most the largest of these cases:
-that is what replacing a record costs. Published epsilons are against removal, the case of a zero;
-ours are against replacement, as everywhere in this comparison.
+Its cost (`alphas`) for one query: fix the draw of the other records. Without the record the counts
+are n. With it they are n + u. The vector u is zero if the record is not among the nearest.
+Otherwise u = e_a - e_z: the record's own vote replaces the vote of the k-th neighbor. If another
+record replaces it, the counts are n + v with the same z: v = e_b - e_z or zero. The release is N(n,
+sigma^2) with probability 1 - q, else N(n + u, sigma^2), against N(n + v, sigma^2). Either u and v
+are equal, or one is zero and the other has length sqrt(2), or both have this length with an angle
+of 60 degrees. (If fewer than k are drawn, no vote is replaced: u = e_a and v = e_b, which is the
+former case after dropping a coordinate.) Since E[(P/Q)^l] is jointly convex in P and Q, its mean
+over the others' draws is at most the largest of these cases. This is the cost of replacing a
+record. Published epsilons are for removal, the case with a zero. Ours are for replacement, as
+everywhere in this comparison.
 """
 
 import dataclasses
@@ -32,21 +33,21 @@ from pate_tf.accounting.conversions import epsilon_from_alphas
 from pate_tf.core.public import PoolLabels
 
 NEIGHBOURS, RATE = 300, 0.05
-NUMBERS = (50, 100, 200, 500, 1_000)  # of queries
+NUMBERS = (50, 100, 200, 500, 1_000)  # number of queries
 MOMENTS = np.geomspace(0.5, 200.0, 40)
 WIDTH, FARTHEST, STEP = 9.0, 20.0, 0.4  # of the quadrature, in sigmas
 
 
 @functools.lru_cache(maxsize=512)
 def alphas(rate: float, sigma: float) -> npt.NDArray[np.float64]:
-    """Returns what one query costs, ln E[(P/Q)^l] at each of `MOMENTS`, against replacement.
+    """Returns the cost of one query, ln E[(P/Q)^l] at each of `MOMENTS`, for replacement.
 
-    By the trapezoid rule in the plane of the two changes, which errs by less than rounding for
-    functions as smooth as these; infinite where the plane is too small for a moment.
+    It uses the trapezoid rule in the plane of the two changes. For functions this smooth its error
+    is below rounding. The cost is infinite if the plane is too small for a moment.
 
     Args:
-        rate: with which a record is drawn, in (0, 1].
-        sigma: of the noise on each count.
+        rate: probability of drawing a record, in (0, 1].
+        sigma: standard deviation of the noise on each count.
     """
     length = np.sqrt(2.0)
     first = np.array([length, 0.0])
@@ -63,7 +64,7 @@ def alphas(rate: float, sigma: float) -> npt.NDArray[np.float64]:
             return np.logaddexp(np.log1p(-rate), np.log(rate) + exponent)
 
     largest = np.zeros(len(MOMENTS))
-    # The integrand lies about (l + 1) u - l v at the farthest.
+    # The integrand has its farthest mass around (l + 1) u - l v.
     possible = (2.0 * MOMENTS + 1.0) * length <= FARTHEST * sigma
     largest[~possible] = np.inf
     for changes in ((first, second), (first, zero), (zero, first)):
@@ -76,17 +77,17 @@ def alphas(rate: float, sigma: float) -> npt.NDArray[np.float64]:
 
 
 def epsilon_of(*, rate: float, sigma: float, queries: int) -> float:
-    """Returns the epsilon of so many queries at `DELTA`."""
+    """Returns the epsilon of this many queries at `DELTA`."""
     return epsilon_from_alphas(queries * alphas(rate, sigma), MOMENTS, DELTA)[0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How many queries, and with how much noise.
+    """Number of queries, and their noise.
 
     Attributes:
-        queries: how many.
-        sigma: of the noise on each count.
+        queries: number of queries.
+        sigma: standard deviation of the noise on each count.
     """
 
     queries: int
@@ -98,7 +99,7 @@ def planned(
 ) -> Plan:
     """Returns the most queries whose noise is at most a tenth of the neighbors; else the fewest.
 
-    From public values alone, no vote is looked at.
+    It uses public values only and no votes.
     """
     plans = [
         Plan(queries=queries, sigma=least_sigma(epsilon, rate=rate, queries=queries))
@@ -108,10 +109,10 @@ def planned(
 
 
 def least_sigma(epsilon: float, *, rate: float, queries: int) -> float:
-    """Returns noise that keeps to an epsilon, at most a hundredth above the least.
+    """Returns noise that keeps to an epsilon, at most one percent above the minimum.
 
     Raises:
-        ValueError: if no noise below 2^20 votes does.
+        ValueError: if no noise below 2^20 votes is enough.
     """
     high = 2.0
     while epsilon_of(rate=rate, sigma=high, queries=queries) > epsilon:
@@ -137,7 +138,7 @@ def counts(
     neighbours: int,
     num_classes: int,
 ) -> npt.NDArray[np.int64]:
-    """SENSITIVE: returns the votes `[num_classes]` of a query's nearest among the drawn records."""
+    """SENSITIVE: returns the votes `[num_classes]` of a query's nearest drawn records."""
     candidates = features[drawn]
     distances = (candidates**2).sum(axis=1) - 2.0 * candidates @ query
     number = min(neighbours, len(drawn))

@@ -1,4 +1,4 @@
-"""What all methods are given: the same private records, public pool and test samples."""
+"""Data of all methods: the same private records, public pool and test samples."""
 
 import dataclasses
 import functools
@@ -29,9 +29,9 @@ class Features:
     """Features of length at most 1, float32 `[num_inputs, num_features]` each.
 
     Attributes:
-        private: SENSITIVE: of the private records, each of its own record alone.
-        pool: of the public pool.
-        test: of the held-out samples.
+        private: SENSITIVE: features of the private records; each depends on its own record only.
+        pool: features of the public pool.
+        test: features of the held-out samples.
     """
 
     private: Array
@@ -44,13 +44,13 @@ class Problem:
     """A data set with its two sides.
 
     Attributes:
-        name: of the data set.
-        data_dir: where it lies; None for data sets that need no folder.
-        seed: of all training, beside the repetition.
-        is_quick: whether to train a few steps only, to show that everything runs.
-        delta: of all epsilons.
-        split: which public samples are held out: 0 for the data set's own, else drawn by this seed.
-        has_pool: whether methods may have the pool; else they know what is declared alone.
+        name: name of the data set.
+        data_dir: folder of the data set; None for data sets that need no folder.
+        seed: seed of all training, together with the repetition.
+        is_quick: whether to train only a few steps, to show that everything runs.
+        delta: delta of all epsilons.
+        split: choice of the held-out public samples: 0 for the data set's own, otherwise a seed.
+        has_pool: whether methods may use the pool; otherwise they know only declared values.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Problem:
 
     @functools.cached_property
     def encoder(self) -> Encoder:
-        """The representation of the library's own sums, learned from the pool alone."""
+        """The representation of the library's own sums, learned from the pool only."""
         name = default_of_sums(self.data.dataset, has_pool=self.has_pool)
         return encoder_of(self.data.pool, name, self.seed)
 
@@ -111,7 +111,7 @@ class Problem:
 
     @functools.cached_property
     def wavelets(self) -> Features:
-        """Of images: fixed wavelets, of which the pool tells the mean and deviations alone."""
+        """Fixed wavelets for images. The pool determines only their mean and deviations."""
         data = self.data
         compiled = tf.function(transform, autograph=False, reduce_retracing=True)
         sides = []
@@ -135,7 +135,7 @@ class Problem:
         return self.learned if kind == LEARNED else self.wavelets
 
     def accuracy(self, labels: IntArray) -> float:
-        """Returns the share of correct labels of the held-out samples."""
+        """Returns the accuracy on the held-out samples."""
         return float((labels == self.data.held_out.labels).mean())
 
     def student(self, labels: PoolLabels, repetition: int) -> dict[str, object]:

@@ -1,5 +1,5 @@
-"""The paper, run again: every table and figure by `python -m benchmarks.paper`.
+"""Reproduces every table and figure of the paper: `python -m benchmarks.paper`.
 
-The data sets are public, so results are shown that would be sensitive for private data: accuracies
-of teachers, mean votes, data-dependent epsilons.
+The data sets are public. The results therefore include values that would be sensitive for private
+data: accuracies of teachers, mean votes, data-dependent epsilons.
 """

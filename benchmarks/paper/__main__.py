@@ -1,8 +1,8 @@
-"""Prints the paper's results beside ours: `python -m benchmarks.paper [--only NAME ...]`.
+"""Prints the paper's results next to ours: `python -m benchmarks.paper [--only NAME ...]`.
 
-Everything takes hours on two cores and can be stopped and started again. `--quick` shows in a
+A complete run takes hours on two cores and can be stopped and restarted. `--quick` shows in a
 minute that an experiment runs, on the embedded digits. `--publish` writes docs/notes/results.json,
-its pages and pictures; what was not measured in this run stays as it is.
+its pages and pictures. It keeps results that this run did not measure.
 """
 
 import argparse
@@ -39,12 +39,12 @@ MARK = "<!-- measured -->\n"
 
 
 def publish(new: Mapping[str, Any], docs_dir: pathlib.Path) -> None:
-    """Puts experiments into the JSON file in the place of earlier ones; writes pages and pictures.
+    """Replaces experiments in the JSON file, and writes pages and pictures.
 
     Args:
-        new: by the experiment's name: `command`, `date` and `rows`, each with cells and numbers.
-        docs_dir: holds the pages, whose text before `MARK` stays, and `results.json` if anything
-            was published.
+        new: `command`, `date` and `rows` by name of the experiment. Each row has cells and numbers.
+        docs_dir: holds `results.json` if anything was published, and the pages. Their text before
+            `MARK` stays.
     """
     (docs_dir / "pictures").mkdir(parents=True, exist_ok=True)
     path = docs_dir / "results.json"
@@ -75,7 +75,7 @@ def _section(name: str, result: Mapping[str, Any], docs_dir: pathlib.Path) -> It
 
 
 def main() -> int:
-    """Runs the experiments that are named, or all."""
+    """Runs the named experiments, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--quick", action="store_true")

@@ -1,4 +1,4 @@
-"""Ensembles, noisy labels and students of an experiment, each made once and stored."""
+"""Ensembles, noisy labels and students of an experiment. Each is made once and stored."""
 
 import dataclasses
 import functools
@@ -23,16 +23,16 @@ from pate_tf.data.datasets import SOURCES
 from pate_tf.release.noise import SystemNoise
 
 PAPER, OURS = "the paper", "ours"
-RESULTS, REPRODUCED = PAGES = ("results", "reproduce")  # of docs/notes
+RESULTS, REPRODUCED = PAGES = ("results", "reproduce")  # in docs/notes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of an experiment's table.
+    """A row of an experiment's table.
 
     Attributes:
-        cells: by heading; the first one says what was measured.
-        numbers: what a picture is drawn from.
+        cells: by heading; the first cell names the measurement.
+        numbers: numbers for the picture.
     """
 
     cells: Mapping[str, str]
@@ -41,10 +41,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ensemble:
-    """Which teachers.
+    """The definition of an ensemble.
 
     Attributes:
-        dataset: whose private records they share.
+        dataset: data set whose private records are partitioned among the teachers.
         num_teachers: 1 for a model without privacy.
         model: name of a teacher's model; None for the data set's default network.
     """
@@ -61,11 +61,11 @@ class Queries:
     Attributes:
         ensemble: the teachers.
         mechanism: draws the labels and accounts for them.
-        num_queries: how many inputs of the pool are labeled.
-        strategy: how they are chosen, by its name in `pate_tf.queries`.
-        student: by its name in `pate_tf.students`.
-        steps: of the student's training; None for its default.
-        repetition: other noise, other queries, another training.
+        num_queries: number of labeled inputs of the pool.
+        strategy: strategy that chooses queries, by its name in `pate_tf.queries`.
+        student: name in `pate_tf.students`.
+        steps: steps of the student's training; None for its default.
+        repetition: selects other noise, other queries and another training.
     """
 
     ensemble: Ensemble
@@ -79,12 +79,12 @@ class Queries:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Laboratory:
-    """Where experiments are run.
+    """The place where experiments run.
 
     Attributes:
-        measurements: stored results; their seed is that of all training.
+        measurements: stored results; their seed is also the seed of all training.
         folder: sensitive; holds ensembles and their votes.
-        data_dir: where data sets lie; None for the folders beside the checkout.
+        data_dir: folder of the data sets; None for the folders next to the checkout.
         images: image data sets of the paper's experiments.
         is_quick: whether sizes are small enough to show within minutes that everything runs.
     """
@@ -96,7 +96,7 @@ class Laboratory:
     is_quick: bool
 
     def is_missing(self, dataset: str) -> bool:
-        """Returns whether a data set is not prepared here; prints so."""
+        """Returns whether a data set is missing here, and prints a note if so."""
         folder = data_dir_of(dataset, self.data_dir)
         builder = SOURCES[dataset].builder if dataset in SOURCES else dataset
         missing = folder is not None and not (folder / builder).is_dir()
@@ -113,7 +113,7 @@ class Laboratory:
         return _loaded(dataset, data_dir_of(dataset, self.data_dir))
 
     def truth(self, dataset: str) -> IntArray:
-        """Returns the true labels of the public samples: pool, then held-out ones."""
+        """Returns the true labels of the public samples: pool, then held-out samples."""
         public = self.data(dataset).public
         if public.pool.true_labels is None or public.held_out.labels is None:
             raise ValueError(f"{dataset}: expected labels of the public samples, got none")
@@ -161,12 +161,12 @@ class Laboratory:
         return self.measurements.of("ensemble", dataclasses.asdict(ensemble), measure)
 
     def student(self, queries: Queries) -> Measurement:
-        """Returns what labels cost, how many are correct, and the accuracy of a student.
+        """Returns the cost of labels, their accuracy, and the accuracy of a student.
 
         `held_out` and `unqueried`: accuracy of the student on the held-out samples and on all
         public samples that were not queried; None without a label. `labels` and `training_labels`:
-        accuracy of the released labels and of all that the student learns from. `paper`, `exact`,
-        `sanitised`, `worst_case`: as of `costs`.
+        accuracy of the released labels and of all labels that the student learns from. `paper`,
+        `exact`, `sanitised`, `worst_case`: see `costs`.
         """
         dataset = queries.ensemble.dataset
 
@@ -228,10 +228,10 @@ class Experiment:
 
     Attributes:
         title: a heading.
-        about: what is measured.
+        about: description of the measurement.
         rows: measures.
         draw: draws the picture from the rows' numbers; None without a picture.
-        page: where it stands, of `PAGES`.
+        page: its page, one of `PAGES`.
     """
 
     title: str
@@ -254,16 +254,16 @@ def delta_of(dataset: str) -> float:
 def costs(
     counts: npt.NDArray[np.int64], mechanism: Mechanism, *, delta: float
 ) -> dict[str, float | None]:
-    """Returns epsilons of labels by kind of accounting; None where there is none.
+    """Returns epsilons of labels by kind of accounting; None if a kind does not apply.
 
-    `paper`: its bound at moments 1 to 8, classic conversion. `exact`: exact and two-sided, or the
-    worst case where that is less. `sanitised`: a privately released data-dependent epsilon, as if
-    it alone were published. `worst_case`: of the labels alone, on all data.
+    `paper`: the paper's bound at moments 1 to 8, classic conversion. `exact`: exact and two-sided,
+    or the worst case if it is smaller. `sanitised`: a privately released data-dependent epsilon, as
+    if it were the only publication. `worst_case`: epsilon of the labels only, for all data.
 
     Args:
         counts: votes for each class, `[num_queries, num_classes]`.
         mechanism: draws the labels.
-        delta: of all epsilons.
+        delta: delta of all epsilons.
     """
     worst_case = analyse(counts, mechanism, delta=delta, bounds=()).epsilon
     epsilons: dict[str, float | None] = dict.fromkeys(("paper", "exact", "sanitised"))

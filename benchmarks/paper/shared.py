@@ -1,4 +1,4 @@
-"""Distributed selective SGD (Shokri and Shmatikov 2015), with noise and without."""
+"""Distributed selective SGD (Shokri and Shmatikov 2015), with and without noise."""
 
 import dataclasses
 import warnings
@@ -26,9 +26,9 @@ SIDE = 32  # of the paper's images
 
 
 def cnn(dataset: Dataset) -> keras.Model:
-    """The paper's: two convolutions, 105,506 parameters for gray images.
+    """Returns the paper's network: two convolutions, 105,506 parameters for gray images.
 
-    Pixels are scaled to [-1, 1]; smaller images get a border of -1 up to the paper's size.
+    Pixels are scaled to [-1, 1]. Smaller images get a border of -1 up to the paper's size.
     """
     borders = [max(0, SIDE - side) for side in dataset.input_shape[:2]]
     return keras.Sequential(

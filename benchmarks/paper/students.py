@@ -1,4 +1,4 @@
-"""Students and what their labels cost: figure 4, appendices B.2 and C, and beyond the paper."""
+"""Students and the cost of their labels: figure 4, appendices B.2 and C, and more."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from benchmarks.paper.laboratory import (
 from benchmarks.paper.votes import numbers_of_teachers
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, LaplaceNoisyMax, Mechanism
 
-# Accuracy and epsilon, by data set and queries; of tables with the accuracy without privacy.
+# Accuracy and epsilon, by data set and queries; for tables also the accuracy without privacy.
 FIGURE4_THEIRS = {
     ("mnist", 100): (0.98, 2.04),
     ("mnist", 1000): (0.981, 8.03),
@@ -28,7 +28,7 @@ FIGURE4_THEIRS = {
     ("svhn", 1000): (0.9066, 8.19),
 }
 FORESTS_THEIRS = {"adult": (0.83, 2.66, 0.85), "diabetes": (0.9394, 1.44, 0.9381)}
-# Data set, queries, mechanism, and what table 1 of Papernot, Song et al. 2018 says of it.
+# Data set, queries, mechanism, and the results in table 1 of Papernot, Song et al. 2018.
 GNMAX_THEIRS: tuple[tuple[str, int, Mechanism, str], ...] = (
     ("mnist", 100, LaplaceNoisyMax(gamma=0.05), "98.00%, epsilon 2.04"),
     (
@@ -53,7 +53,7 @@ def _main_queries(laboratory: Laboratory, dataset: str, num_queries: int) -> Que
 
 
 def _epsilon(results: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Returns the median of an epsilon, with its range where it differs."""
+    """Returns the median of an epsilon, and its range if the values differ."""
     epsilons = [result[name] for result in results]
     if None in epsilons:
         return ""
@@ -146,7 +146,7 @@ def _forest_rows(laboratory: Laboratory) -> Iterator[Row]:
 
 
 def _gnmax_rows(laboratory: Laboratory) -> Iterator[Row]:
-    """Mechanisms of 2018 on votes of random forests; the first line has that of 2017."""
+    """Compares mechanisms of 2018 on votes of random forests; the first row has one of 2017."""
     settings = GNMAX_THEIRS
     if laboratory.is_quick:
         quick = ConfidentGaussianNoisyMax(threshold=10.0, sigma_threshold=5.0, sigma=4.0)

@@ -19,7 +19,7 @@ DELTA = 1e-6
 EPSILONS = (0.1, 1.0)
 HEADS = ("linear_head", "scattering_head")
 LIBRARY, NO_PRIVACY = "pate_tf", "no_privacy"
-# Name of the data set, whether there is a pool, splits, and the kinds of DP-SGD to hold it against.
+# Name of the data set, whether it has a pool, splits, and the kinds of DP-SGD for comparison.
 DATA_SETS = {
     "Adult, with a public pool": ("adult", True, 5, ("linear_head", "dp_sgd")),
     "Adult, private records only": ("adult", False, 5, ("linear_head", "dp_sgd")),
@@ -30,12 +30,12 @@ DATA_SETS = {
     "Sentences, private records only": ("benchmarks.own_data:sentences", False, 5, HEADS[:1]),
 }
 QUICK = {"digits": ("digits", True, 1, ("linear_head",))}
-# The same object again, whose features are computed once.
+# Use the same object again, because its features are computed once.
 _problem = functools.lru_cache(maxsize=1)(functools.partial(Problem, delta=DELTA))
 
 
 def _accuracy(problem: Problem, laboratory: Laboratory, method: str, epsilon: float) -> float:
-    """Returns the accuracy on held-out samples of a method; epsilon is 0 without privacy."""
+    """Returns the accuracy of a method on held-out samples; epsilon is 0 without privacy."""
     if method != LIBRARY:
         return METHODS[method].run(problem, epsilon, 0, laboratory.folder)["accuracy"]
     with separate_registry() as folder:

@@ -1,4 +1,4 @@
-"""What teachers answer, alone and together: section 4.1, figures 2 and 3, and what labels cost."""
+"""Answers of teachers and ensembles: section 4.1, figures 2 and 3, and the cost of labels."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ MECHANISMS: Sequence[Mechanism] = (
 
 
 def numbers_of_teachers(laboratory: Laboratory) -> tuple[int, ...]:
-    """Returns the sizes of the ensembles that are compared; the last one is the main ensemble."""
+    """Returns the sizes of the compared ensembles; the last one is the main ensemble."""
     return (5, 20) if laboratory.is_quick else (10, 100, 250)
 
 
@@ -50,7 +50,7 @@ def noisy_accuracies(laboratory: Laboratory, ensemble: Ensemble, gamma: float) -
     """Returns the accuracy of noisy labels of all public samples, for several draws of the noise.
 
     Args:
-        laboratory: where it is measured.
+        laboratory: place of the measurement.
         ensemble: the teachers.
         gamma: inverse scale of the Laplace noise.
     """

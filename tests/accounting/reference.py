@@ -1,8 +1,9 @@
-"""Slow twins of the accounting, written from docs/proofs and the papers, one query at a time.
+"""Slow reference versions of the accounting, written from docs/proofs and the papers, one query at
+a time.
 
-The plain twins use floats and loops (they are also what the benchmark compares with); the others
-use 50 digits. `continuous_laplace` is the law of the paper's Equation 1, which the golden
-values of the exact moments were computed for and the library never runs.
+The plain versions use floats and loops (the benchmark also compares with them). The other versions
+use 50 digits. `continuous_laplace` is the law of the paper's Equation 1. The golden values of the
+exact moments were computed for it; the library never runs it.
 """
 
 import itertools
@@ -50,7 +51,7 @@ def mp_laplace_tail(gap: int, gamma: float) -> mp.mpf:
 
 
 def mp_discrete_laplace_tail(gap: int, gamma: float) -> mp.mpf:
-    """By summation of the difference law (Proposition D1) left of 400 / gamma."""
+    """Returns the tail by summing the difference law (Proposition D1) left of 400 / gamma."""
     p = mp.exp(-mp.mpf(gamma))
     scale = ((1 - p) / (1 + p)) ** 2
     total = mp.mpf(0)
@@ -68,7 +69,9 @@ def mp_cap(gamma: float, moment: float) -> mp.mpf:
 
 
 def mp_cost(bound: str, gamma: float, q: float, u: float, moment: float) -> mp.mpf:
-    """docs/proofs/theory.md, Theorems T0 to T3, formula by formula, without any rearrangement."""
+    """Returns the cost by docs/proofs/theory.md, Theorems T0 to T3, formula by formula, without
+    rearrangement.
+    """
     g, power, q, u = mp.mpf(gamma), mp.mpf(moment), mp.mpf(q), mp.mpf(u)
     growth = mp.exp(2 * g)
     applies = q <= 1 / (growth + 1)
@@ -107,7 +110,7 @@ def mp_cost(bound: str, gamma: float, q: float, u: float, moment: float) -> mp.m
 
 
 def mp_gaussian_cost(sigma: float, q: float, moment: float) -> mp.mpf:
-    """arXiv 1802.08908 as the issue states it, times the moment."""
+    """Returns the cost of arXiv 1802.08908 as the issue states it, times the moment."""
     sigma, q, order = mp.mpf(sigma), mp.mpf(q), mp.mpf(moment) + 1
     cap = moment * order / sigma**2
     if q >= 1:
@@ -129,7 +132,9 @@ def mp_gaussian_cost(sigma: float, q: float, moment: float) -> mp.mpf:
 
 
 def mp_discrete_laplace_law(counts: Histogram, gamma: float) -> list[mp.mpf]:
-    """Random priority, by adding up every set of classes that may tie with the winner."""
+    """Returns the law under random priority by summing over every set of classes that may tie with
+    the winner.
+    """
     p = mp.exp(-mp.mpf(gamma))
 
     def mass(k: int) -> mp.mpf:
@@ -157,7 +162,9 @@ def mp_discrete_laplace_law(counts: Histogram, gamma: float) -> list[mp.mpf]:
 
 
 def lowest_index_law(counts: Histogram, gamma: float) -> list[float]:
-    """Discrete Laplace noise with ties broken toward the lowest index, by plain summation."""
+    """Returns the law of discrete Laplace noise with ties broken toward the lowest index, by plain
+    summation.
+    """
     p, reach = math.exp(-gamma), int(60 / gamma) + 3
     v = np.arange(min(counts) - reach, max(counts) + reach)
 
@@ -195,7 +202,7 @@ def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
         return [mp.quad(winning(j), edges) for j in range(len(counts))]
 
 
-# The law of one label, by the name of the mechanism.
+# The law of one label, by mechanism name.
 TWINS: dict[str, Callable[..., list[mp.mpf]]] = {
     "laplace_noisy_max": lambda one, counts: mp_discrete_laplace_law(counts, one.gamma),
     "gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
@@ -207,7 +214,9 @@ TWINS: dict[str, Callable[..., list[mp.mpf]]] = {
 def mp_alphas(
     law: Callable[[Histogram], list[mp.mpf]], counts: Histogram, moment: float
 ) -> tuple[mp.mpf, mp.mpf]:
-    """Forward and reverse alpha at counts: every neighbor, no grouping, no rearrangement."""
+    """Returns the forward and reverse alpha at the counts: every neighbor, no grouping, no
+    rearrangement.
+    """
     here, power = law(counts), mp.mpf(moment)
     forward, reverse = mp.mpf(0), mp.mpf(0)
     for neighbour in neighbours(counts):
@@ -219,7 +228,7 @@ def mp_alphas(
 
 
 def continuous_laplace(gamma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
-    """Equation 1 of the paper: Laplace noise of scale 1 / gamma."""
+    """Returns the law of Equation 1 of the paper: Laplace noise of scale 1 / gamma."""
     points, weights = np.polynomial.legendre.leggauss(40)
     longest = 6.0 / (gamma * max(1.0, num_classes / 4.0))
     all_points, all_weights = [], []

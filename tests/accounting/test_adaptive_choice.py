@@ -1,4 +1,4 @@
-"""Charges that earlier answers chose: what a limit still promises (Proposition S4)."""
+"""Charges chosen by earlier answers: what a limit still promises (Proposition S4)."""
 
 import math
 
@@ -18,7 +18,7 @@ def randomised_response(epsilon):
     return np.array([share, 1.0 - share]), np.array([1.0 - share, share])
 
 
-# Pairs of laws, both ways round; the last two are best at other moments than the first ones.
+# Pairs of laws, in both directions. The last two are optimal at other moments than the first.
 PAIRS = [
     *(randomised_response(epsilon) for epsilon in (0.1, 0.3)),
     (np.array([0.998, 0.002]), np.array([0.9999, 0.0001])),
@@ -27,7 +27,7 @@ PAIRS = [
 
 
 def cost(pair):
-    """At each moment, the larger of both directions."""
+    """Returns the larger cost of both directions at each moment."""
     both = (pair, pair[::-1])
     return np.max(
         [np.log((p[:, None] ** (MOMENTS + 1) * q[:, None] ** -MOMENTS).sum(0)) for p, q in both],
@@ -39,7 +39,9 @@ COSTS = [cost(pair) for pair in PAIRS]
 
 
 def laws(choose, fits, p=1.0, q=1.0, spent=None, depth=DEPTH, history=()):
-    """All outputs' probabilities in both worlds, payments chosen by what came out before."""
+    """Returns the probabilities of all outputs in both worlds, with payments chosen by earlier
+    outputs.
+    """
     place = choose(history)
     after = COSTS[place] + (0.0 if spent is None else spent)
     if depth == 0 or not fits(after):
@@ -59,7 +61,7 @@ def divergence(outputs, epsilon):
 
 
 def chooser(seed, number):
-    """Some rule from outputs to the next payment."""
+    """Returns an arbitrary rule from outputs to the next payment."""
     return lambda history: int(np.random.default_rng([seed, *map(sum, history)]).integers(number))
 
 

@@ -22,12 +22,14 @@ guarantees = st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 1e-3))
 
 
 def composed_delta(composed, *, epsilon, alphas=None):
-    """Theorem G5 with the library's losses and moments, rounded up."""
+    """Returns delta by Theorem G5 with the library's losses and moments, rounded up."""
     return min(privacy_profile(composed, alphas)(epsilon) * (1.0 + SAFETY_MARGIN), 1.0)
 
 
 def losses(composed):
-    """Every loss of the leaking randomized responses, its probability, and that of infinity."""
+    """Returns every loss of the leaking randomized responses, its probability, and the probability
+    of an infinite loss.
+    """
     kept = mp.mpf(1)
     laws = []
     for epsilon, delta in composed:
@@ -83,7 +85,7 @@ def test_composed_epsilon_is_tight_and_on_the_safe_side(composed, delta):
 def test_equal_pure_guarantees_compose_as_the_closed_form(number):
     actual = composed_epsilon([(0.01, 0.0)] * number, delta=1e-6)
     expected = pure_composition_epsilon(0.01, number, 1e-6)
-    # Merged losses, above some thousand mechanisms, cost a little.
+    # Above a few thousand mechanisms losses are merged, which costs a little.
     assert expected * (1 - 1e-6) <= actual <= expected * (1.0 + 2e-8 if number < 1000 else 1.02)
 
 

@@ -1,4 +1,4 @@
-"""What charges cost together, and costs as values."""
+"""The total cost of several charges, and costs as values."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_moments_are_converted_at_what_is_left_of_delta():
     left, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, 8e-6)
     assert 0.5 + left <= epsilon <= (0.5 + left) * (1 + 1e-6)
     assert moment in DEFAULT_MOMENTS
-    # All of delta is used up, and the labels have none left.
+    # The whole delta is used up, so the labels have no delta left.
     assert moments_epsilon({LAPLACE: 1, RetiredGate(epsilon=0.25, delta=DELTA): 1}, DELTA) == (
         math.inf,
         None,
@@ -58,7 +58,7 @@ def test_events_of_another_library_cover_everything_but_what_it_can_not_say():
         (dp_accounting.GaussianDpEvent(PLAN.noise_multipliers[0]), 2),
     ):
         accountant.compose(event, number)
-    # The events are those of whole noisy histograms.
+    # The events concern whole noisy histograms.
     caps = 20 * LAPLACE.cost_cap(DEFAULT_MOMENTS) + 30 * GAUSSIAN.cost_cap(DEFAULT_MOMENTS)
     ours, _ = epsilon_from_alphas(caps + 2 * PLAN.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, DELTA)
     assert moments_epsilon(charges, DELTA)[0] < ours

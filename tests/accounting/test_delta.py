@@ -1,4 +1,4 @@
-"""Noise by keyword alone; which deltas are refused; what holds at delta 0."""
+"""Noise as keyword-only arguments, the deltas that are refused, and the guarantees at delta 0."""
 
 import math
 import warnings
@@ -49,7 +49,7 @@ CHARGES = st.one_of(
 )
 
 
-# Which deltas mean something.
+# The range of meaningful deltas.
 
 
 @given(st.integers(1, 10**12))
@@ -79,7 +79,7 @@ def test_an_unknown_number_is_warned_of_by_a_fixed_bound():
         check_delta(2.0 * DEFAULT_DELTA, None, "owner")
 
 
-# Delta 0.
+# The case delta = 0.
 
 
 @given(st.lists(st.tuples(CHARGES, st.integers(1, 50)), min_size=1, max_size=3))

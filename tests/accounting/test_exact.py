@@ -1,4 +1,4 @@
-"""The bounds against exact moments: small universes in full, and a search for trouble."""
+"""The bounds against exact moments: small universes in full, and a search for counterexamples."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ def bounded(bound, mechanism, histogram, moments=MOMENTS):
 
 
 def alphas_between(laws_here, laws_there, moments=MOMENTS):
-    """Forward and reverse alphas from two lists of laws, one neighbor a row."""
+    """Returns forward and reverse alphas from two lists of laws, one neighbor per row."""
     laws = NeighbourLaws(laws_here, laws_there, np.ones(laws_here.shape), rare=1e-300)
     return directed_alphas(laws, moments)
 
@@ -116,7 +116,7 @@ def test_gaussian_bounds_dominate_the_exact_moments_of_every_histogram(universe,
 
 
 def test_underflow_costs_at_most_the_bound_and_at_least_nothing_is_lost():
-    """Every rival of this winner has a probability that no float can hold."""
+    """Every rival of this winner has a probability below the smallest float."""
     row = np.array([[1000, 0, 0]])
     for mechanism in (LaplaceNoisyMax(gamma=3.0), GaussianNoisyMax(sigma=2.0)):
         exact = data_dependent_alphas(row, mechanism, MOMENTS, bound="exact")
@@ -127,7 +127,9 @@ def test_underflow_costs_at_most_the_bound_and_at_least_nothing_is_lost():
 @pytest.mark.parametrize("step", [1 / 8, 1 / 16])
 @pytest.mark.parametrize("histogram", [(5, 3), (4, 4), (9, 1)])
 def test_the_lattice_moves_a_gaussian_cost_by_less_than_sixteen_steps(histogram, step):
-    """A lattice coarse enough to see, with ties to the lowest index as the sampler breaks them."""
+    """The lattice is coarse enough to show a difference. Ties go to the lowest index, as in the
+    sampler.
+    """
     sigma = 2.0
     support = np.arange(-round(12 * sigma / step), round(12 * sigma / step) + 1)
     mass = np.exp(-((support * step) ** 2) / (2 * sigma**2))

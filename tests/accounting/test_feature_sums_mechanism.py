@@ -1,4 +1,4 @@
-"""Noise on sums of records: what it costs, and that so much is drawn."""
+"""Noise on sums of records: its cost, and a test that this much noise is drawn."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,9 @@ DELTA = 1e-5
 
 
 def exact_epsilon(moved: float) -> float:
-    """Of a Gaussian mechanism, by the formula of Balle and Wang 2018 and a search of its own."""
+    """Returns epsilon of a Gaussian mechanism by the formula of Balle and Wang 2018, with a
+    separate search.
+    """
     low, high = 0.0, 100.0
     for _ in range(100):
         middle = (low + high) / 2
@@ -34,7 +36,7 @@ def test_a_record_replaced_moves_the_sums_by_so_much(kind, moved, sigma):
     epsilon, _ = smallest_epsilon({kind(sigma=sigma): 1}, DELTA)
     assert epsilon == pytest.approx(exact_epsilon(moved / sigma), rel=1e-6)
     assert epsilon >= exact_epsilon(moved / sigma)
-    # Moments alone say no less, and dp-accounting no more.
+    # Moments give no smaller bound, and dp-accounting no larger one.
     dp_accounting = pytest.importorskip("dp_accounting")
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(dp_accounting.GaussianDpEvent(sigma / moved))
@@ -82,7 +84,9 @@ def test_rounds_are_planned_where_noise_is_faint_for_the_records():
 @pytest.mark.parametrize("sigma", [0.5, 61.5])
 @pytest.mark.parametrize("kind", [GaussianFeatureSums, GaussianMoments])
 def test_so_much_noise_is_drawn_on_each_number(kind, source, sigma):
-    """Chi-squared at a false-alarm rate of 1e-6; a wrong scale of 5 % is always seen."""
+    """Chi-squared test at a false-alarm rate of 1e-6. A scale that is wrong by 5 % is
+    always found.
+    """
     sums = np.arange(40_000).reshape(200, 200) * 1_000
     noise = (kind(sigma=sigma).draw_sums(sums, source) - sums) / LATTICE
 
@@ -92,6 +96,6 @@ def test_so_much_noise_is_drawn_on_each_number(kind, source, sigma):
 
     assert is_likely(sigma) and not is_likely(1.05 * sigma) and not is_likely(0.95 * sigma)
     assert abs(noise.mean()) < 5 * sigma / np.sqrt(noise.size)
-    # Independent: neighbors in both directions do not go together.
+    # The draws are independent: neighbors in both directions are uncorrelated.
     for pairs in (noise[1:] * noise[:-1], noise[:, 1:] * noise[:, :-1]):
         assert abs(pairs.mean()) < 5 * sigma**2 / np.sqrt(pairs.size)

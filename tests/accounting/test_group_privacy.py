@@ -40,7 +40,9 @@ def votes_away(histogram: tuple[int, ...], num_votes: int) -> set[tuple[int, ...
 def pairs(
     mechanism: Mechanism, votes: int, classes: int, moved: int = 2
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Laws of the label on every pair of histograms that so many moved votes part."""
+    """Returns the laws of the label for every pair of histograms that differ by this many moved
+    votes.
+    """
     histograms = list(reference.sorted_histograms(votes, classes))
     near = [(one, other) for one in histograms for other in sorted(votes_away(one, moved))]
     first, second = (
@@ -51,7 +53,7 @@ def pairs(
 
 def largest_alpha(laws: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     one, other = (np.array([pair[side] for pair in laws]) for side in (0, 1))
-    keep = np.minimum(one, other) > 1e-200  # what is left out only lowers a sum of this size
+    keep = np.minimum(one, other) > 1e-200  # omitted terms only lower a sum of this size
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(keep, np.log(one) - np.log(other), 0.0)
     actual = []
@@ -90,7 +92,8 @@ def test_no_event_of_one_or_two_labels_breaks_the_promise(mechanism, num_queries
     ids=repr,
 )
 def test_what_one_moved_teacher_costs_would_not_do(mechanism, num_queries):
-    # The statement's promise on owners before: replaced, at the cost of one teacher.
+    # The statement's promise about owners with records from earlier runs: replace-one, at the cost
+    # of one teacher.
     delta = 1e-3
     epsilon, _ = mechanism.data_independent_epsilon(num_queries=num_queries, delta=delta)
     worst = 0.0
@@ -117,7 +120,8 @@ def test_the_threshold_test_is_charged_for_a_largest_count_two_votes_away(thresh
 
 
 def test_group_privacy_by_brute_force():
-    # Three laws in a row, each step as private as its curve says; the ends as the group says.
+    # Three laws in a row. Each step is as private as its curve; both ends are as private as the
+    # group bound.
     laws = np.random.default_rng(0).dirichlet(np.ones(5), size=(8, 3))
 
     def curve(one: np.ndarray, other: np.ndarray, delta: float) -> float:
@@ -153,7 +157,7 @@ def test_no_pair_of_histograms_so_many_votes_away_costs_more(mechanism, num_teac
 @pytest.mark.parametrize("num_teachers", [2, 5])
 @pytest.mark.parametrize("sigma", [0.7, 7.5, 300.0])
 def test_steps_one_after_another_say_no_more_of_gaussian_sums(sigma, num_teachers):
-    """So they are not searched for."""
+    """Gaussian sums therefore skip the search over steps."""
     charges = {GaussianFeatureSums(sigma=sigma): 1}
     steps = group_epsilon(
         lambda delta: smallest_epsilon(charges, delta)[0], 1e-5, num_steps=num_teachers

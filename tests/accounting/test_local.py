@@ -16,7 +16,7 @@ from pate_tf.accounting.local import ABSENT, RandomisedResponse, SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.release.noise import SeededNoise, SystemNoise
 
-# Each statistical test accepts the right law but with this probability of a false alarm.
+# False-alarm probability of each statistical test under the correct law.
 FALSE_ALARM = 1e-7
 SMALL = [
     RandomisedResponse(num_classes=k, epsilon=epsilon)
@@ -33,7 +33,7 @@ def channel_of(randomiser):
 
 
 def brute_delta(laws, epsilon):
-    """delta of epsilon by listing every outcome of a product of pairs of laws."""
+    """Returns delta at epsilon by listing every outcome of a product of pairs of laws."""
     total = 0.0
     for outcome in itertools.product(range(len(laws[0][0])), repeat=len(laws)):
         here = math.prod(pair[0][o] for pair, o in zip(laws, outcome, strict=True))
@@ -72,7 +72,9 @@ def test_renyi_against_all_pairs_with_many_digits(randomiser):
 
 @pytest.mark.parametrize("randomiser", SMALL, ids=repr)
 def test_exact_composition_against_every_outcome_of_every_pair(randomiser):
-    """The worst votes over three queries: no choice of pairs costs more than what is stated."""
+    """Checks the worst votes over three queries: no choice of pairs costs more than the stated
+    epsilon.
+    """
     channel = channel_of(randomiser)
     pairs = [
         (channel[a], channel[b])
@@ -97,7 +99,7 @@ def test_exact_composition_against_every_outcome_of_every_pair(randomiser):
 @pytest.mark.parametrize("epsilon", [2.0**-20, 1e-3, 0.1, 1.0, 5.0, 30.0, 40.0])
 @pytest.mark.parametrize("num_classes", [2, 10, 1000, 65_536])
 def test_the_samplers_own_ratio_is_below_the_stated_one(epsilon, num_classes):
-    """In exact fractions: the probabilities of what the sampler does, not of what it should."""
+    """Uses exact fractions: the probabilities of the actual sampler, not of its ideal law."""
     threshold = RandomisedResponse(num_classes=num_classes, epsilon=epsilon).threshold
     kept = Fraction(threshold, 2**64)
     other = (1 - kept) / (num_classes - 1)
@@ -108,7 +110,7 @@ def test_the_samplers_own_ratio_is_below_the_stated_one(epsilon, num_classes):
         )
         realised = mpmath.log(ratio)
         assert realised <= mpmath.mpf(epsilon)
-        # What is lost is below 1e-9 but for the largest epsilons, where a word is too short.
+        # The loss is below 1e-9 except for the largest epsilons, where one word has too few bits.
         loss = mpmath.mpf(epsilon) - realised
         assert loss < max(1e-9, 2.0**-64 * math.exp(epsilon) * num_classes)
 
@@ -125,7 +127,9 @@ def p_value(counts, law):
 
 @pytest.mark.parametrize("source", [SystemNoise(), SeededNoise(5)], ids=["system", "seeded"])
 def test_the_sampler_follows_its_law_and_not_that_of_half_the_noise(source):
-    """False alarm 1e-7 each; half the noise, epsilon doubled, is rejected."""
+    """The false-alarm probability is 1e-7 for each test. Half the noise (doubled epsilon) is
+    rejected.
+    """
     for vote in (0, 2, 4):
         randomiser = RandomisedResponse(num_classes=5, epsilon=1.0)
         counts = counts_of(randomiser, vote, source, 100_000)
@@ -174,7 +178,7 @@ def test_scores_are_log_likelihoods_of_the_silos_that_answered():
 
 @pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (6, 2), (7, 1)])
 def test_noise_of_several_parties_against_the_laws_themselves(num_parties, threshold):
-    """A coarse lattice, L = 8, and all honest noise convolved: the proof's bound holds there."""
+    """On a coarse lattice (L = 8) with all honest noise convolved, the bound of the proof holds."""
     lattice, sigma, honest = 8, 1.5, num_parties - threshold
     scale = sigma * lattice / math.sqrt(honest)
     support = np.arange(-200, 201)

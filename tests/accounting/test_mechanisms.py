@@ -1,4 +1,4 @@
-"""One contract for every mechanism; a new one is added to `NOISY` and inherits all of it."""
+"""One contract for every mechanism. Add a new mechanism to `NOISY`, and all tests run on it."""
 
 import itertools
 import json
@@ -96,7 +96,9 @@ class TestPureMechanisms:
 
 
 def test_a_discrete_gaussian_stays_within_one_step_of_the_continuous_one():
-    """The argument of `GaussianNoisyMax`, summed up on a lattice coarse enough to see it."""
+    """Checks the argument of `GaussianNoisyMax` by summation on a lattice coarse enough
+    to show it.
+    """
     scale = 3.0
     support = np.arange(-200, 201)
     mass = np.exp(-(support**2) / (2 * scale**2))
@@ -139,7 +141,7 @@ def test_gaussian_composition_is_that_of_the_stacked_shifts():
 @pytest.mark.parametrize("shifts", [1, 4])
 @pytest.mark.parametrize("scale", [4, 16])
 def test_discrete_gaussians_need_at_most_one_step_more_for_every_shift(shifts, scale):
-    """The slack of `OfSigma.composed_epsilon`, on coarse lattices: sigma = 2 votes."""
+    """Checks the slack of `OfSigma.composed_epsilon` on coarse lattices: sigma = 2 votes."""
     sigma, delta = 2.0, 1e-4
     support = np.arange(-40 * scale, 40 * scale + 1)
     mass = np.exp(-(support**2) / (2.0 * (sigma * scale) ** 2))

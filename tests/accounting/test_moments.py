@@ -164,7 +164,7 @@ def test_q_and_costs_agree_with_fifty_digits(counts, gamma, bound, moment):
 @pytest.mark.parametrize("q", [1e-290, 5e-29, 1e-9, 1e-3, 0.2])
 @pytest.mark.parametrize("gamma", [1e-6, 0.00128, 0.3])
 def test_costs_near_zero_are_within_the_margin(bound, q, gamma):
-    """The case in which subtraction comes out too low (docs/proofs/theory.md, Proposition C1)."""
+    """Covers the case where subtraction is too low (docs/proofs/theory.md, Proposition C1)."""
     moments = np.array([0.05, 0.14, 3.0])
     values = bound_of(bound, LaplaceNoisyMax(gamma=gamma)).costs(
         np.full(1, q), np.full(1, 0.6 * q), moments
@@ -248,7 +248,9 @@ class TestEveryBound:
 
 @pytest.mark.parametrize(("mechanism", "bound"), QUICK, ids=str)
 def test_one_more_teacher_agreeing_never_costs_more(mechanism, bound):
-    """Of the bounds in q alone: the exact cost is largest a few votes away from a tie."""
+    """This holds for the bounds in q only: the exact cost is largest a few votes away
+    from a tie.
+    """
     for histogram in reference.sorted_histograms(12, 4):
         before = data_dependent_alphas(np.array([histogram]), mechanism, MOMENTS, bound=bound)
         for loser in range(1, 4):

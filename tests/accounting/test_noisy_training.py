@@ -1,4 +1,4 @@
-"""What noisy shared training costs, against slow twins and dp-accounting."""
+"""The cost of noisy shared training, against slow reference versions and dp-accounting."""
 
 import dp_accounting
 import mpmath
@@ -21,7 +21,7 @@ TRAININGS = [
 
 
 def twin(moment: float, rate: float, sigma: float) -> float:
-    """The moment by a plain sum over a fine grid, with many digits."""
+    """Returns the moment by a plain sum over a fine grid, with many digits."""
     with mpmath.workdps(30):
         step = mpmath.mpf(min(sigma, sigma**2)) / 12
         low, high = -2 - 12 * sigma, 2 * moment + 2 + 12 * sigma
@@ -49,7 +49,7 @@ def test_moments_are_those_of_the_twin(rate, sigma, moment):
 
 
 def hockey_stick(u: np.ndarray, v: np.ndarray, rate: float, sigma: float, a: float) -> float:
-    """H_a of the two mixtures in the plane, by a sum over a grid."""
+    """Returns H_a of the two mixtures in the plane, by a sum over a grid."""
     axis = np.linspace(-7.0 * sigma - 1.0, 7.0 * sigma + 1.0, 241)
     x, y = np.meshgrid(axis, axis)
 
@@ -118,7 +118,7 @@ def test_records_give_charges_back_and_losses_agree_with_moments(training):
 
 
 def test_rows_of_the_version_before_give_their_charges():
-    """As commit c602881 wrote them, where trainings and releases had no name of their own."""
+    """Uses rows as commit c602881 wrote them, when trainings and releases had no names."""
     sizes = {"sampling_rate": 0.1, "noise_multiplier": 2.0, "rounds": 10, "unit": "record"}
     assert charge_from_dict({"training": "noisy_training", **sizes}) == NoisyTraining(**sizes)
     with pytest.raises(ValueError, match="needs sampling_rate 1"):
@@ -127,4 +127,4 @@ def test_rows_of_the_version_before_give_their_charges():
     release |= {"num_queries": 20, "profile": "any", "sigma": 200.0, "smoothness": 0.001}
     assert charge_from_dict({**release, "budget": None}).sigma == 200.0
     with pytest.raises(ValueError, match="unknown charge"):
-        charge_from_dict({**release, "budget": 2.0})  # a gate, which is no more
+        charge_from_dict({**release, "budget": 2.0})  # a gate, since removed

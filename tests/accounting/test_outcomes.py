@@ -44,14 +44,16 @@ def test_random_priority_is_the_mixture_of_all_fixed_orders(counts, gamma):
 
 @pytest.mark.parametrize("gamma", [0.01, 0.05, 0.3, 1.0, 4.0])
 def test_the_continuous_tail_holds_for_discrete_noise_with_random_priority(gamma):
-    """docs/proofs/theory.md, Proposition D1 (c) and (d): what the bound `paper` rests on."""
+    """Checks docs/proofs/theory.md, Proposition D1 (c) and (d), on which the bound
+    `paper` rests.
+    """
     gaps = np.arange(41)
     counts = np.stack([gaps + 2, np.full_like(gaps, 2)], axis=1)
     behind = LaplaceNoisyMax(gamma=gamma).outcome_probabilities(counts)[:, 1]
     expected = np.exp(-gamma * gaps) * (1.0 + gaps * np.tanh(gamma / 2.0)) / 2.0
     np.testing.assert_allclose(behind, expected, rtol=1e-9)
     assert np.all(behind <= laplace_tail(gaps, gamma) * (1.0 + 1e-9))
-    # Ties that count for the class behind, as they may in a fixed order, are not covered by it.
+    # It does not cover ties that go to the class behind, which a fixed order allows.
     assert np.any(LaplaceNoisyMax(gamma=gamma).pairwise_tail(gaps) > laplace_tail(gaps, gamma))
 
 

@@ -1,4 +1,6 @@
-"""What an owner added, removed or replaced moves, and what each relation is charged for."""
+"""How far adding, removing or replacing an owner moves the sums, and the charge of each
+relation.
+"""
 
 import dataclasses
 import itertools
@@ -42,8 +44,9 @@ DATASET = Dataset(
 NO_COUNTS = np.zeros((1, 3), np.int64)
 SECURE = {"num_features": 3, "least_silos": 4, "colluding": 1, "num_parties": 5, "threshold": 1}
 
-# Owners: the vector and the class of each of their records, of up to two classes. An owner without
-# records is one who was removed; vectors that are too long or not finite are faults of an encoder.
+# Owners: the vector and the class of each of their records, with at most two classes. An owner
+# without records has been removed. Vectors that are too long or not finite simulate faults of an
+# encoder.
 ONE, OTHER, MIXED = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.6, 0.0, 0.8)
 OWNERS = (
     (),
@@ -62,7 +65,7 @@ OPPOSITE = tuple(tuple((tuple(-np.array(v)), y) for v, y in owner) for owner in 
 
 
 def arrays(owners):
-    """Returns vectors, classes and names of all records of owners."""
+    """Returns vectors, classes and owner names of all records."""
     records = [(v, y, name) for name, owner in enumerate(owners) for v, y in owner]
     vectors = np.array([v for v, _, _ in records], np.float64).reshape(-1, 3)
     return vectors, *(np.array([row[i] for row in records], np.int64) for i in (1, 2))
@@ -101,7 +104,7 @@ def cluster_counts(owners):
 def test_owners_move_tables_by_no_more_than_is_charged_and_by_as_much(
     table, universe, norm, replaced
 ):
-    """Exact distances of all pairs, beside no, one and several other owners."""
+    """Compares exact distances of all pairs, next to no, one and several other owners."""
     for others in ((), (OWNERS[6],), (OWNERS[5], OWNERS[7], OWNERS[9])):
         without = table(others)
         moved = [(table((*others, owner)) - without).ravel() / LATTICE for owner in universe]
@@ -114,7 +117,7 @@ def test_owners_move_tables_by_no_more_than_is_charged_and_by_as_much(
 
 
 def gaussian_delta(distance, sigma, epsilon):
-    """The exact privacy profile of Gaussian noise, from densities alone."""
+    """Returns the exact privacy profile of Gaussian noise, from densities only."""
     distance, sigma, epsilon = map(mp.mpf, (distance, sigma, epsilon))
     at = epsilon * sigma / distance
     half = distance / (2 * sigma)
@@ -159,14 +162,14 @@ def test_counts_of_owners_cost_one_scale_added_and_two_replaced():
         assert counts.scale == pytest.approx(2.0)
         assert smallest_epsilon({counts: 1}, 0.0)[0] == pytest.approx(0.5)
         assert several_teachers_epsilon({counts: 1}, delta=0.0) == pytest.approx(1.0)
-        # At delta, randomized response is the worst that is 1-private: (e - e^epsilon) / (1 + e).
+        # At delta, randomized response is the worst 1-private mechanism: (e - e^epsilon) / (1 + e).
         exact = 1.0 + np.log1p(-DELTA * (1.0 + e) / e)
         replaced = several_teachers_epsilon({counts: 1}, delta=DELTA)
         assert exact <= replaced * (1.0 + 1e-9) <= exact + 1e-6
 
 
 def test_votes_and_earlier_records_keep_their_charge():
-    """What has no unit in its record costs what it did, and is identified as it was."""
+    """A mechanism without a unit in its row keeps its cost and its identity."""
     earlier = {"name": "gaussian_feature_sums", "sigma": 7.46126}
     charge = charge_from_dict(earlier)
     assert charge.to_dict() == earlier
@@ -175,7 +178,7 @@ def test_votes_and_earlier_records_keep_their_charge():
     owner = dataclasses.replace(charge, unit="owner")
     assert charge_from_dict(owner.to_dict()) == owner != charge
     assert owner.summary() == "gaussian_feature_sums, sigma 7.46126, unit owner"
-    # Of votes one moves from a class to another, whether an owner or a record is protected.
+    # A vote moves from one class to another, both for owners and for records.
     for kind in (GaussianHistogram, GaussianNoisyMax):
         planned = [
             kind.for_target(Target(epsilon=1.0, delta=DELTA, num_queries=50, unit=unit), NO_COUNTS)
@@ -195,7 +198,7 @@ def singles(charges, delta):
 
 
 def randomized_response_delta(losses, distance, epsilon):
-    """The exact profile of randomized responses and a Gaussian, summed over all answers."""
+    """Returns the exact profile of randomized responses and a Gaussian, summed over all answers."""
     total = mp.mpf(0)
     for signs in itertools.product((1, -1), repeat=len(losses)):
         moved = sum(sign * loss for sign, loss in zip(signs, losses, strict=True))
@@ -207,7 +210,7 @@ def randomized_response_delta(losses, distance, epsilon):
 
 
 def laplace_delta(loss, distance, epsilon):
-    """The exact profile of Laplace noise on one number and Gaussian noise on another."""
+    """Returns the exact profile of Laplace noise on one number and Gaussian noise on another."""
     middle = mp.quad(
         lambda x: mp.exp((x - loss) / 2) / 4 * gaussian_delta(distance, 1.0, epsilon - x),
         np.linspace(-loss, loss, 9).tolist(),
@@ -244,7 +247,9 @@ KINDS: tuple[Charge, ...] = (
 
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_composed_costs_are_monotone_and_at_most_basic_composition(number):
-    """With what each kind without moments uses of delta taken off the others' delta."""
+    """Each kind without moments uses a part of delta, which is subtracted from the delta of the
+    other kinds.
+    """
     for kinds in itertools.combinations(KINDS, number):
         charges = Counter(dict.fromkeys(kinds, 2))
         left = DELTA - sum(2 * kind.approximate[1] for kind in kinds if kind.approximate)
@@ -267,7 +272,9 @@ def test_composed_costs_are_monotone_and_at_most_basic_composition(number):
 
 
 def test_what_answers_may_choose_is_composed_by_moments_alone():
-    """A coordinator may choose the kinds: only moments, or one sum of pure epsilons, may decide."""
+    """A coordinator may choose the kinds. Only moments, or one sum of pure epsilons, may then
+    decide.
+    """
     secure = SecureHistogram(sigma=30.0, num_parties=6, threshold=2)
     votes = RandomisedResponse(num_classes=2, epsilon=0.01)
     charges: dict[Charge, int] = {secure: 3, votes: 3}

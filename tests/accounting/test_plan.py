@@ -1,4 +1,4 @@
-"""Plans: nothing costs more than epsilon, and labels are as accurate as simulated."""
+"""Plans: no plan costs more than epsilon, and labels are as accurate as simulated."""
 
 import functools
 import json
@@ -111,7 +111,7 @@ def test_accuracies_of_sums_and_counts_are_simulated_ones():
     assert 0.99 < Target(epsilon=1.0, delta=1e-5).epsilon_of(actual.sums.mechanism) <= 1.0
     for share, outlook in zip(MARGINS, actual.sums.outlooks, strict=True):
         scores = random.normal(0.0, actual.sums.mechanism.sigma, (num_inputs, 4))
-        scores[:, 0] += share * FEATURE_MARGIN * 1000  # records of a class
+        scores[:, 0] += share * FEATURE_MARGIN * 1000  # records per class
         assert outlook.accuracy == pytest.approx(np.mean(scores.argmax(axis=1) == 0), abs=0.02)
     counted = plan(epsilon=0.02, num_records=4000, pool_size=500, **QUICK).sums
     assert counted.epsilon <= counted.mechanism.pure_epsilon <= 0.02

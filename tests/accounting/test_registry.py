@@ -1,4 +1,6 @@
-"""The registry of mechanisms: every member is whole or says why not, and a new one is one class."""
+"""The registry of mechanisms: every member is complete or gives a reason, and a new mechanism is
+one class.
+"""
 
 import dataclasses
 import itertools
@@ -26,12 +28,12 @@ VALUES = {"threshold": 200.0, "sigma_threshold": 150.0, "sigma": 40.0}
 
 
 def member_of(kind: type[Mechanism]) -> Mechanism:
-    """A member that is planned."""
+    """Returns a member with a plan."""
     return kind.for_target(TARGET, COUNTS * 1_000)
 
 
 def can(action) -> bool:
-    """Whether something works; if not, its refusal says why in one line."""
+    """Returns whether a call works. If it fails, its message must give the reason in one line."""
     try:
         action()
     except ValueError as refusal:
@@ -42,7 +44,7 @@ def can(action) -> bool:
 
 @pytest.mark.parametrize("kind", MEMBERS.values(), ids=MEMBERS)
 def test_a_member_does_all_that_it_does_not_say_it_lacks(kind):
-    """It is tried, and every field has its interval, help and place in the docs."""
+    """Runs the member. Every field has an interval, a help text and a place in the docs."""
     member = member_of(kind)
     done = {"draw": can(lambda: member.draw(COUNTS, SeededNoise(1))), "bounds": bool(member.bounds)}
     lacking = {what for what, works in done.items() if not works}
@@ -58,7 +60,7 @@ def test_a_member_does_all_that_it_does_not_say_it_lacks(kind):
         assert f"`{kind.name}`" in (DOCS / "reference" / "mechanisms.md").read_text()
 
 
-# The laws of the others are tested at random histograms: test_outcomes.py.
+# test_outcomes.py tests the laws of the other members at random histograms.
 ELSEWHERE = {"laplace_noisy_max", "gaussian_noisy_max"}
 
 

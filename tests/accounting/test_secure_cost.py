@@ -1,4 +1,4 @@
-"""What a shared vote costs, against laws that are summed up on lattices coarse enough to see."""
+"""The cost of a shared vote, against laws summed on lattices coarse enough to show differences."""
 
 import math
 
@@ -13,7 +13,7 @@ DELTA = 1e-5
 
 
 def honest_law(scale, honest, reach):
-    """The law of the sum of the honest aggregators' noise, in lattice steps around 0."""
+    """Returns the law of the sum of the honest aggregators' noise, in lattice steps around 0."""
     support = np.arange(-reach, reach + 1)
     one = np.exp(-(support**2) / (2.0 * scale**2))
     one /= one.sum()
@@ -24,7 +24,7 @@ def honest_law(scale, honest, reach):
 
 
 def exact_delta(law, shift, epsilon):
-    """The delta at an epsilon of two counts that both move by `shift`: every pair of sums."""
+    """Returns delta at epsilon for two counts that both move by `shift`: every pair of sums."""
     here, there = law[shift:], law[: len(law) - shift]
     seen = (here > 1e-200) & (there > 1e-200)
     here, losses = here[seen], np.log(here[seen] / there[seen])
@@ -39,7 +39,7 @@ def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, thr
     mechanism = SecureHistogram(sigma=2.0, num_parties=num_parties, threshold=threshold)
     scale = mechanism.sigma * lattice / math.sqrt(mechanism.num_honest)
     law = honest_law(scale, mechanism.num_honest, int(30 * scale))
-    claimed, _ = smallest_epsilon.__wrapped__({mechanism: 1}, DELTA)  # remembers other lattices
+    claimed, _ = smallest_epsilon.__wrapped__({mechanism: 1}, DELTA)  # its cache has other lattices
     by_gauss = mechanism.composed_epsilon(1, delta=DELTA)
     assert claimed == min(claimed, by_gauss)
     assert exact_delta(law, lattice, by_gauss) <= DELTA

@@ -1,4 +1,4 @@
-"""What the total of many silos' feature sums costs, against brute force on small lattices."""
+"""The cost of the total of many silos' feature sums, against brute force on small lattices."""
 
 import itertools
 
@@ -15,17 +15,17 @@ from pate_tf.accounting.mechanisms import GaussianFeatureSums
 
 DELTA = 1e-6
 OTHERS = {"num_features": 64, "least_silos": 4, "colluding": 1, "num_parties": 4, "threshold": 1}
-REACH = 60  # of the lattice, beyond which nothing has a probability that counts
+REACH = 60  # in lattice steps; probabilities beyond this are negligible
 
 
 def discrete_gaussian(scale):
-    """The law on -REACH .. REACH."""
+    """Returns the law on -REACH .. REACH."""
     law = np.exp(-np.square(np.arange(-REACH, REACH + 1) / scale) / 2)
     return law / law.sum()
 
 
 def summed(scale, number):
-    """The exact law of a sum, on -number * REACH .. number * REACH."""
+    """Returns the exact law of a sum, on -number * REACH .. number * REACH."""
     law = np.ones(1)
     for _ in range(number):
         law = np.convolve(law, discrete_gaussian(scale))
@@ -43,7 +43,7 @@ def test_a_sum_is_as_near_to_a_discrete_gaussian_as_stated(scale, number):
     other = np.exp(-np.square(places) / (2 * scale**2 * number)) / wide
     actual = np.abs(np.log(law[middle - width : middle + width + 1] / other)).max()
     assert actual <= log_ratio_of_sum(scale, number) + 1e-9
-    if number == 2 and scale == 0.5:  # tight enough that a smaller constant would be noticed
+    if number == 2 and scale == 0.5:  # tight enough to notice a smaller constant
         assert actual > log_ratio_of_sum(scale, number) / 5
 
 
@@ -72,7 +72,7 @@ def test_the_noise_is_that_of_one_holder(epsilon, least_silos, colluding):
     variance = (charge.sigma * LATTICE) ** 2 + 64
     assert charge.num_honest * charge.share_scale**2 >= variance * (1 - 1e-15)
     assert charge.share_scale**2 * charge.num_honest <= variance * (1 + 1e-12)
-    # Moments of several releases: those of one holder, and never less.
+    # Several releases cost as much as releases of one data holder, and never less.
     moments = np.array([0.5, 3.0, 40.0])
     assert (charge.alphas(moments) >= GaussianFeatureSums(sigma=charge.sigma).alphas(moments)).all()
 

@@ -1,7 +1,7 @@
 """The certified worst case of a noisy maximum against slow searches and exact laws.
 
-docs/proofs/worst_case.md has the proofs. Here every claim is searched for a counterexample, and
-must not be much above the worst that the search found.
+docs/proofs/worst_case.md has the proofs. These tests search for a counterexample to every claim.
+Each certified bound must also be close to the worst case that the search found.
 """
 
 import json
@@ -33,7 +33,7 @@ NOISY = [
 
 
 def laplace_laws(gamma, ties_to_a, size):
-    """Laws of (a, b, other) at all x, y in -size .. size, by summing over noisy counts."""
+    """Returns laws of (a, b, other) at all x, y in -size .. size, by summing over noisy counts."""
     p = math.exp(-gamma)
     places = np.arange(-size, size + 1)[:, None]
     values = np.arange(0, size + math.ceil(40 / gamma))
@@ -54,7 +54,7 @@ def laplace_laws(gamma, ties_to_a, size):
 
 
 def searched(laws, shift, moment):
-    """The largest alpha of moves (x, y) -> (x - shift, y + shift), both directions."""
+    """Returns the largest alpha of moves (x, y) -> (x - shift, y + shift), in both directions."""
     here, there = laws[:, shift:, :-shift], laws[:, :-shift, shift:]
     with np.errstate(over="ignore", invalid="ignore"):
         forward = np.sum(here * (here / there) ** moment, axis=0)
@@ -77,14 +77,14 @@ def test_the_laplace_bound_is_the_supremum_of_a_dense_search(gamma, size):
 
 
 def gaussian_law(x, y):
-    """(a, b, other) against 0 for unit noise, 30 digits."""
+    """Returns the law of (a, b, other) against 0 for unit noise, with 30 digits."""
     a = mpmath.quad(lambda v: mpmath.npdf(v - x) * mpmath.ncdf(v - y), [0, 2, 5, 10, 25])
     other = mpmath.ncdf(-x) * mpmath.ncdf(-y)
     return a, 1 - a - other, other
 
 
 def wins(mine, others):
-    """Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)], by Simpson's rule."""
+    """Returns Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)], by Simpson's rule."""
     points, width = np.linspace(0.0, 25.0, 2_501, retstep=True)
     weights = np.convolve(np.tile([1.0, 0.0], 1_250), [1.0, 4.0, 1.0]) * width / 3.0
     density = scipy.stats.norm.pdf(points - mine[:, None])
@@ -121,13 +121,13 @@ def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
         if moment < 3.5 * sigma:
             actual = float(np.log(np.max(np.sum(here * (here / there) ** moment, axis=0))))
             assert actual <= bound[index]
-            # Small moments of much noise cover what is rare, and for the lattice.
+            # At small moments and much noise, the bound also covers rare events and the lattice.
             assert bound[index] <= (1.02 if moment > 1.0 else 1.1) * actual
 
 
 @pytest.mark.parametrize("mechanism", [one for one in NOISY if repr(one) in CERTIFIED], ids=repr)
 def test_the_certified_bounds_are_the_golden_ones(mechanism):
-    """Whatever changes one of them, such as a position that is left out, is seen."""
+    """The test fails if anything changes one of the bounds, such as an omitted position."""
     expected = CERTIFIED[repr(mechanism)]
     actual = mechanism.alphas(np.array(CERTIFIED["moments"]))
     np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=0.0)
@@ -142,7 +142,7 @@ def test_the_certified_bounds_are_the_golden_ones(mechanism):
 def test_no_histogram_costs_more(counts, near, mechanism):
     counts[1] = max(0, counts[0] - near)
     costs = exact_costs(np.array(counts), mechanism, SOME)
-    known = costs < mechanism.cost_cap(SOME) * (1 - 1e-9)  # else a probability underflowed
+    known = costs < mechanism.cost_cap(SOME) * (1 - 1e-9)  # otherwise a probability underflowed
     assert np.all(costs[known] <= mechanism.alphas(SOME)[known] * (1 + 1e-6))
 
 

@@ -1,7 +1,7 @@
-"""Mechanisms as a contributor would add them, one of each kind; tests register them.
+"""Mechanisms as a contributor would add them, one of each kind, which tests register.
 
-Nothing else in the library knows their names: being drawn, charged, calibrated, stated and offered
-on the command line follows from these definitions alone.
+Nothing else in the library knows their names. The library draws, charges, calibrates and states
+them, and offers them on the command line, from these definitions only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-# From these modules, not from their package, which imports a mechanism in turn.
+# Import from these modules and not from their package, because the package imports a mechanism.
 from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms.base import (
     Answers,
@@ -44,7 +44,7 @@ class ToyNoisyMax(AdditiveNoisyMax, OutcomeLaw):
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the affordable one with the least noise."""
+        """Returns the affordable mechanism with the least noise."""
         return target.least_noise(lambda scale: cls(epsilon=2.0 / scale))
 
     @property
@@ -58,11 +58,11 @@ class ToyNoisyMax(AdditiveNoisyMax, OutcomeLaw):
         return {"2/epsilon": math.nextafter(2.0 / self.epsilon, math.inf)}
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns that of continuous noise (docs/proofs/theory.md, Proposition D1)."""
+        """Returns the tail of continuous noise (docs/proofs/theory.md, Proposition D1)."""
         return laplace_tail(gaps, self.gamma)
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
-        """Returns the noise, with a random order of the classes that breaks ties."""
+        """Returns the noise and a random order of the classes for ties."""
         drawn = noise.laplace_integers(self.noise_scales["2/epsilon"], num_queries * num_classes)
         order = noise.random_orders(num_queries, num_classes)
         return drawn.reshape(num_queries, num_classes) * LATTICE + order
@@ -70,7 +70,7 @@ class ToyNoisyMax(AdditiveNoisyMax, OutcomeLaw):
 
 @dataclass(frozen=True, kw_only=True)
 class ToyHistogram(OfSigma):
-    """Releases every noisy count, and the largest one's class as label."""
+    """Releases every noisy count, with the class of the largest noisy count as label."""
 
     name: ClassVar[str] = "toy_histogram"
     words: ClassVar[str] = "Noisy numbers of votes leave, sigma {self.sigma:g}."
@@ -85,6 +85,6 @@ TOYS = (ToyNoisyMax, ToyHistogram)
 
 
 def register_toys() -> None:
-    """In a process of its own: for good."""
+    """Registers the toys for good. Call it in a separate process."""
     for toy in TOYS:
         register(toy)

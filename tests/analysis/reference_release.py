@@ -1,7 +1,8 @@
-"""Slow twins of smooth_sensitivity.py and release.py, straight from docs/proofs/theory.md.
+"""Slow reference versions of smooth_sensitivity.py and release.py, straight from
+docs/proofs/theory.md.
 
-Plain loops over plain tuples, in mpmath or by enumerating whole universes of vote tables; they
-share no code with the library.
+They use plain loops over plain tuples, in mpmath or by enumerating whole universes of vote tables.
+They share no code with the library.
 """
 
 import functools
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 import mpmath as mp
 
 Histogram = tuple[int, ...]
-Table = tuple[Histogram, ...]  # one histogram a query; see `tables`
+Table = tuple[Histogram, ...]  # one histogram per query; see `tables`
 Tail = Callable[[int], mp.mpf]
 DIGITS = 50
 
@@ -45,7 +46,7 @@ def gaussian_tail(sigma: float) -> Tail:
 
 
 def union_bound(counts: Histogram, tail: Tail) -> tuple[mp.mpf, mp.mpf]:
-    """(q, u): the union bound and its largest term."""
+    """Returns (q, u): the union bound and its largest term."""
     first, *others = sorted(counts, reverse=True)
     terms = [tail(first - other) for other in others]
     return mp.fsum(terms), max(terms, default=mp.mpf(0))
@@ -77,7 +78,7 @@ def query_cost(bound: str, q: mp.mpf, u: mp.mpf, moment: float, gamma: float) ->
     if bound == "tight":
         return min(cap, mp.log(max(f1(q), f2(q))))
     if bound == "two_sided":
-        # f1(E q) has its pole at E q = E, f2(q) at E q = 1: both inside the allowed range.
+        # f1(E q) has its pole at E q = E, f2(q) at E q = 1: both are inside the allowed range.
         return min(cap, mp.log(max(f1(big_e * q), f2(q))))
     small = min(u, q - u)
     masses = [
@@ -106,7 +107,7 @@ def query_cost(bound: str, q: mp.mpf, u: mp.mpf, moment: float, gamma: float) ->
 
 
 def gaussian_forward_cost(q: mp.mpf, moment: float, sigma: float) -> mp.mpf:
-    """The forward formula of arXiv 1802.08908, times the moment, and its conditions."""
+    """Returns the forward formula of arXiv 1802.08908, times the moment, with its conditions."""
     order, s = mp.mpf(moment) + 1, mp.mpf(sigma)
     cap = mp.mpf(moment) * order / s**2
     if not 0 < q < 1:
@@ -137,7 +138,7 @@ def histograms(num_teachers: int, num_classes: int) -> Iterator[Histogram]:
 
 
 def ball_maximum(counts: Histogram, steps: int, tail: Tail) -> mp.mpf:
-    """Lemma 2, maximum."""
+    """Returns the maximum of Lemma 2."""
     first, *others = sorted(counts, reverse=True)
     if not others:
         return mp.mpf(0)
@@ -148,7 +149,7 @@ def ball_maximum(counts: Histogram, steps: int, tail: Tail) -> mp.mpf:
 
 
 def ball_minimum(counts: Histogram, steps: int, tail: Tail) -> mp.mpf:
-    """Lemma 2, minimum, one greedy step after the other."""
+    """Returns the minimum of Lemma 2, by one greedy step after another."""
     first, *others = sorted(counts, reverse=True)
     for _ in range(steps):
         largest = max(range(len(others)), key=others.__getitem__, default=None)
@@ -160,7 +161,7 @@ def ball_minimum(counts: Histogram, steps: int, tail: Tail) -> mp.mpf:
 
 
 def flat_from(bound: str, moment: float, gamma: float) -> mp.mpf:
-    """Lemma 3's q0, by bisection."""
+    """Returns q0 of Lemma 3, by bisection."""
     big_e = mp.exp(2 * mp.mpf(gamma))
     cap = query_cost(bound, mp.mpf(1), mp.mpf(1), moment, gamma)
     low, high = mp.mpf(0), 1 / (big_e + 1)
@@ -176,7 +177,7 @@ def flat_from(bound: str, moment: float, gamma: float) -> mp.mpf:
 def local_sensitivity_bound(
     counts: Histogram, steps: int, bound: str, moment: float, gamma: float, tail: Tail
 ) -> mp.mpf:
-    """(A1)."""
+    """Returns the bound (A1)."""
     big_e = mp.exp(2 * mp.mpf(gamma))
     high = ball_maximum(counts, steps + 1, tail)
     low = max(
@@ -195,7 +196,7 @@ flat_from_cached = functools.cache(flat_from)
 def log_smooth_cost(
     table: Table, eta: float, cost_at: Callable[[Histogram, int], mp.mpf]
 ) -> tuple[mp.mpf, int]:
-    """max_k e^{-eta k} K_k of (B2) without its floor, and the k at which it is reached."""
+    """Returns max_k e^{-eta k} K_k of (B2) without its floor, and the maximizing k."""
     best, where = mp.mpf(-1), -1
     for steps in range(sum(table[0]) + 1):
         value = mp.exp(-mp.mpf(eta) * steps) * mp.fsum(cost_at(row, steps) for row in table)
@@ -208,7 +209,7 @@ def log_smooth_cost(
 
 
 def gaussian_divergence(order: float, mean: float, scale: float, mean_2: float, scale_2: float):
-    """Renyi divergence of N(mean, scale^2) from N(mean_2, scale_2^2) by integration."""
+    """Returns the Renyi divergence of N(mean, scale^2) from N(mean_2, scale_2^2) by integration."""
 
     def integrand(x: mp.mpf) -> mp.mpf:
         log_p = -((x - mean) ** 2) / (2 * scale**2) - mp.log(scale)

@@ -137,17 +137,17 @@ def test_costs_of_mechanisms_add_up_moment_by_moment():
 def test_extreme_noise_gives_numbers_on_the_safe_side(gamma):
     analysis = analyse([[5, 4, 0], [9, 0, 0], [3, 3, 3]], LaplaceNoisyMax(gamma=gamma))
     epsilons = [analysis.epsilon, *(epsilon for epsilon, _ in analysis.bounds.values())]
-    assert all(epsilon >= 0.0 for epsilon in epsilons)  # NaN is not
+    assert all(epsilon >= 0.0 for epsilon in epsilons)  # NaN is invalid
     assert gamma < 1.0 or all(epsilon > 100.0 for epsilon in epsilons)
     one_class = analyse(np.full((10, 1), 30), LaplaceNoisyMax(gamma=gamma))
     assert {epsilon for epsilon, _ in one_class.bounds.values()} == {0.0}
 
 
-# Releases of files, each with a ledger of its votes.
+# Releases of files. Each has a ledger of its votes.
 
 
 class Draws:
-    """A noise source that tells how often it was drawn from."""
+    """A noise source that counts its draws."""
 
     is_secure = True
 
@@ -180,7 +180,7 @@ def test_noise_is_drawn_once_and_stored_before_it_is_returned(tmp_path):
     with Ledger.read(folder) as ledger:
         assert [row.kind for row in ledger.history()] == ["opened", "debit", "released"]
         assert ledger.stored_release()["key"]["plan"] == first.plan.to_dict()
-    # Other votes get a draw of their own, in a ledger of their own.
+    # Different votes get a new draw, in a separate ledger.
     other = votes_of("H2", "other votes", source=PrivateSource.named("other"))
     with pytest.raises(OSError, match="no space"):
         release(other, GivenNoise(full_disk), folder=tmp_path)
@@ -191,7 +191,9 @@ def test_noise_is_drawn_once_and_stored_before_it_is_returned(tmp_path):
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_the_same_votes_are_not_drawn_from_afresh(tmp_path, is_deleted):
-    """In another folder, or once their ledger was deleted: somebody saw the first draw."""
+    """The library refuses a second draw in another folder or after the ledger was deleted, because
+    somebody saw the first draw.
+    """
     noise, there = Draws(), tmp_path / "there"
     release(votes_of(), noise, folder=there)
     if is_deleted:

@@ -1,4 +1,4 @@
-"""A release from a ledger's votes: charged first, drawn once, read from the ledger again."""
+"""A release from a ledger's votes is charged first, drawn once, and then read from the ledger."""
 
 import functools
 import signal
@@ -26,7 +26,7 @@ def release(folder, noise, planned=None):
 
 
 def kinds(folder):
-    """The kinds of the rows; a debit of a release is told apart from one of queries."""
+    """Returns the kinds of the rows. A debit of a release differs from a debit of queries."""
     with Ledger.read(folder) as ledger:
         return [
             "release" if "release" in row.details.get("charge", ()) else row.kind
@@ -72,7 +72,8 @@ def test_labels_that_are_charged_later_stand_on_top_of_it(tmp_path):
     before = spent(tmp_path)
     release_labels(tmp_path, golden_counts("H1", 5))
     assert spent(tmp_path) > before
-    # Other votes now: the earlier draw is not theirs, and nothing is charged for the refusal.
+    # The votes have changed. The earlier draw does not belong to them, and the refusal costs
+    # nothing.
     with pytest.raises(ValueError, match="released before with a different votes and plan"):
         release(tmp_path, no_noise)
     assert kinds(tmp_path).count("release") == 1
@@ -80,7 +81,7 @@ def test_labels_that_are_charged_later_stand_on_top_of_it(tmp_path):
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_no_plan_but_the_one_from_before_there_were_votes(tmp_path, drawn):
-    """The reviewer's attack: bounds at the true votes are printed, then a plan is chosen."""
+    """Covers the reviewer's attack: print bounds at the true votes, then choose a plan."""
     release_labels(tmp_path, golden_counts("H1", 30))
     if drawn:
         assert release(tmp_path, zero).sanitised.plan_was_fixed
@@ -119,7 +120,7 @@ def test_what_can_not_be_released_is_not_charged(tmp_path):
 
 
 def account(folder, *, noise, asked="sanitised"):
-    """What an analysis of a run reports."""
+    """Returns the report of an analysis of a run."""
     return run(AnalysisSettings(run=folder, release=asked), noise=noise)
 
 
@@ -166,7 +167,7 @@ def test_others_may_write_while_the_exact_cost_is_computed(tmp_path, monkeypatch
     def slow(*arguments):
         release_labels(
             tmp_path, golden_counts("H1", 1)
-        )  # would wait two minutes for a lock, then fail
+        )  # otherwise it would wait two minutes for a lock, then fail
         return exact(*arguments)
 
     monkeypatch.setattr(analysis_release, "prepare_draw", slow)

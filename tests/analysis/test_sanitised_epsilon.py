@@ -82,14 +82,14 @@ def no_noise(_sigma):
 
 
 class SeededNoise:
-    """Discrete Gaussian draws by inversion; for tests alone."""
+    """Discrete Gaussian draws by inversion, for tests only."""
 
     def __init__(self, seed):
         self._uniform = np.random.default_rng(seed).random
 
     def __call__(self, sigma):
         if sigma > 1e6:
-            # So fine a lattice can't be told from its continuous limit.
+            # A lattice this fine is indistinguishable from its continuous limit.
             from scipy.special import ndtri
 
             return round(float(ndtri(self._uniform())) * sigma)
@@ -98,7 +98,7 @@ class SeededNoise:
 
 
 def gaussian_weights(sigma):
-    """The discrete Gaussian's support, as far as it matters, and probabilities."""
+    """Returns the effective support of the discrete Gaussian, and probabilities."""
     reach = ceil(12 * sigma) + 1
     support = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (support / sigma) ** 2)
@@ -136,7 +136,7 @@ def test_golden_epsilon_by_the_formula_of_the_page():
     b = float(GOLDEN["values"]["b = Phi^-1(0.99)"])
     alpha = cost * exp(0.08 * 13 * b) + plan.alphas(plan.moment)
     assert (alpha + log(1e5)) / plan.moment == pytest.approx(page, rel=1e-12)
-    # Whole steps cost at most two steps more, the improved conversion less.
+    # Whole steps cost at most two steps more; the improved conversion costs less.
     released = released_epsilon(np.array([H1] * 100), ContinuousLaplace(gamma=0.05), plan, no_noise)
     steps = (alpha - plan.alphas(plan.moment)) * exp(2 * plan.step)
     improved = log(40 / 41) - log(41) / 40
@@ -158,7 +158,7 @@ MECHANISM_BOUNDS = [
 
 
 def log_costs(tables, mechanism, bound, moment, eta, floor=FLOOR):
-    """Computes one member of each class of tables that differ in the order of things only."""
+    """Computes one member of each class of tables that differ only in order."""
     canonical = [tuple(sorted(tuple(sorted(row)) for row in table)) for table in tables.tolist()]
     values = {
         table: log_smooth_cost(
@@ -216,7 +216,9 @@ def test_computing_in_pieces_changes_nothing(monkeypatch, mechanism, bound):
 
 
 def test_the_smoothness_test_has_teeth():
-    """Without smoothing the same check finds neighbors too far apart; with it eta is reached."""
+    """Without smoothing, the same check finds neighbors that are too far apart. With smoothing, eta
+    is reached.
+    """
     tables, distances = tables_of((10, 2))
     largest = {}
     for eta in (0.2, 50.0):
@@ -280,7 +282,7 @@ def test_gaussian_log_cost_matches_its_twin(row, sigma, moment):
 
     with mp.workdps(twin.DIGITS):
         expected, _ = twin.log_smooth_cost((row,), 0.1, cost_at)
-        # The library lowers every gap by two lattice steps and so is a little above.
+        # The library lowers every gap by two lattice steps, so its result is slightly larger.
         assert value == pytest.approx(float(mp.log(expected)), abs=1e-3)
         assert value >= float(mp.log(expected)) - 1e-12
 
@@ -322,7 +324,7 @@ def test_a_cost_that_may_have_been_rounded_down_counts_as_the_next_step(monkeypa
 
 
 def test_confidence_of_the_released_epsilon():
-    """Failures are counted and compared with their exact probability, in both directions."""
+    """Counts failures and compares them with their exact probability, in both directions."""
     counts = np.array([[40, 8, 2], [30, 12, 8]])
     mechanism = LaplaceNoisyMax(gamma=0.1)
     plan = plan_by_hand(failure=0.1, sigma=4.0, smoothness=0.05)
@@ -343,7 +345,7 @@ def test_confidence_of_the_released_epsilon():
     failures = int((upper < log_cost).sum())
     low, high = binom.ppf([FALSE_ALARM, 1 - FALSE_ALARM], draws, below_smooth)
     assert low <= failures <= high
-    # Noise of twice the scale, or an upper bound without its steps, would be told apart.
+    # The test would notice noise of twice the scale, or an upper bound without its steps.
     support, twice = gaussian_weights(2 * plan.sigma)
     upper = plan.step * (whole + support + steps_above(plan.sigma, plan.failure))
     assert high < draws * twice[upper < log_cost].sum()
@@ -445,7 +447,7 @@ def test_smooth_release_is_too_low_as_often_as_it_says():
 
     draw = prepare_draw(counts, mechanism, plan, 1e-5)
 
-    # Minus b standard deviations: what the true cost gives.
+    # Minus b standard deviations: the result of the true cost.
     at_cost = draw(lambda sigma: round(-0.8416212335729143 * sigma) if sigma > 2**29 else 0)
     low = sum(draw(noise)["epsilon"] < at_cost["epsilon"] for _ in range(draws))
     least, most = binom.ppf([FALSE_ALARM, 1 - FALSE_ALARM], draws, 0.2)

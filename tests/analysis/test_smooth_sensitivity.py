@@ -132,7 +132,8 @@ def test_theorem_a_dominates_the_true_smooth_sensitivity(mechanism, bound, size,
     within = np.array(
         [np.where(distances <= d, local[None], 0.0).max(axis=1) for d in range(num_teachers)]
     )
-    # Sorted histograms share one result; that the order of classes is free is tested below.
+    # Sorted histograms share one result. A test below shows that the order of classes does not
+    # matter.
     kinds, kind = np.unique(-np.sort(-counts, axis=1), axis=0, return_inverse=True)
     kind = kind.reshape(-1)
     bounds = np.array(
@@ -187,7 +188,7 @@ def test_theorem_a_on_joint_vote_tables(mechanism, bound, size):
     assert smooth[distances == 1].all()
 
 
-# ---- twins -----------------------------------------------------------------------------------
+# ---- reference versions ------------------------------------------------------------------------
 
 HISTOGRAMS = st.lists(st.integers(0, 30), min_size=2, max_size=5).filter(lambda c: sum(c) > 1)
 
@@ -211,7 +212,7 @@ def test_local_sensitivities_match_their_twin(counts, gamma, moment, bound, data
             tuple(counts), distance, bound, moment, gamma, tail(gamma)
         )
         cap = float(twin.query_cost(bound, mp.mpf(1), mp.mpf(1), moment, gamma))
-    # A difference of two costs: errors are relative to the costs, not to the difference.
+    # For a difference of two costs, errors are relative to the costs, not to the difference.
     assert table[distance] == pytest.approx(float(expected), rel=1e-9, abs=1e-12 * cap)
 
 

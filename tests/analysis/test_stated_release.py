@@ -12,7 +12,7 @@ from pate_tf.statement import add_release
 
 
 def make_run(folder) -> artifacts.RunDirectory:
-    """A run with a student of 50 queries and its statement."""
+    """Returns a run with a student of 50 queries and its statement."""
     run = artifacts.RunDirectory(folder)
     write(run, state(run.sensitive, release_labels(run.sensitive, golden_counts("H1", 50))))
     artifacts.write_text(run.released / "privacy_statement.md", "old")
@@ -77,7 +77,7 @@ def test_a_plan_that_came_after_votes_is_told(tmp_path):
     run = artifacts.RunDirectory(tmp_path)
     release_labels(run.sensitive, golden_counts("H1", 20))
     shutil.rmtree(run.sensitive)
-    # Those who lost a ledger may have seen its votes.
+    # Somebody who lost a ledger may have seen its votes.
     opened = {"ensemble_digest": "ab" * 32, "delta": DELTA}
     Ledger.open(run.sensitive, **opened, acknowledge_reset=True).close()
     write(run, state(run.sensitive, release_labels(run.sensitive, golden_counts("H1", 50))))
@@ -156,6 +156,6 @@ def test_the_script_states_what_it_released(tmp_path, capsys):
     path.write_text(page.replace("ε = ", "ε = 0."))
     assert "its page does not match its JSON" in Script().run(tmp_path, capsys, statement).err
     path.write_text(page)
-    # Asked again, it is the same draw and the same page.
+    # A second call returns the same draw and the same page.
     assert Script().run(tmp_path, capsys, f"--train_dir={tmp_path}").code == 0
     assert path.read_text() == page

@@ -1,4 +1,4 @@
-"""Vote tables that the tests of releases share: examples, and whole universes of small ones."""
+"""Vote tables for the tests of releases: examples, and whole universes of small tables."""
 
 import itertools
 
@@ -20,21 +20,23 @@ def golden(name):
 
 
 class ContinuousLaplace(LaplaceNoisyMax):
-    """The golden values take Lemma 4 of the paper for every bound."""
+    """The golden values use Lemma 4 of the paper for every bound."""
 
     def pairwise_tail(self, gaps):
         return noisy_max.laplace_tail(gaps, self.gamma)
 
 
 def universe(num_teachers, num_classes):
-    """All histograms, and the number of vote changes between any two."""
+    """Returns all histograms, and the number of vote changes between any two."""
     counts = np.array(list(twin.histograms(num_teachers, num_classes)))
     distances = np.abs(counts[:, None] - counts[None]).sum(axis=-1) // 2
     return counts, distances
 
 
 def joint_universe(num_teachers, num_classes, num_queries):
-    """Counts of every vote table, [num_tables, num_queries, num_classes], and distances."""
+    """Returns the counts of every vote table, [num_tables, num_queries, num_classes], and
+    distances.
+    """
     answers = list(itertools.product(range(num_classes), repeat=num_queries))
     tables = list(itertools.combinations_with_replacement(range(len(answers)), num_teachers))
     how_many = np.array([np.bincount(table, minlength=len(answers)) for table in tables])

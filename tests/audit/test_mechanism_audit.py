@@ -1,4 +1,4 @@
-"""The audit of a mechanism: it passes what is right and catches what is wrong."""
+"""The audit of a mechanism: it passes correct mechanisms and catches wrong ones."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ from pate_tf.accounting.mechanisms.base import MECHANISMS, register
 from pate_tf.audit.run_audit import PASSED, VIOLATION
 
 DELTA = 1e-5
-# Each with noise small enough that few draws have power.
+# Each has noise small enough that few draws have power.
 RIGHT = [
     LaplaceNoisyMax(gamma=1.0),
     GaussianNoisyMax(sigma=2.0),
@@ -50,7 +50,7 @@ def audited(mechanism, num_draws=10_000):
 
 @pytest.fixture(autouse=True)
 def few_to_choose_by(monkeypatch):
-    """A pair of neighbors is chosen by fewer draws: a poorer choice is no false alarm."""
+    """Uses fewer draws to choose a pair of neighbors. A poorer choice causes no false alarm."""
     monkeypatch.setattr(mechanism_audit, "PILOT", 1_500)
 
 
@@ -83,7 +83,7 @@ def registered():
 def test_what_is_registered_can_be_audited_and_half_its_noise_is_a_violation(
     registered, monkeypatch
 ):
-    monkeypatch.setattr(mechanism_audit, "PILOT", 10_000)  # the pair must be the right one
+    monkeypatch.setattr(mechanism_audit, "PILOT", 10_000)  # the audit must choose the correct pair
     registered(ToyNoisyMax)
     assert audited(ToyNoisyMax(epsilon=2.0)).outcome == PASSED
 
@@ -116,7 +116,9 @@ def test_what_is_registered_can_be_audited_and_half_its_noise_is_a_violation(
 
 
 def test_most_of_what_sums_cost_is_found():
-    """Of a claim of epsilon 1 at a delta that so many draws resolve; 60,000 find seven tenths."""
+    """At epsilon 1 and a delta that this many draws resolve, 60,000 draws find seven tenths of the
+    claim.
+    """
     shift = brentq(lambda shift: gaussian_dp_epsilon(shift, 1e-2) - 1.0, 0.1, 2.0)
     for mechanism in (
         GaussianFeatureSums(sigma=2.0 / shift),
@@ -132,7 +134,7 @@ def test_most_of_what_sums_cost_is_found():
 def test_rounds_that_cost_more_than_they_claim_are_a_violation(registered, wrong):
     @dataclasses.dataclass(frozen=True)
     class Wrong(GaussianResidualSums):
-        """Four rounds that are not charged as they are drawn."""
+        """Draws four rounds with another noise than it charges."""
 
         name = "toy_rounds"
 
@@ -172,14 +174,16 @@ def test_what_can_not_be_audited_is_one_line(mechanism, settings, words):
 
 @pytest.mark.parametrize("delta", [0.0, 0.02])
 def test_a_bound_exceeds_the_truth_no_more_often_than_it_may(delta):
-    """Chances that just fit epsilon 1, at a confidence of 80 %: at most 20 % may exceed it."""
+    """Uses probabilities exactly at epsilon 1, at a confidence of 80 %: at most 20 % of bounds may
+    exceed it.
+    """
     generator, number = np.random.default_rng(7), 2_000
     p, q = math.e * 0.1 + delta, 0.1
     x, y = generator.binomial(200, p, number), generator.binomial(200, q, number)
     bounds = epsilon_lower_bound(x, y, 200, delta=delta, confidence=0.8)
     exceeding = int((bounds > 1.0).sum())
     assert stats.binomtest(exceeding, number, 0.2, alternative="greater").pvalue > 1e-6
-    assert exceeding  # and it is no constant
+    assert exceeding  # the bound is not a constant
 
 
 def test_a_bound_is_that_of_both_intervals():

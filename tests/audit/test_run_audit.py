@@ -47,7 +47,9 @@ def write(path, number, seed):
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """Two releases of sums and two versions, from two files; a copy from before the second."""
+    """Returns two releases of sums and two versions, from two files, and a copy from before the
+    second.
+    """
     root = tmp_path_factory.mktemp("tables")
     write(root / "private.csv", 600, 0)
     write(root / "public.csv", 300, 1)
@@ -70,7 +72,7 @@ def tables(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data():
-    """Small tables: three classes that lie apart."""
+    """Returns small tables with three classes that are far apart."""
     generator = np.random.default_rng(5)
     labels = generator.integers(0, 3, 700)
     inputs = generator.normal(0.0, 0.6, (700, 6)).astype(np.float32)
@@ -99,7 +101,7 @@ def teachers_in(folder):
 
 @pytest.fixture(scope="module")
 def votes(tmp_path_factory, data):
-    """A run of teachers, with two versions."""
+    """Returns a run of teachers, with two versions."""
     root = tmp_path_factory.mktemp("votes")
     mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=1.0)
     teachers = teachers_in(root / "run").fit(data.private, data.pool)
@@ -126,7 +128,7 @@ def of_owners(root, data, method):
 
 
 def of_silos(root):
-    """A coordinator's folder, and that of a silo."""
+    """Returns a coordinator's folder and a silo's folder."""
     silos = [new_silo(root / f"silo{one}", silo=f"s{one}", most_epsilon=9.0) for one in range(3)]
     members = tuple(Member(name=one.name, epsilon=3.0) for one in silos)
     inputs = queries(0, 200)
@@ -186,11 +188,11 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
     assert due[kind] <= names, audit.checks
 
 
-# Each tampering of a copy of the folder of tables.
+# Each tampering changes a copy of the folder of tables.
 
 
 def edit_arrays(path, **changes):
-    """As the library writes arrays, so that nothing but them differs; sealed is nothing."""
+    """Writes arrays as the library does, so that only the arrays differ. Nothing is sealed."""
     arrays = {**artifacts.read_arrays(path), **changes}
     elsewhere = path.parents[2] / "edited.npz"
     artifacts.write_arrays(
@@ -220,7 +222,7 @@ SEALS = "released files: seals"
 
 
 def reseal_digest(run):
-    """What somebody can do without the ledger: the digest in the file fits again."""
+    """Makes the digest in the file fit again, which is possible without the ledger."""
     arrays = artifacts.read_arrays(run / LABELS)
     digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
     edit_json(run / "released/labels.json", labels_digest=digest)
@@ -278,7 +280,7 @@ def travelling(run):
 
 
 def restate(run, **changes):
-    """Words and page follow from the changed numbers."""
+    """Rebuilds words and page from the changed numbers."""
     path = run / "released/privacy_statement.json"
     fields = {**json.loads(path.read_text()), **changes}
     statement = PrivacyStatement.from_dict(fields)
@@ -376,7 +378,7 @@ def sums_edited(run):
     edit_arrays(path, sums=artifacts.read_arrays(path)["sums"] + 1)
 
 
-# What is smuggled out beside what the library wrote, without a change to what it reads.
+# Data smuggled out next to the library's files, without a change to the files that it reads.
 
 
 def secret(run):
@@ -393,7 +395,7 @@ def before_an_archive(run):
 
 
 def unlisted_member(run):
-    """The directory at the end of the archive is that of before."""
+    """The directory at the end of the archive stays as it was."""
     path, content = run / LABELS, (run / LABELS).read_bytes()
     with zipfile.ZipFile(path) as archive:
         start = archive.start_dir
@@ -414,7 +416,9 @@ def extra_field(run):
 
 
 def header_of_an_array(run):
-    """Spaces that fill up the header of a .npy file are replaced by others of the same length."""
+    """Replaces the padding spaces in the header of a .npy file by other bytes of the
+    same number.
+    """
     arrays = artifacts.read_arrays(run / LABELS)
     with zipfile.ZipFile(run / LABELS, "w") as archive:
         for name, array in arrays.items():
@@ -606,7 +610,8 @@ def test_a_tampering_is_a_violation(tables, tmp_path, tamper):
 def test_a_restored_copy_is_a_violation(tables, tmp_path, monkeypatch):
     root, state = tables
     shutil.copytree(root / "before", tmp_path / "run")
-    assert audit_run(tmp_path / "run").outcome == PASSED  # nothing here knows more
+    # this folder contains no further information
+    assert audit_run(tmp_path / "run").outcome == PASSED
     monkeypatch.setenv("PATE_TF_STATE", state)
     checks = {one.name: one for one in audit_run(tmp_path / "run").checks}
     registry, since = checks["ledger: registry"], checks["statement: releases since"]
@@ -664,7 +669,7 @@ def test_seeded_noise_is_a_violation(tmp_path, data):
 
 
 def test_what_a_killed_command_left_is_no_violation(tables, tmp_path):
-    """It is named, and not taken for a released file."""
+    """The audit names the leftover file, but does not treat it as a released file."""
     root, _ = tables
     shutil.copytree(root / "run", tmp_path / "run")
     for half in ("released/student", "sensitive"):
@@ -690,7 +695,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path):
 
 
 def test_the_exit_code_says_what_was_found(tables, tmp_path):
-    """0: passed, 1: a violation, of a broken ledger, too; 2: it could not be run."""
+    """0: passed. 1: a violation or a broken ledger. 2: the audit could not run."""
     shutil.copytree(tables[0], tmp_path / "tables")
     run = tmp_path / "tables/run"
 

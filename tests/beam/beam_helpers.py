@@ -1,6 +1,6 @@
-"""A synthetic table in several formats, and what one process makes of it.
+"""A synthetic table in several formats, and the result of one process.
 
-Run with a folder of that table and a run folder, it is a process that adds its records up.
+Run with a folder of that table and a run folder, this script adds the records in one process.
 """
 
 import csv
@@ -36,7 +36,7 @@ NAMES = ["age", "dose", "town", "ill", "who"]
 
 
 def table(number: int = NUMBER, seed: int = 0) -> list[list[object]]:
-    """Rows with empty fields, numbers beyond their range, and rows that are there twice."""
+    """Returns rows with empty fields, numbers out of range, and duplicate rows."""
     random = np.random.default_rng(seed)
     rows: list[list[object]] = []
     for _ in range(number):
@@ -75,7 +75,7 @@ def write_public(folder: pathlib.Path) -> DataSource:
 
 
 def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
-    """What one process reads."""
+    """Returns the examples that one process reads."""
     schema, dataset = read_schema(data.files.schema), data.files.load_public().dataset
     assert isinstance(dataset, Dataset)
     fields = {
@@ -91,7 +91,7 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
 
 
 def object_store(root: pathlib.Path):
-    """Makes `kept://` a file system of Beam's that has objects and no folders, below `root`."""
+    """Makes `kept://` a Beam file system that has objects and no folders, below `root`."""
     from apache_beam.io.filesystem import FileMetadata
     from apache_beam.io.localfilesystem import LocalFileSystem
 

@@ -1,4 +1,4 @@
-"""Pipelines of Apache Beam give to the last bit what one process gives."""
+"""Apache Beam pipelines give bit-identical results to a single process."""
 
 import ast
 import contextlib
@@ -41,7 +41,7 @@ def here(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def data(here) -> DataSource:
-    """The public side; and the private one in two formats, each in two files."""
+    """The public side, and the private side in two formats, each in two files."""
     source = helpers.write_public(here)
     for ending, write in (("csv", helpers.write_csv), ("parquet", helpers.write_parquet)):
         write(here / f"records-0.{ending}", ROWS[:250])
@@ -64,7 +64,7 @@ def files_of(folder: pathlib.Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def alone(here, data) -> dict[str, FeatureSums]:
-    """The sums of one process, with owners and without."""
+    """Returns the sums of one process, with and without owners."""
     pool = data.files.load_public().split(40).pool
     return {
         unit: FeatureSums(directory=here / f"one {unit}").fit(
@@ -75,7 +75,7 @@ def alone(here, data) -> dict[str, FeatureSums]:
 
 
 def assert_same(found: FeatureSums, other: FeatureSums) -> None:
-    """To the last bit; but each fit has a name of its own."""
+    """Compares to the last bit, except for the unique name of each fit."""
     np.testing.assert_array_equal(found.table, other.table)
     left = [
         {**stored.description, **dict.fromkeys(("records", "source", "vectors"))}
@@ -99,7 +99,7 @@ def test_sums_are_labelled_and_a_data_set_without_files_is_refused(here, data, t
 
 
 def test_one_name_is_one_source_and_other_names_are_told_to_the_holder(here, data, tmp_path):
-    """The same file by its path, by a pattern and in one process."""
+    """Reads the same file by its path, by a pattern and in one process."""
     named = dataclasses.replace(
         data.files, private=here / "records-0.csv", name="Hospital", owner=None
     )
@@ -119,7 +119,7 @@ def test_one_name_is_one_source_and_other_names_are_told_to_the_holder(here, dat
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Several blocks a file, as records that outgrow one have."""
+    """Uses several blocks per file, as for records that do not fit into one block."""
     monkeypatch.setattr(summing, "ROWS", 37)
     monkeypatch.setattr(summing, "MIN_MERGED", 5)
 
@@ -129,7 +129,7 @@ def small_blocks(monkeypatch):
     [
         ("record", "records-*.parquet", {}),
         ("owner", "records-?.csv", {}),
-        # Each bundle twice more, as if its first results had been lost.
+        # Each bundle runs twice more, as if its first results had been lost.
         ("owner", "records-*.parquet", {"options": ["--direct_runner_bundle_repeat=2"]}),
         ("record", "records-*.csv", {"options": ["--direct_num_workers=3"]}),
     ],
@@ -143,7 +143,7 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
     assert files_of(tmp_path / "run") - others == files_of(here / f"one {unit}") - others
     one, other = described_run(tmp_path / "run"), described_run(here / f"one {unit}")
     assert dataclasses.replace(one, source={}) == dataclasses.replace(other, source={})
-    # What is stored is used, whatever the records; whether they are others is not compared.
+    # Stored sums are used for all records. Nobody compares whether the records changed.
     if unit == "record" and not given:
         with pytest.warns(UserWarning, match="which are used: the private records are not read"):
             again = summed(source, tmp_path / "run", here / "records-0.parquet")
@@ -164,7 +164,7 @@ def test_moments_without_a_public_file_are_those_of_one_process(here, data, tmp_
 
 
 def test_workers_encode_by_a_model_that_mixes_inputs_as_one_process_does(here, data, tmp_path):
-    """It gets one record at a time in the graph that workers load, too."""
+    """The model gets one record at a time, also in the graph that workers load."""
     public = data.files.load_public()
     inputs = keras.Input(public.dataset.input_shape)
     model = keras.Model(inputs, inputs + keras.ops.max(inputs, axis=0, keepdims=True))
@@ -202,7 +202,7 @@ def test_records_that_do_not_fit_are_refused_or_left_out(here, data, alone, tmp_
     sums = summed(skipping(data), tmp_path / "run", tmp_path / "bad.csv")
     np.testing.assert_array_equal(sums.table, alone["record"].table)
     assert sums.num_records == len(rows) and sums.description["left_out"] == len(BAD)
-    # An owner is needed, too.
+    # An owner is required, too.
     helpers.write_csv(tmp_path / "bad.csv", [*ROWS, [*ROWS[0][:4], ""]])
     sums = summed(skipping(of_owners(data)), tmp_path / "owners", tmp_path / "bad.csv")
     np.testing.assert_array_equal(sums.table, alone["owner"].table)
@@ -222,7 +222,7 @@ def test_a_quotation_mark_swallows_no_record_of_others(data, tmp_path):
 
 
 def test_how_many_records_do_not_fit_is_told_in_sensitive_alone(here, data, tmp_path):
-    """Two tables that differ in one record: what is public or shown is the same."""
+    """Two tables that differ in one record: all public or printed output is the same."""
     shown, stored = [], []
     for name, first in (("fits", ROWS[0]), ("does not", ["old", *ROWS[0][1:]])):
         helpers.write_csv(tmp_path / "rows.csv", [first, *ROWS[1:]])
@@ -253,7 +253,7 @@ def test_an_error_of_a_library_in_a_worker_quotes_no_record(here, data, tmp_path
 
 
 def test_each_bad_record_alone_decides(data):
-    """Whatever stands next to it, in whatever order."""
+    """The decision never depends on neighbors or on the order."""
     source = summing.TableSource(data, "unused", data.files.load_public().dataset)
     rows = [row for row in BAD if len(row) == 5] + [list(row) for row in ROWS[:10]]
     alone = [_read(source, [row]) for row in rows]
@@ -269,7 +269,7 @@ def _read(source, rows) -> np.ndarray:
 
 
 def test_workers_may_share_a_folder_of_a_remote_file_system(here, data, alone, tmp_path):
-    """Objects without folders, as on gs:// and s3://; nothing stays there."""
+    """Objects without folders, as on gs:// and s3://; no temporary files remain."""
     kept = tmp_path / "kept"
     kept.mkdir()
     store = helpers.object_store(kept)
@@ -300,14 +300,14 @@ def test_what_does_not_fit_is_one_line(here, data, tmp_path):
         with pytest.raises(ValueError, match=message) as caught:
             summed(data, tmp_path / "run", pattern, **given)
         assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("*beam*"))  # nor is private data left behind
+    assert not list(tmp_path.rglob("*beam*"))  # no private data is left behind
 
 
-# What is installed.
+# Installed packages.
 
 
 def test_the_constraints_hold_for_beam_and_silos_together():
-    """Each pinned version fits what the extras, Beam and gRPC ask for."""
+    """Each pinned version satisfies the requirements of the extras, Beam and gRPC."""
     root = pathlib.Path(pate_tf.__file__).parents[1]
     lines = (root / "constraints.txt").read_text().splitlines()
     pins = {canonicalize_name(one.partition("==")[0]): one.partition("==")[2] for one in lines}
@@ -326,7 +326,7 @@ def test_the_constraints_hold_for_beam_and_silos_together():
     assert checked > 50
 
 
-# Several processes, and those that are killed or have a full disk.
+# Several processes. Some are killed or have a full disk.
 
 
 FEW = [functools.partial(die_at_rename, 0, before=False), functools.partial(limit_file_size, 9_000)]
@@ -349,7 +349,7 @@ def test_runs_that_are_stopped_leave_nothing_half_and_end_in_the_same_sums(
     for setup in setups:
         command = ("tests/beam/beam_helpers.py", str(here), "run")
         codes.append(run_script(*command, folder=tmp_path, setup=setup).code)
-        with contextlib.suppress(ValueError):  # there are none
+        with contextlib.suppress(ValueError):  # no sums yet
             assert_same(FeatureSums.load(tmp_path / "run"), alone["record"])
     assert {1, -signal.SIGKILL} <= {*codes} <= {0, 1, -signal.SIGKILL}
     assert_same(summed(data, tmp_path / "run", here / "records-*.csv"), alone["record"])

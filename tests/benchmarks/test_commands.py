@@ -1,4 +1,6 @@
-"""Every benchmark, as a user types it, in its quick mode; the pages are what their JSON says."""
+"""Runs every benchmark as a user types it, in quick mode, and compares the pages with
+their JSON.
+"""
 
 import os
 import pathlib
@@ -20,7 +22,7 @@ from pate_tf.core import artifacts
 NOTES = REPOSITORY / "docs" / "notes"
 FAST = ("teachers", "figure2", "figure3", "forests", "data_independent", "costs")
 LONG = pytest.mark.long
-# The script, its flags, and how many lines its tables have at least.
+# The script, its flags, and the minimum number of lines in its tables.
 COMMANDS = {
     "paper": ("paper/__main__.py", ("--quick", "--only", *FAST), 4 + 2 + 2 + 2 + 2 + 8, LONG),
     "paper, students": (
@@ -49,7 +51,9 @@ COMMANDS = {
 
 
 def set_up() -> None:
-    """As in a checkout: `python -m benchmarks` finds itself in processes of its own."""
+    """Sets the environment of a checkout, so that `python -m benchmarks` works in its own
+    processes.
+    """
     os.environ["PYTHONPATH"] = str(REPOSITORY)
     learn_little()
 

@@ -1,4 +1,4 @@
-"""What the methods beside us do is right: gradients, accounting, sensitivity."""
+"""The methods that we compare with are correct: gradients, accounting, sensitivity."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ def images(side: int) -> Dataset:
 
 
 def loop(model, inputs, labels, clip):
-    """Gradients of one example after the other."""
+    """Returns gradients of one example after another."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     total = [np.zeros(variable.shape) for variable in model.trainable_variables]
     lengths = []
@@ -69,7 +69,7 @@ def test_training_learns_and_its_noise_has_the_deviation_that_is_charged():
 
     model, _ = trained(100, 0.1)
     assert (model(inputs).numpy().argmax(axis=1) == labels).mean() > 0.95
-    model, before = trained(1, 1e5)  # one step of noise alone, of 451 numbers
+    model, before = trained(1, 1e5)  # one step of only noise, on 451 numbers
     moved = [
         (variable.numpy() - old).ravel()
         for variable, old in zip(model.trainable_variables, before, strict=True)
@@ -99,7 +99,7 @@ def test_the_papers_accounting_is_the_golden_value():
 
 
 def test_neighbours_without_drawing_cost_what_two_gaussians_cost():
-    # All are drawn: one vote replaced by another, sqrt(2) apart.
+    # All records are drawn: one vote replaces another, at distance sqrt(2).
     actual = private_knn.alphas(1.0, 40.0)
     moments = private_knn.MOMENTS
     np.testing.assert_allclose(actual, moments * (moments + 1.0) / 40.0**2, rtol=1e-6)
@@ -107,7 +107,7 @@ def test_neighbours_without_drawing_cost_what_two_gaussians_cost():
 
 @pytest.mark.parametrize("steps", [1, 9])
 def test_a_heads_noise_pays_for_all_of_its_steps(steps):
-    # Features without length have no gradient: what moves is noise.
+    # Features of length 0 have no gradient, so only noise moves the weights.
     head = methods.trained_head(
         np.zeros((50, 4_000), np.float32),
         np.zeros(50, np.int64),
@@ -118,15 +118,15 @@ def test_a_heads_noise_pays_for_all_of_its_steps(steps):
         steps=steps,
     )
     velocity, weights, mean = np.zeros(steps), np.zeros(steps), np.zeros(steps)
-    for step in range(steps):  # by how much each step's noise moves what comes of it
+    for step in range(steps):  # the effect of each step's noise on the result
         velocity = 0.9 * velocity + np.eye(steps)[step]
         weights = weights - 2.0 * velocity
         if step >= steps // 2:
             mean += weights / (steps - steps // 2)
     each = head.std() * 50 / np.linalg.norm(mean)  # in clipping lengths
-    one = each / np.sqrt(steps)  # the single mechanism that all of them are together
+    one = each / np.sqrt(steps)  # a single mechanism equal to all of them together
     charged = smallest_epsilon(
         {NoisyTraining(sampling_rate=1.0, noise_multiplier=one, rounds=1): 1}, DELTA
     )[0]
-    # 20,000 numbers: five standard deviations of theirs are 2.5 %.
+    # 20,000 numbers: five standard deviations are 2.5 %.
     assert charged == pytest.approx(0.7, rel=0.03)

@@ -28,7 +28,7 @@ def assert_is_row(schema, features, row) -> None:
 def test_adult_has_every_field_of_the_real_files_in_ucis_order(shared_data):
     private, public = sides("adult", shared_data / "data")
     assert (len(private), len(public)) == (32_561, 16_281)
-    # What adult.names says of the shares of the two labels.
+    # adult.names states the fractions of the two labels.
     assert private.labels.mean() == pytest.approx(0.2408, abs=1e-4)
     split = public.split(public.dataset.pool_size)
     assert (len(split.pool), len(split.held_out)) == (4_999, 11_282)
@@ -101,7 +101,7 @@ def test_whether_an_encounter_is_taken_does_not_depend_on_the_others(tmp_path):
         encounter(n, patient=n, readmitted=">30" if n % 2 else "<30", num_medications=str(n % 80))
         for n in range(300)
     ]
-    # Record 0 becomes another patient's, readmitted later: the classes' numbers change.
+    # Record 0 becomes another patient's, readmitted later, so the class counts change.
     changed = [encounter(10**6, patient=10**6, readmitted="NO"), *records[1:]]
     loaded = []
     for name, table in (("one", records), ("two", changed)):
@@ -144,4 +144,4 @@ def test_files_that_cannot_be_downloaded_whole_are_one_line(tmp_path, monkeypatc
     with pytest.raises(ValueError, match=r"adult.data and adult.test in") as caught:
         uci.adult("private", tmp_path)
     assert "\n" not in str(caught.value)
-    assert not list((tmp_path / "adult").iterdir())  # nothing broken stays for the next time
+    assert not list((tmp_path / "adult").iterdir())  # no broken file stays for the next call

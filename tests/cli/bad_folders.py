@@ -1,4 +1,4 @@
-"""What stands in the folder of a case before its command runs."""
+"""Prepares the folder of a case before its command runs."""
 
 import os
 import pathlib

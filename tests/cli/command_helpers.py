@@ -1,4 +1,4 @@
-"""Flags as a command sees them, and how a call ends."""
+"""Flags as a command sees them, and the result of a call."""
 
 import types
 

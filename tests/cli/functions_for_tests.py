@@ -1,4 +1,4 @@
-"""Data and models of a user's own, good and bad: copied into the folder of each case."""
+"""Custom data and models, good and bad, which are copied into the folder of each case."""
 
 import dataclasses
 

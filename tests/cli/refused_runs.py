@@ -1,4 +1,4 @@
-"""Runs commands that must be refused, many in a row, and says what was wrong with each refusal."""
+"""Runs many commands that must be refused, and reports what is wrong with each refusal."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ TEACHERS, STUDENT, ANALYSIS = "train_teachers.py", "train_student.py", "analysis
 FUNCTIONS = pathlib.Path(__file__).with_name("functions_for_tests.py")
 MAX_MESSAGE_LENGTH = 1000
 
-# What a refusal may leave: locks, what SQLite keeps beside a ledger that was read, what was told.
+# Files that a refusal may leave: locks, SQLite's files next to a ledger that was read, messages.
 LEFT = ("ledger.lock", "ledger.sqlite3-shm", "ledger.sqlite3-wal", ".stdout", ".stderr")
 
 Prepare = Callable[[pathlib.Path], object]
@@ -25,15 +25,15 @@ Prepare = Callable[[pathlib.Path], object]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A command, and what must be told of it.
+    """A command, and the message that it must give.
 
     Attributes:
-        script: which.
-        flags: of it. It is run in a folder of its own.
-        told: what the message must hold.
-        prepare: fills the folder first, called with it; a function of a module.
-        code: the exit code; None for any but 0.
-        environment: besides.
+        script: the script.
+        flags: flags of the script, which runs in a separate folder.
+        told: text that the message must contain.
+        prepare: a module's function that fills the folder first; it gets the folder.
+        code: the exit code; None for any code except 0.
+        environment: additional environment variables.
     """
 
     script: str
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The command, cut."""
+        """The command, shortened."""
         words = [word if len(word) < 80 else f"{word[:80]}..." for word in self.flags]
         return " ".join([self.script, *words])
 
@@ -53,11 +53,11 @@ class Case:
 def problems(
     cases: Sequence[Case], folder: pathlib.Path, *, trained: pathlib.Path | None = None
 ) -> list[str]:
-    """Runs cases, and returns a line for each that was not refused as it must be.
+    """Runs cases, and returns a line for each that was not refused correctly.
 
     Args:
-        cases: that must be refused.
-        folder: an empty one.
+        cases: cases that must be refused.
+        folder: an empty folder.
         trained: a run of teachers; each case finds a copy as `run` in its folder.
     """
     lines = []
@@ -107,7 +107,7 @@ def _problem(case: Case, own: pathlib.Path) -> str:
 
 
 def _contents(folder: pathlib.Path) -> dict[str, str]:
-    """Returns all below a folder: what each is, and of files a digest."""
+    """Returns everything below a folder: its type, and a digest of each file."""
     actual = {}
     for path in folder.rglob("*"):
         if path.name.endswith(LEFT) or path.name == "__pycache__":

@@ -55,9 +55,9 @@ RELEASE = "--release=sanitised"
 # Numbers
 
 
-# Golden values of real moments and the classic conversion. Those of two-sided bounds use the
-# continuous tail; that of the discrete noise, ties counted against the plurality, is a few percent
-# larger.
+# Golden values of real moments and the classic conversion. Golden values of two-sided bounds use
+# the continuous tail. With the tail of the discrete noise, where ties count against the plurality,
+# they are a few percent larger.
 @pytest.mark.parametrize(
     ("name", "epsilons"),
     [
@@ -162,7 +162,7 @@ def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_what_was_no
     published = json.loads((tmp_path / "out/released/analysis.json").read_text())
     # The total includes the release, too.
     assert published["epsilon_data_independent"] > published["epsilon_labels_alone"]
-    # Not shown again without asking: nothing says that these are the same votes.
+    # Hidden without a request, because nothing proves that these are the same votes.
     assert "epsilon_sanitised" not in succeed(h1, "--input_is_counts").report
     sensitive = tmp_path / "out/sensitive"
     files = [path for path in sensitive.rglob("*") if path.is_file()]
@@ -178,7 +178,7 @@ def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_what_was_no
 def test_the_release_is_noisy(succeed, tmp_path, monkeypatch, h1):
     # Six equal draws of a discrete Gaussian of scale above 5: probability below 0.08^5 = 4e-6.
     drawn = set()
-    for number in range(6):  # six machines, which know nothing of each other
+    for number in range(6):  # six independent machines
         monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {number}"))
         flags = (h1, "--input_is_counts", RELEASE, f"--output_dir={tmp_path / str(number)}")
         drawn.add(succeed(*flags).report["epsilon_sanitised"])
@@ -361,7 +361,7 @@ def test_a_run_is_charged_once_and_only_when_asked_to(succeed, script, capsys, t
     by_file = succeed(f"--counts_file={file}", *of_file).report
     for field in ("queries", "mechanisms", "delta", "epsilon_data_independent", "plan", "bounds"):
         assert drawn[field] == by_file[field]
-    # What was charged is shown without asking, wherever results go.
+    # Charges are shown without a request, for every output folder.
     for again in ([flag], [f"--ledger={folder}"], [flag, "--output_dir=", RELEASE]):
         ended = script.run(tmp_path, capsys, *again)
         assert ended.report["epsilon_sanitised"] == drawn["epsilon_sanitised"]

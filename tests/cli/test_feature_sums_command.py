@@ -1,4 +1,6 @@
-"""train_student.py --method=feature_sums as a user types it: no train_teachers.py before it."""
+"""train_student.py --method=feature_sums as a user types it, without train_teachers.py
+before it.
+"""
 
 import json
 import pathlib
@@ -24,7 +26,7 @@ def assert_one_line(ended: Ended, told: str) -> None:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> tuple[pathlib.Path, Ended]:
-    """A folder with a finished run (don't write there), and how it ended."""
+    """Returns a folder with a finished run (don't write there), and its result."""
     folder = tmp_path_factory.mktemp("digits")
     ended = run_script(
         *SUMS, *QUICK, "--epsilon=8", "--report_file=r.json", folder=folder, setup=learn_little

@@ -1,4 +1,4 @@
-"""The command `pate`: its page, its subcommands, what it imports."""
+"""The command `pate`: its page, its subcommands, its imports."""
 
 import sys
 

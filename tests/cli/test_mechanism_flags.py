@@ -1,4 +1,4 @@
-"""`--mechanism` and its parameters: from the registry, and refused where they don't belong."""
+"""`--mechanism` and its parameters come from the registry, and invalid combinations are refused."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ HERE = (
 
 @pytest.fixture
 def teachers(trained, tmp_path):
-    """A folder with teachers of one's own in `run`, and no ledger yet."""
+    """Returns a folder with custom teachers in `run`, and no ledger yet."""
     shutil.copytree(trained[0], tmp_path / "run")
     return tmp_path
 
@@ -53,7 +53,7 @@ def test_a_toy_labels_and_is_stated(teachers):
     assert 0.0 < report["epsilon_data_independent"] <= 40.0
     page = (teachers / "run/released/privacy_statement.md").read_text()
     assert "Toy noise of epsilon 2 is added" in page
-    # The ledger knows it where the program does.
+    # The ledger knows the mechanism if the program does.
     ended = run_script("analysis.py", "--train_dir=run", folder=teachers, setup=register_toys)
     assert ended.code == 0, ended.err
     assert (

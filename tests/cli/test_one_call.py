@@ -1,4 +1,4 @@
-"""Messages name flags in `cli/` alone."""
+"""Only messages in `cli/` name flags."""
 
 import ast
 import re

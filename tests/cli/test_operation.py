@@ -1,4 +1,4 @@
-"""Long-running commands in operation: signals, containers, files that another process left."""
+"""Long-running commands in operation: signals, containers, files left by another process."""
 
 import errno
 import fcntl
@@ -26,7 +26,7 @@ from pate_tf.silos.protocol import Keys
 MAIN = "pate_tf/cli/main.py"
 PATE = (sys.executable, "-m", "pate_tf.cli.main")
 AS_PROCESS_1 = ("unshare", "--pid", "--fork", "--mount-proc")
-WAITING = {  # for a coordinator that is away
+WAITING = {  # for an absent coordinator
     "aggregator": ("--aggregator_dir=own", "--coordinator=localhost:1"),
     "silo": ("serve", "--silo_dir=own", "--method=feature_sums", "--private=private.csv"),
 }
@@ -89,7 +89,7 @@ for _ in range(2):
 
 
 def test_sigterm_ends_a_process_that_is_inside_of_a_library(tmp_path):
-    """Python runs no handler there."""
+    """Python runs no signal handler while a library call is active."""
     process = start(tmp_path, sys.executable, "-c", STUCK)
     until_printed(process, "stuck")
     while "futex" not in pathlib.Path(f"/proc/{process.pid}/wchan").read_text():

@@ -24,7 +24,7 @@ categories = ["north", "south"]
 
 
 def write_table(path: pathlib.Path, number: int, *, seed: int, has_labels: bool) -> None:
-    """Visits, 4 % of which end ill: those of the old in the north."""
+    """Writes visits. 4 % of them, the visits of old patients in the north, have the outcome ill."""
     random = np.random.default_rng(seed)
     with open(path, "w", newline="") as file:
         table = csv.writer(file)

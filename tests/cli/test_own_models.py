@@ -1,4 +1,4 @@
-"""Models of a user's own in the working directory, and environments that Keras is set up for."""
+"""Custom models in the working directory, and environments that Keras is configured for."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ import pate_tf
 from pate_tf.models import architectures
 from pate_tf.teachers.foreign import ForeignModels
 
-# Apart, since every process that fits it imports what it lies in.
+# Separate, because every process that fits it imports its module.
 LOGISTIC = """
 from sklearn.linear_model import LogisticRegression
 
@@ -42,7 +42,7 @@ TEACH = ("--nb_teachers=3", "--train_dir=run")
 
 
 def half(dataset, activation=None):
-    """Mixed precision, set for the whole process."""
+    """Sets mixed precision for the whole process."""
     keras.mixed_precision.set_global_policy("mixed_float16")
     layers = [keras.layers.Flatten(), keras.layers.Dense(10, activation=activation)]
     return keras.Sequential([keras.Input(dataset.input_shape), *layers])
@@ -111,7 +111,7 @@ def test_a_softmax_that_trains_on_logits_and_adapted_layers_are_noticed():
 
 
 class Double(keras.layers.Layer):
-    """Neither registered nor with a configuration of its own."""
+    """Neither registered nor with its own configuration."""
 
     def call(self, inputs):
         return 2.0 * inputs

@@ -1,4 +1,4 @@
-"""What was accepted wrongly once, or charged first, or told too late, too long or not at all."""
+"""Errors that used to be accepted, charged first, or reported too late, too long or not at all."""
 
 import shutil
 from functools import partial
@@ -128,7 +128,7 @@ OF_PLACES = [
             ("/dev/null/run", None, "is not a writable folder"),
         )
     ),
-    # Where others should be, nothing is made.
+    # If other files should be there, nothing is made.
     Case(
         script=STUDENT,
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),

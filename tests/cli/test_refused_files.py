@@ -1,4 +1,4 @@
-"""Files that are refused: at once, before TensorFlow starts, with all that is wrong with them."""
+"""Invalid files are refused at once, before TensorFlow starts, and the message lists all errors."""
 
 import pytest
 from command_helpers import AGE

@@ -36,7 +36,7 @@ def typed(method: str, folder: pathlib.Path) -> dict[str, object]:
 
 
 def fitted(method: str, data: pate_tf.Data, folder: pathlib.Path) -> pate_tf.Fitted:
-    """Returns what Python gives for the same settings."""
+    """Returns the result of Python for the same settings."""
     common = {"delta": 1e-5, "student": pate_tf.Student("random_forest"), "insecure_seed": 7}
     if method == "pate":
         return pate_tf.fit(

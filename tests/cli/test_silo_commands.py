@@ -58,7 +58,7 @@ def init_flags(folder, name, address="localhost:1"):
 
 
 def accounts(folder):
-    """How many queries each silo was charged."""
+    """Returns the number of charged queries of each silo."""
     numbers = {}
     for name in NAMES:
         policy = Policy(silo=name, epsilon_budget=200.0, delta=1e-6)
@@ -115,7 +115,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     assert numbers["process"] == "not running" and numbers["run_over"] == numbers["rounds"] == 1
     shown = said("coordinator", "status", f"--train_dir={tmp_path / 'run'}")
     assert [line.split()[-1] for line in shown.splitlines()[2:6]] == ["running", "0", "0", "1"]
-    # Started again there is no coordinator: a silo that has heard the end ends as before.
+    # After a restart there is no coordinator. A silo that was told the run is over ends as before.
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", *data_of["clinic"], certificates)
     assert "clinic: the run is over" in said("silo", *serve, "--give_up_after=1").splitlines()[-1]
     (tmp_path / "clinic" / "ended").unlink()
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     (tmp_path / "run/released").mkdir(parents=True)
     (tmp_path / "run/released/student").write_text("")
     assert "student is not a writable folder" in refused("coordinator", *votes)
-    assert not (tmp_path / "run/coordinator").exists()  # no silo was asked
+    assert not (tmp_path / "run/coordinator").exists()  # no silo got a query
     shutil.rmtree(tmp_path / "run")
     with only_writer(tmp_path / "run"):
         assert "run: another process is using this folder" in refused("coordinator", *flags)
@@ -194,7 +194,7 @@ def test_the_demonstration(tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_hosts_that_lose_packets_and_cables_give_the_same_labels(tmp_path, monkeypatch):
-    """One silo's cable is out for a while, an aggregator's is cut for good."""
+    """One silo's cable is unplugged for a while, an aggregator's is cut for good."""
     epsilon = 1e3  # the noise changes no label
     alone = threading.Thread(
         target=network_hosts.demo.demonstrate_silos,

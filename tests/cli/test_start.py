@@ -1,4 +1,4 @@
-"""`pate start`: the dialog, its flags, and the report and model card that a run leaves."""
+"""`pate start`: the dialog, its flags, and the report and model card of a run."""
 
 import html
 import json
@@ -18,7 +18,7 @@ CLASSES = ["<script>alert(1)</script>", "`d`", "b|c"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two tables; a class is named like a script, and a person has two private rows."""
+    """Writes two tables. A class has the name of a script, and a person has two private rows."""
     folder = tmp_path_factory.mktemp("start")
     random = np.random.default_rng(0)
     for name, number in (("private", 900), ("public", 300)):

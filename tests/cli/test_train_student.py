@@ -37,14 +37,16 @@ NETWORK = (*OF_ALL, "--max_steps=20", "--model=mlp")
 
 @pytest.fixture
 def teachers(trained, tmp_path) -> pathlib.Path:
-    """A folder with teachers of one's own in `run`, and no ledger yet."""
+    """Returns a folder with custom teachers in `run`, and no ledger yet."""
     shutil.copytree(trained[0], tmp_path / "run")
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def finished(trained, tmp_path_factory) -> tuple[pathlib.Path, Ended]:
-    """A finished student beside its teachers (don't write there) and how the script ended."""
+    """Returns a finished student next to its teachers (don't write there), and the
+    script's result.
+    """
     folder = tmp_path_factory.mktemp("student")
     shutil.copytree(trained[0], folder / "run")
     ended = run_script(
@@ -59,7 +61,7 @@ def statement(run: pathlib.Path) -> dict:
 
 
 def without_warnings(ended: Ended) -> Ended:
-    """On a full disk the registry can't be used either; a warning says so first."""
+    """On a full disk the registry fails, too, and a warning comes first."""
     lines = ended.err.splitlines(keepends=True)
     warned = [line for line in lines if line.startswith("warning: the registry of ledgers")]
     return dataclasses.replace(ended, err="".join(lines[len(warned) :]))
@@ -76,7 +78,7 @@ def test_a_report_has_its_keys(finished):
     assert report["mechanism"] == {"name": "laplace_noisy_max", "gamma": 1.0}
     assert report["epsilon_data_independent"] == statement(folder / "run")["epsilon"]
     assert (folder / "report.json").stat().st_mode & 0o777 == 0o600
-    # Of thirty noisy labels a student may not learn all classes.
+    # With thirty noisy labels, a student may not learn all classes.
     assert all(line.startswith("warning: student: of") for line in ended.err.splitlines())
     for text in (
         f"{report['student_accuracy']:.2%}",
@@ -130,7 +132,7 @@ def test_what_is_released_does_not_name_the_machine(finished):
 
 
 def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teachers):
-    """The reviewer's attack: delete the ledger, ask again, and the budget is new."""
+    """The reviewer's attack: delete the ledger and run again, so that the budget is new."""
     run = teachers / "run"
     first = run_script(SCRIPT, *HERE, folder=teachers)
     assert first.code == 0, first.err
@@ -211,7 +213,7 @@ def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     assert list((teachers / "run").rglob(".writing-*")) == []
     for path in released.glob("labels.npz"):
         artifacts.read_arrays(path)
-    # And the same command goes on from there, with what was charged.
+    # The same command resumes from there, with its charges.
     ended = run_script(SCRIPT, *NETWORK, folder=teachers)
     assert ended.code == 0, ended.err[-2000:]
     assert (released / "student" / "1" / "saved_model.pb").exists()

@@ -31,7 +31,9 @@ def teachers_folder(run: pathlib.Path) -> pathlib.Path:
 
 @functools.cache
 def weights(run: pathlib.Path) -> str:
-    """What distinguishes two ensembles, without the bytes of the SavedModel around it."""
+    """Returns the difference between two ensembles, without the bytes of the surrounding
+    SavedModel.
+    """
     from pate_tf.teachers.teacher_kinds import load_ensemble
 
     return load_ensemble(teachers_folder(run) / "ensemble").digest
@@ -85,7 +87,7 @@ def test_killed_at_random_and_on_a_full_disk_it_ends_in_the_same_ensemble(traine
         assert running.wait().code in (0, -signal.SIGKILL)  # it may have been done
         full = functools.partial(limit_file_size, generator.choice([1_000, 20_000, 200_000]))
         ended = run_script(SCRIPT, *SAME_RUN, folder=folder, setup=full)
-        if ended.code:  # it may have found teachers that were finished, of which it warns
+        if ended.code:  # it may have found finished teachers, and warns
             assert ended.code == 1 and ended.err.splitlines()[-1].startswith("error: "), ended.err
         for path in folder.rglob("[!.]*.npz"):
             artifacts.read_arrays(path)

@@ -1,4 +1,4 @@
-"""What `pip install` leaves: the commands, nothing at the top level but the package."""
+"""`pip install` adds the commands, and only the package at the top level."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ Ended = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The wheel of this checkout, installed by pip in a folder of its own."""
+    """Installs the wheel of this checkout with pip in a separate folder."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     shutil.copytree(
@@ -55,7 +55,7 @@ def test_nothing_but_the_package_and_its_commands_is_installed(installed):
     ],
 )
 def test_it_runs_outside_of_the_checkout(installed, tmp_path, command, printed):
-    # A folder of the user's own by the name of a script must not get in the way.
+    # A user's folder with the name of a script must not interfere.
     (tmp_path / "analysis").mkdir()
     (tmp_path / "analysis" / "__init__.py").write_text("raise ImportError('the wrong analysis')")
     module, *flags = command

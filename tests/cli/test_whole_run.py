@@ -14,7 +14,7 @@ PATE = "pate_tf/cli/main.py"
 
 
 def write(path, number, seed):
-    """Visits as a German spreadsheet writes them."""
+    """Writes visits like a German spreadsheet."""
     random = np.random.default_rng(seed)
     with open(path, "w", newline="", encoding="cp1252") as file:
         table = csv.writer(file, delimiter=";")
@@ -37,7 +37,7 @@ def clinic(tmp_path_factory):
 
 
 def test_labels_that_are_not_worth_their_cost_are_not_charged(tmp_path):
-    """The label is an identifier; it has 150 classes."""
+    """The label is an identifier with 150 classes."""
     random = np.random.default_rng(0)
     for name, number in (("private.csv", 300), ("public.csv", 220)):
         rows = [f"{random.uniform(18, 90):.1f},p{row % 150:03}" for row in range(number)]
@@ -55,7 +55,9 @@ def test_labels_that_are_not_worth_their_cost_are_not_charged(tmp_path):
 
 
 def test_labels_of_the_pool_choose_the_method(tmp_path):
-    """By margins alone ten labels of votes look better, of which a student learns little."""
+    """Judged only by margins, ten labels of votes look better, but a student learns little from
+    them.
+    """
     inputs, labels = sklearn.datasets.load_digits(return_X_y=True)
     private, public = (inputs[539:], labels[539:]), (inputs[:539], labels[:539])
     ranges = {"num_classes": 10, "value_range": (0.0, 16.0), "kind": "tabular"}
@@ -78,7 +80,7 @@ def test_two_commands_make_a_published_student(clinic):
     released = clinic / "auto" / "released"
     assert artifacts.read_json(released / "privacy_statement.json")["pool_name"] == "visits"
     assert values["epsilon_ledger"] <= 3.0
-    # The run folder alone is enough for the same release, which nothing is charged for.
+    # The run folder is enough for the same release, which costs nothing.
     typed = ("--train_dir=auto", "--epsilon=3", "--student=random_forest")
     report = "--report_file=auto-again.json"
     ended = run_script(PATE, "student", *typed, report, folder=clinic)
@@ -117,7 +119,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
     asked = ("--student=auto", "--inputs=public.csv")
     ended = run_script(PATE, "predict", *asked, "--output=predictions.csv", folder=clinic)
     assert ended.code == 0, ended.err
-    # Written as the inputs are.
+    # In the same format as the inputs.
     with (clinic / "predictions.csv").open(encoding="cp1252") as file:
         rows = list(csv.DictReader(file, delimiter=";"))
     with (clinic / "public.csv").open(encoding="cp1252") as file:
@@ -148,7 +150,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(clinic, command, told):
-    def files():  # but for what the test's own processes write
+    def files():  # except files that the test's own processes write
         return {one for one in clinic.iterdir() if not one.suffix.startswith(".std")}
 
     before = files()

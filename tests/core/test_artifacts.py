@@ -68,7 +68,7 @@ def test_a_killed_process_leaves_the_old_or_nothing(tmp_path, kind, old):
     assert path.exists() == (old is not None)
     if old is not None:
         assert (path if kind == "file" else path / "file").read_text() == old
-    # What the killed process left is recognized and removed, and nothing else is.
+    # Leftovers of the killed process are recognized and removed, and nothing else is.
     leftovers = [entry for entry in folder.iterdir() if entry != path]
     assert leftovers
     artifacts.remove_abandoned(folder)
@@ -172,7 +172,7 @@ def test_a_folder_is_durable_with_all_its_parts_before_it_appears(tmp_path, monk
 
 
 def test_those_who_wait_for_a_folder_work_in_it_one_at_a_time(tmp_path):
-    """Each deletes the folder when it is done, as who learns a representation does."""
+    """Each process deletes the folder at the end, like a process that learns a representation."""
     inside, most = [], []
 
     def work(number):

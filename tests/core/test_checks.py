@@ -1,4 +1,6 @@
-"""The validators accept what they say and refuse the rest in one line that shows no array."""
+"""The validators accept the documented values and refuse the rest in one line that
+shows no array.
+"""
 
 import math
 import re
@@ -23,7 +25,7 @@ OTHERS = st.one_of(
 
 
 def accepts(validator, *limits, value, **settings):
-    """Whether a validator accepts a value; what it says otherwise is one line without arrays."""
+    """Returns whether a validator accepts a value. A refusal must be one line without arrays."""
     try:
         validator(*limits, quantity=value, **settings)
     except ValueError as error:

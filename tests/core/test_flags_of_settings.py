@@ -1,4 +1,4 @@
-"""Settings are checked when they are made, and flags give them."""
+"""Settings are checked when they are made, and flags set them."""
 
 import dataclasses
 import pathlib

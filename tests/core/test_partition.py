@@ -99,7 +99,7 @@ def test_how_many_records_owners_have_refuses_no_number_of_teachers():
 
 @pytest.mark.parametrize("stranger", [0.5, float("nan"), None], ids=str)
 def test_one_foreign_owner_does_not_move_the_others(stranger):
-    # 0.5 beside 1 makes NumPy write "1.0": refused or harmless, but never another teacher.
+    # 0.5 next to 1 makes NumPy write "1.0": refused or harmless, but never another teacher.
     owners = list(range(50))
     before = owner_partition(owners, num_teachers=4, seed=0).assignment
     try:

@@ -1,7 +1,7 @@
-"""No message shows what comes from private values: refusals, warnings, notes, logs and reprs.
+"""No message shows private values: refusals, warnings, notes, logs and reprs.
 
-By origin: a name is private if its type is, or the function that it comes from returns such a type
-or is marked SENSITIVE; what is computed from a private name is private.
+A name is private if its type is private, or if it comes from a function that returns such a type or
+is marked SENSITIVE. Everything computed from a private name is private.
 """
 
 import ast
@@ -35,7 +35,7 @@ PUBLIC = {
     *("epsilon_budget", "delta", "round", "dimensions"),
 }
 CALLS = {"warn", "note", "debug", "info", "warning", "error", "exception", "on_event", "print"}
-# What messages interpolate from a private name, and why it is public.
+# Expressions with a private name in messages, and the reason why each is public.
 REVIEWED = {
     "len(counts)": "number of queries",
     "number": "number of teachers",
@@ -81,7 +81,7 @@ class Package:
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef)
         ]
-        # Of several functions of one name all.
+        # If several functions have one name, all of them.
         public = {node.name for node in functions if not is_private_result(node)}
         self.private = TYPES | {node.name for node in functions} - public
 
@@ -113,7 +113,7 @@ class Package:
                 bindings.append((node.target, node.value))
             elif isinstance(node, ast.For | ast.comprehension):
                 bindings.append((node.target, node.iter))
-        for _ in bindings:  # until nothing more is reached
+        for _ in bindings:  # until nothing changes
             before = len(names)
             for target, value in bindings:
                 if self.mentions(value, names):
@@ -123,7 +123,7 @@ class Package:
         return names
 
     def shown(self) -> Iterator[tuple[str, str]]:
-        """Yields where a message shows something private, and what."""
+        """Yields places where a message shows something private, and the expression."""
         for name, tree in self.trees.items():
             classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
             owners = {id(node): each.name for each in classes for node in each.body}

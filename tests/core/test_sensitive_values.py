@@ -1,6 +1,6 @@
 """No `repr` and no `str` shows a sensitive value: a sweep over every dataclass of the library.
 
-A class that holds a sensitive value, by its docstring or a field's name, stands in a table.
+A table lists each class that holds a sensitive value, by its docstring or a field's name.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import pytest
 import pate_tf
 from pate_tf.beam.summing import Block, _Partial
 
-# Fields that must not be shown, by the name of the class; "*" for all of them.
+# Fields that must not be shown, by class name; "*" for all fields.
 SENSITIVE = {
     "PrivateExamples": ("inputs", "labels", "owners"),
     "VoteCounts": ("values",),
@@ -32,7 +32,7 @@ SENSITIVE = {
     "Upload": ("indices", "values"),
     "TextTable": ("fields",),
 }
-# Sensitive as a whole, of parts that hide themselves.
+# Classes that are entirely sensitive, with parts that hide themselves.
 OF_PARTS = {
     "Fitted": ("source",),
     "CountedVotes": ("counts",),
@@ -66,7 +66,7 @@ SWEPT = {
 
 
 class Planted:
-    """Stands for a value that must not be seen, wherever a text is made of it."""
+    """Replaces a secret value. It must not appear in any text made from it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -89,7 +89,7 @@ class Planted:
 
 
 def planted(kind: type, secret: tuple[str, ...]) -> object:
-    """An instance whose fields hold words that can be looked for in its texts."""
+    """Returns an instance whose fields hold words to search for in its texts."""
     instance = object.__new__(kind)
     for field in dataclasses.fields(kind):
         text = "SECRET" if field.name in secret or secret == ("*",) else "shown"
@@ -124,7 +124,7 @@ NAMES = ("epsilon_data_dependent", "bounds", "smooth_sensitivity", "losses", "vo
 def test_what_is_sensitive_by_docstring_or_name_is_in_a_table():
     for name, kind in CLASSES.items():
         swept = SWEPT.get(name, ())
-        # "SENSITIVE; ..." is how an attribute is marked.
+        # "SENSITIVE; ..." marks an attribute.
         marked = re.findall(r"^ +(\w+): SENSITIVE", kind.__doc__ or "", re.MULTILINE)
         for field in dataclasses.fields(kind):
             is_value = not re.search(r"\b(str|Callable)\b", str(field.type))  # no name, no function
@@ -133,13 +133,13 @@ def test_what_is_sensitive_by_docstring_or_name_is_in_a_table():
 
 
 ARRAYS = re.compile(r"NDArray|IntArray|FloatArray|ndarray|Digests|Tensor\b")
-# Arrays that may be shown: of the public pool, of released values, or made up.
+# Arrays that may be shown: of the public pool, of released values, or synthetic.
 PUBLIC = {*("Summands", "Clusters", "Regression"), *("Labels", "OpenedHistogram"), "Outcomes"}
 
 
 @pytest.mark.parametrize("kind", sorted(set(ALL), key=repr), ids=lambda kind: kind.__qualname__)
 def test_arrays_are_not_shown_unless_they_are_public(kind):
-    """Whatever a docstring says: an array is private until the table says that it is public."""
+    """An array is private until the table says that it is public, independent of docstrings."""
     types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     fields = [name for name, of in types.items() if ARRAYS.search(of) and "Callable" not in of]
     if fields and kind.__name__ not in PUBLIC:

@@ -1,4 +1,4 @@
-"""What tells private records from others does so with a folder's key alone, and shows nothing."""
+"""Records are distinguished with a folder's secret key only, and nothing about them is shown."""
 
 import os
 import pathlib
@@ -70,7 +70,7 @@ def test_spellings_of_a_name_are_one_source_and_the_typed_one_is_shown():
     for unseen in ("visits\u3164", "vis\u034fits", "visits\ufe0f", "vi\u200bsits", "visits\u2800"):
         with pytest.raises(ValueError, match="visible characters"):
             PrivateSource.named(unseen)
-    # What is merged is charged to each part, and to the name that it is given.
+    # Merged data is charged to each part, and to the name that it is given.
     parts = [PrivateSource.named("January"), PrivateSource.of_file("february.csv")]
     merged = PrivateSource.merged(parts, "Both")
     again = PrivateSource.merged([PrivateSource.named("march"), merged])

@@ -12,10 +12,10 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PoolLabels, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
 
-# So large that no shape, limit or number of classes contains its digits.
+# This number is so large that no shape, limit or number of classes contains its digits.
 IMAGES = image_dataset(2, class_names=("a", "b", "c"), augmentation="flip", pool_size=4)
 
-# Rows of one sum.
+# Rows with one sum.
 counts_arrays = st.builds(
     lambda row, num_queries: np.resize(np.append(row, 1), (num_queries, len(row) + 1)),
     hnp.arrays(np.int64, st.integers(0, 4), elements=st.integers(0, 2**60)),
@@ -49,7 +49,7 @@ def test_counts_keep_their_values_as_read_only_int64(values):
 def test_other_types_and_shapes_are_refused(values):
     with pytest.raises(ValueError, match="counts must"):
         VoteCounts(values)
-    if np.shape(values) != (2, 0):  # two teachers and no query are votes
+    if np.shape(values) != (2, 0):  # two teachers and no query are valid votes
         with pytest.raises(ValueError, match="votes must"):
             Votes(values, 3)
 
@@ -157,7 +157,7 @@ def test_weights_are_laws_of_the_classes(weights, message):
 
 
 def test_inputs_that_float32_can_not_hold_are_refused():
-    """One by one and beforehand: none may become infinite in a teacher."""
+    """Each input is checked separately and beforehand: none may become infinite in a teacher."""
     floats = dataclasses.replace(IMAGES, input_type="float32")
     inputs = np.zeros((5, *IMAGES.input_shape))
     PrivateExamples(floats, inputs + 3e38, np.zeros(5, int))

@@ -1,4 +1,4 @@
-"""Data sets of a user's own, by the name `data_sets_for_tests:<function>`."""
+"""Custom data sets, named `data_sets_for_tests:<function>`."""
 
 import pathlib
 from typing import Any
@@ -11,13 +11,13 @@ from pate_tf.core.dataset import Dataset
 def table_dataset(
     num_features: int, low: float, high: float, num_classes: int = 3, **fields: Any
 ) -> Dataset:
-    """A small table; fields are those of `Dataset`."""
+    """Returns a small table; fields are the fields of `Dataset`."""
     fields = {"name": "table", "pool_size": 10, "input_shape": (num_features,), **fields}
     return Dataset(kind="tabular", value_range=(low, high), num_classes=num_classes, **fields)
 
 
 def image_dataset(side: int, channels: int = 1, num_classes: int = 3, **fields: Any) -> Dataset:
-    """Small images; fields are those of `Dataset`."""
+    """Returns small images; fields are the fields of `Dataset`."""
     fields = {"name": "images", "pool_size": 10, "value_range": (0.0, 255.0), **fields}
     shape = (side, side, channels)
     return Dataset(kind="image", input_shape=shape, num_classes=num_classes, **fields)
@@ -34,13 +34,13 @@ def waves(side: str, data_dir: pathlib.Path | None):
 
 
 def unlabelled(side: str, data_dir: pathlib.Path | None):
-    """No label of a public sample, not even its place."""
+    """No public sample has a label or a label column."""
     dataset, inputs, labels = waves(side, data_dir)
     return (dataset, inputs, labels) if side == "private" else (dataset, inputs)
 
 
 def partly_labelled(side: str, data_dir: pathlib.Path | None):
-    """The pool has no labels, the held-out samples have."""
+    """Only the held-out samples have labels, the pool has no labels."""
     dataset, inputs, labels = waves(side, data_dir)
     if side == "public":
         labels[: dataset.pool_size] = -1

@@ -1,6 +1,6 @@
-"""Genuine English that needs no download: sentences of the docstrings of installed packages.
+"""Genuine English without a download: sentences from the docstrings of installed packages.
 
-Each has the class of the package that it comes from.
+The class of a sentence is its package.
 """
 
 import inspect
@@ -28,7 +28,7 @@ def sentences_of(modules: list[types.ModuleType]) -> list[str]:
 
 
 def load(number: int, seed: int = 0) -> tuple[list[str], list[int]]:
-    """Returns sentences, as many of each package, in a random order, and their classes."""
+    """Returns sentences in random order, equally many from each package, and their classes."""
     random = np.random.default_rng(seed)
     texts, labels = [], []
     for label, modules in enumerate(PACKAGES.values()):

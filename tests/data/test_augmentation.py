@@ -12,7 +12,7 @@ def dataset(kind: str, side: int = 28, channels: int = 1) -> Dataset:
 
 
 def blobs(batch: int, side: int, channels: int, shift: float = 0.0) -> np.ndarray:
-    """A blob near the center, far enough from the border that nothing may fall off."""
+    """Returns a blob near the center, far enough from the border to stay inside the image."""
     grid = np.arange(side) - (side - 1) / 2
     bell = np.exp(-((grid[:, None] - shift) ** 2 + (grid - shift) ** 2) / (side / 8) ** 2)
     return np.tile((255 * bell)[None, :, :, None], (batch, 1, 1, channels)).astype(np.float32)
@@ -53,7 +53,7 @@ def test_changes_are_a_function_of_the_seed(kind):
     np.testing.assert_array_equal(changed(images, kind), first)
     assert not np.array_equal(changed(images, kind, seed=(1, 3)), first)
     assert not np.array_equal(changed(images, kind, seed=(2, 2)), first)
-    # The images of a batch are changed each in its own way.
+    # Each image of a batch is changed independently.
     assert len({image.tobytes() for image in first}) == len(first)
 
 
@@ -68,7 +68,7 @@ def test_changes_are_small(kind):
     assert mass.max() < 1.3
     moved = np.abs(centres(result) - centres(images))
     assert moved.max() <= side / 14 * 1.25
-    # But they are changes: shifts of all sizes in both directions.
+    # The images do change: shifts of all sizes occur in both directions.
     directions = (centres(result) - centres(images)).mean(axis=0)
     assert np.abs(directions).max() < 0.4
     assert moved.mean() > side / 14 / 4

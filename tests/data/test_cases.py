@@ -1,4 +1,6 @@
-"""Tables as programs and people write them: each is read with the right values, or named."""
+"""Tables as programs and people write them: the reader gets the correct values or names the
+problem.
+"""
 
 import gzip
 import re
@@ -24,7 +26,7 @@ LONG = table("age,pressure,smoker,ill", *RECORDS * 4)
 
 
 def with_columns(header, *fields):
-    """A table with some more columns in front."""
+    """Returns a table with some more columns in front."""
     names = f"{header},age,pressure,smoker,ill"
     return table(names, *((*fields, *record) for record in RECORDS))
 
@@ -37,7 +39,7 @@ GERMAN = table(
 
 
 def bring(folder, public, private=None, *, suffix=".csv", edit=str, **options):
-    """Drafts a schema from a public file and reads both files by it."""
+    """Drafts a schema from a public file and reads both files with it."""
     for name, content in (("public", public), ("private", private or public)):
         content = content if isinstance(content, bytes) else content.encode()
         (folder / f"{name}{suffix}").write_bytes(content)
@@ -79,7 +81,7 @@ def with_word(word):
     ],
 )
 def test_how_a_table_is_written_changes_no_value(tmp_path, content):
-    # A column that the schema doesn't use is not looked at.
+    # The reader ignores a column that the schema doesn't use.
     note = re.compile(r"\[columns\.note\]\n(.+\n)*")
     data, _ = bring(tmp_path, content, edit=lambda text: note.sub("", text))
     np.testing.assert_array_equal(data.private.inputs[:3, :2], np.transpose([AGES, PRESSURES]))
@@ -97,7 +99,7 @@ def test_a_file_without_names_is_read_by_numbers_of_its_columns(tmp_path, delimi
     with pytest.raises(ValueError, match=r"is a record, so the columns are called column_1"):
         draft_schema(files[1], tmp_path / "schema.toml", label="ill")
     text = draft_schema(files[1], tmp_path / "schema.toml", label=label)
-    (tmp_path / "schema.toml").write_text(text.replace(label, "ill"))  # a name of one's own
+    (tmp_path / "schema.toml").write_text(text.replace(label, "ill"))  # a custom name
     data = Data.from_csv(*files, schema=tmp_path / "schema.toml")
     assert data.private.labels.tolist() == LABELS * 3
     assert sorted(data.private.inputs.max(axis=0)) == [0, 1, 1, 61, 180]
@@ -120,7 +122,7 @@ def test_a_gap_may_be_in_either_file(tmp_path, word, sides):
 
 @pytest.mark.parametrize("word", ["nan", " nan ", "NA", "inf", "x"])
 def test_what_a_field_says_does_not_depend_on_another(tmp_path, word):
-    """One that is no number makes the reader take all columns for texts."""
+    """A single text value makes the reader parse all columns as texts."""
     found = []
     for age in ("20", "y"):
         (tmp_path / age).mkdir()
@@ -419,4 +421,5 @@ def test_records_that_do_not_fit_are_skipped_by_themselves_alone(tmp_path):
         data = Data.from_csv(*files, schema=tmp_path / "schema.toml", on_bad_record="skip")
     assert data.private.inputs[:, 0].tolist() == AGES
     assert data.private.labels.tolist() == LABELS
-    assert data.private.owners.tolist() == [2, 3, 4]  # no other's teacher depends on a bad record
+    # no other record's teacher depends on a bad record
+    assert data.private.owners.tolist() == [2, 3, 4]

@@ -10,7 +10,7 @@ from pate_tf.data.datasets import DIGITS
 
 
 class Measurements(tfds.core.GeneratorBasedBuilder):
-    """A user's own table, with whole numbers as features and a validation split."""
+    """A custom table, with integer features and a validation split."""
 
     VERSION = tfds.core.Version("2.0.1")
     FEATURES = tfds.features.Tensor(shape=(3,), dtype=np.int64)
@@ -42,7 +42,7 @@ def test_a_function_gives_both_sides():
     public = datasets.load_public("data_sets_for_tests:waves")
     assert (len(private), len(public)) == (200, 60)
     assert private.dataset is public.dataset is WAVES
-    assert private.inputs.dtype == np.float32  # what a served student takes
+    assert private.inputs.dtype == np.float32  # the input of a served student
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,6 @@ def test_sizes_types_and_ranges():
         assert examples.inputs.dtype == np.dtype(DIGITS.input_type)
         assert examples.inputs.shape[1:] == DIGITS.input_shape
         assert (examples.inputs.min(), examples.inputs.max()) == DIGITS.value_range
-        # Both sides know all classes, none of them rare.
+        # Both sides have all classes, none of them rare.
         shares = np.bincount(examples.labels, minlength=10) / len(examples)
         assert (shares > 0.07).all()

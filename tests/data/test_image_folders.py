@@ -1,4 +1,4 @@
-"""Images in folders, one a class."""
+"""Images in folders, one per class."""
 
 import json
 
@@ -34,11 +34,13 @@ def test_both_sides_are_read_and_labels_follow_the_folders(tmp_path):
     for side in (public, private):
         assert side.inputs.dtype == np.uint8
         assert ((side.inputs[:, 0, 0, 0] >= 200) == (side.labels == 1)).all()
-        assert np.abs(np.diff(side.labels)).sum() > 1  # not one class after the other
+        assert np.abs(np.diff(side.labels)).sum() > 1  # not sorted by class
 
 
 def test_an_image_of_another_class_in_the_place_of_one_moves_no_other(tmp_path):
-    """Else one record replaced would change all teachers, whose shares go by position."""
+    """Otherwise one replaced record would change all teachers, because shards depend on
+    positions.
+    """
     for name in ("cat", "dog", "fox"):
         draw(tmp_path / "public", name, number=2)
     public = image_folders.load_public(tmp_path / "public")
@@ -81,7 +83,7 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
 
 
 def test_images_as_people_have_them(tmp_path):
-    """Unequal sizes, gray and colored, transparent, 16 bits, turned by EXIF, PNG and JPEG."""
+    """Unequal sizes, gray and colored, transparent, 16 bits, rotated by EXIF, PNG and JPEG."""
     public, private = tmp_path / "public", tmp_path / "private"
     half = np.zeros((40, 60, 3), np.uint8)
     half[:20] = 250, 20, 20  # red above
@@ -95,7 +97,7 @@ def test_images_as_people_have_them(tmp_path):
     for image in images.inputs:
         assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
     turned, exif = Image.fromarray(half), Image.Exif()
-    exif[0x0112] = 6  # it lies on its left side: to be turned by 90 degrees
+    exif[0x0112] = 6  # it is on its side, to be rotated by 90 degrees
     turned = turned.transpose(Image.Transpose.ROTATE_90)
     save(private / "cat/d.jpg", turned, exif=exif, quality=95)
     save(private / "dog/e.png", half[..., 0].astype(np.uint16) << 8)
@@ -119,12 +121,12 @@ RAMP = np.linspace(0, 255, 64).reshape(8, 8)
 
 
 def in_order(examples):
-    """Pixels of gray images by their brightness, int `[num_images, height, width]`."""
+    """Returns pixels of gray images by brightness, int `[num_images, height, width]`."""
     return np.array(sorted(examples.inputs[..., 0].astype(int), key=np.mean))
 
 
 def test_what_is_transparent_is_laid_on_white(tmp_path):
-    """Black ink, in all ways to write it: an alpha channel, with and without colors, a palette."""
+    """Tests black ink in all encodings: an alpha channel, with and without colors, a palette."""
     ink = np.zeros((8, 8, 2), np.uint8)
     ink[:4, :, 1] = 255
     palette = Image.fromarray(ink[..., 1] // 255).convert("P")
@@ -224,7 +226,7 @@ def test_broken_public_images_are_named_and_private_ones_counted_or_skipped(tmp_
     ) as caught:
         image_folders.load_private(tmp_path, public)
     assert ".png" not in str(caught.value)
-    whole = {}  # no other record's place, and teacher, depends on one that is left out
+    whole = {}  # a skipped record changes no other record's position or teacher
     for name in ("cat", "other"):
         (tmp_path / "cat").rename(tmp_path / name)
         with pytest.warns(
@@ -256,7 +258,7 @@ def test_folders_elsewhere_are_shown(tmp_path):
 
 
 def test_masks_are_no_records_and_no_class(tmp_path):
-    """Folders of images and masks, as of train and test; files and folders beside the images."""
+    """Tests folders of images and masks for train and test, and other files next to the images."""
     for name in ("images", "masks"):
         draw(tmp_path / "sides", name, number=2)
     with pytest.raises(ValueError, match="at least 2 classes; it has images and masks"):
@@ -283,7 +285,8 @@ def test_masks_are_no_records_and_no_class(tmp_path):
             image_folders.load_private(folder, public)
         with pytest.warns(SensitiveWarning, match="1 images look like masks"):
             image_folders.load_private(folder, public, on_bad_record="skip")
-    save(tmp_path / "public/ill/with_mask.png", RAMP.astype(np.uint8))  # of no image beside it
+    # without an image of the same name
+    save(tmp_path / "public/ill/with_mask.png", RAMP.astype(np.uint8))
     assert len(image_folders.load_public(tmp_path / "public")) == 5
 
 

@@ -1,7 +1,7 @@
-"""How one record is read never depends on another: not its numbers, its label, nor its owner.
+"""How one record is read never depends on another record: its numbers, label, or owner.
 
-Of records in each form that readers take one is replaced by another, by whatever a file or list may
-hold. All others stay as they are, to the last bit, unless the run is refused by one line.
+The tests replace one record, in each form that readers take, by any value that a file or list may
+hold. All other records stay bit-identical, unless the run is refused with one line.
 """
 
 import csv
@@ -27,7 +27,7 @@ from pate_tf.data import image_folders
 from pate_tf.data.schema import Schema, TableColumn
 
 HIGHEST = 2**60
-LARGE = 92233714011996159  # by way of float64 it becomes another float32 than without
+LARGE = 92233714011996159  # its conversion through float64 gives another float32
 NUM = 12
 BASE = {
     "x": [LARGE + 1000 * place for place in range(NUM)],
@@ -61,7 +61,7 @@ def changed(place, column, value):
 
 
 def rows(records, names=None):
-    """What is read of each record, by its place or, where records are left out, by its name."""
+    """Returns the values of each record, by position or, if records are skipped, by name."""
     owners = records.owners
     names = range(len(records)) if names is None else names
     whose = [b""] * len(records) if owners is None else map(owner_name, owners.tolist())
@@ -71,7 +71,7 @@ def rows(records, names=None):
 
 
 def check(read, place, **change):
-    """All records but that at a place are read alike; returns whether the others were read."""
+    """Checks all records except one; returns whether they were read."""
     before = read(BASE)
     try:
         after = read(changed(place, **change))
@@ -120,7 +120,7 @@ def test_a_list_with_a_label_written_otherwise_is_read(value):
 @given(place=st.integers(0, NUM - 1), value=st.integers(-(2**70), 2**70))
 @settings(max_examples=30, deadline=None)
 def test_arrays_whatever_is_clipped(kind, place, value):
-    """Also between types: int64 and float64 are one number each."""
+    """Covers mixed types, too: int64 and float64 are one number each."""
     limits = np.iinfo(kind) if kind in (np.int64, np.uint64) else np.finfo(np.float32)
 
     def of_arrays(records):
@@ -145,7 +145,9 @@ def test_arrays_whatever_is_clipped(kind, place, value):
 
 
 def test_the_type_of_a_list_is_public_whatever_it_holds():
-    """Pixels in a list are float32, with a fraction and without, and fit the pool's uint8 each."""
+    """Pixels in a list are float32, with and without a fraction. Each list fits the
+    pool's uint8.
+    """
     pixels = np.random.default_rng(0).integers(0, 255, (NUM, 4, 4))
     for value in (7, 7.5, 300):
         lists = [*pixels[1:].tolist(), np.full((4, 4), value).tolist()]
@@ -181,7 +183,7 @@ class Frame(dict):
 @settings(max_examples=100, deadline=None)
 @given(**CHANGES)
 def test_data_frames(fits_all, place, column, value):
-    if isinstance(value, int) and abs(value) > 2**1000:  # no pandas column of floats has it
+    if isinstance(value, int) and abs(value) > 2**1000:  # no pandas column of floats contains it
         value = 2**60
 
     def of_frame(records):
@@ -227,7 +229,7 @@ def test_files(suffix, is_skipped, place, column, value):
             else:
                 table = dict(texts, kind=[text.encode() for text in texts["kind"]])
                 if all(type(each) in (int, float) and abs(each) < 2**63 for each in records["x"]):
-                    table["x"] = np.array(records["x"])  # int64, or float64 if one is
+                    table["x"] = np.array(records["x"])  # int64, or float64 if one value is
                 parquet.write_table(pyarrow.table(table), path)
             bad = {"on_bad_record": "skip"} if is_skipped else {"owner": "owner"}
             with warnings.catch_warnings():
@@ -235,7 +237,7 @@ def test_files(suffix, is_skipped, place, column, value):
                 data = pate_tf.Data.from_csv(path, schema=schema, **bad)
             return data.dataset, rows(data.private, data.private.owners if is_skipped else None)
 
-        # Such a field of a text may have swallowed others, so that no record is read.
+        # Such a text field may have swallowed other fields, so no record is read.
         is_refused = suffix == "csv" and len(f"{value}.".splitlines()) > 1
         is_read = check(of_file, place, column=column, value=value)
         assert is_read or is_refused or not is_skipped
@@ -274,7 +276,7 @@ def test_owners_of_a_list_have_the_names_that_they_have_alone():
 
 
 def test_a_text_among_labels_of_the_classifier_is_no_class_whatever_texts_are():
-    """It made texts of all labels, which were classes then."""
+    """A text among the labels used to turn all labels into texts, which were then classes."""
     classifier = pate_tf.PateClassifier(classes=["0", "1"], value_range=(0, 1))
     with pytest.raises(ValueError, match="y: expected labels among `classes`, got others"):
         classifier.fit(np.zeros((60, 2)), [*[0, 1] * 29, 0, "1"])
@@ -305,7 +307,7 @@ def test_images_in_folders(tmp_path):
     ids=["unread", "category", "first"],
 )
 def test_a_quotation_mark_swallows_no_record_of_others(tmp_path, opening, closing, on_bad_record):
-    """One record opens a field that another one, which is complete by itself, would close."""
+    """One record opens a quoted field that a second, complete record would close."""
     (tmp_path / "schema.toml").write_text(
         'label = "k"\nclasses = ["a", "b"]\n[columns.x]\nlow = 0\nhigh = 1\n'
         '[columns.t]\ncategories = ["u", "v"]\nother = true\n'
@@ -317,7 +319,7 @@ def test_a_quotation_mark_swallows_no_record_of_others(tmp_path, opening, closin
     path.write_text("\n".join(["x,t,k,note", *lines, ""]))
     with pytest.raises(ValueError, match=r"line 52 has 41 lines and may contain other records"):
         pate_tf.Data.from_csv(path, schema=tmp_path / "schema.toml", on_bad_record=on_bad_record)
-    # A field of several lines in a column that is not read, none of which is a record.
+    # A field of several lines in a column that is not read. None of the lines is a record.
     lines[10] = '0.5,u,a,"first, then\nx,y,z,w\nsecond"'
     lines[50] = "0.5,v,b,y"
     path.write_text("\n".join(["x,t,k,note", *lines, ""]))

@@ -1,4 +1,4 @@
-"""Schemas: what a user states of a table, and what a draft from public records says."""
+"""Schemas: a user's declarations for a table, and drafts from public records."""
 
 import numpy as np
 import pyarrow
@@ -97,7 +97,7 @@ def test_a_draft_of_public_records_is_a_schema_once_its_classes_are_stated(tmp_p
     assert (schema.label, schema.owner, schema.classes) == ("diagnosis", "patient", ("ill", "well"))
     columns = {column.name: column for column in schema.columns}
     assert columns["age"] == TableColumn(name="age", low=20.5, high=61.0, missing="39.0")
-    pulse = columns["pulse"]  # no value of the file is taken for an empty field
+    pulse = columns["pulse"]  # no value of the file is treated as an empty field
     assert pulse == TableColumn(name="pulse", low=67.0, high=80.0, missing="67.0")
     assert columns["sex"].categories == ("F", "M") and columns["sex"].other
     assert "remark text" in columns

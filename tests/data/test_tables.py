@@ -1,4 +1,4 @@
-"""Tables of a user's own: comma-separated values and Parquet."""
+"""Custom tables: comma-separated values and Parquet."""
 
 import datetime
 import types
@@ -104,8 +104,8 @@ def test_a_data_frame_is_encoded_by_what_its_public_side_shows():
     assert columns["sex"].categories == ("F", "M", "") and columns["sex"].other
     assert columns["ward"].categories == ("0", "1", "2")
     assert data.dataset.class_names == ("ill", "well")
-    # Ages are clipped to the drafted range, of which the lowest number stands for none; a category
-    # that is not public is the one for others.
+    # Ages are clipped to the drafted range, whose lowest number marks an empty field. A category
+    # that is not public becomes the "other" category.
     assert data.private.inputs[:, 0].tolist() == [61, 61, 22, 45]
     assert data.private.inputs[:, 1:5].argmax(axis=1).tolist() == [0, 3, 1, 0]
     assert data.private.owners.tolist() == TABLE["patient"]
@@ -266,7 +266,7 @@ def test_a_skipped_record_leaves_the_owners_of_all_others(tmp_path, replaced):
 
 @pytest.mark.parametrize("is_skipped", [False, True])
 def test_a_quotation_mark_swallows_no_records_whatever_column_it_is_in(tmp_path, is_skipped):
-    """Not even in a column that is not read, far below the names."""
+    """Covers columns that are not read, far below the names."""
     lines = [f"{place % 9},a,note {place}" for place in range(200)]
     lines[150] = '5,a,"a note"'
     (tmp_path / "schema.toml").write_text(

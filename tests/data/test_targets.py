@@ -1,4 +1,6 @@
-"""Labels that are numbers, or several at once: stated, drafted, read each by itself, or refused."""
+"""Labels that are numbers, or several labels at once: declared, drafted, read independently, or
+refused.
+"""
 
 import numpy as np
 import pyarrow
@@ -21,7 +23,7 @@ AMOUNTS = np.arange(60) * 7.5
 
 
 def bring(folder, values, public, private, **options):
-    """Reads two files by a schema that was written to a file and read again."""
+    """Reads two files by a schema that was written to a file and read back."""
     (folder / "schema.toml").write_text(schema_of(values).to_toml())
     for name, lines in (("public", public), ("private", private)):
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")

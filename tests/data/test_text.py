@@ -14,7 +14,7 @@ from pate_tf.representations.catalogue import encoder_of
 
 
 def twin(sentence: str, num_features: int) -> np.ndarray:
-    """The same from its words and punctuation marks, one n-gram after the other."""
+    """Returns the same result from words and punctuation marks, one n-gram after another."""
     spaced = sentence.lower().replace("\0", " ")
     words = "".join(one if one.isalnum() else f" {one} " for one in spaced).split()
     half = (num_features + 1) // 2

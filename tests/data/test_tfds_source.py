@@ -1,4 +1,4 @@
-"""Image data sets of TFDS, small ones in its own format, from loading to an exported student."""
+"""Small TFDS image data sets in TFDS format, from loading to an exported student."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from pate_tf.data import datasets
 
-# What is bright, by class: learnable, by color and by place.
+# The bright part, by class: learnable from color and position.
 SPLITS = {
     "svhn_cropped": {"train": 60, "test": 40, "extra": 90},
     "cifar10": {"train": 120, "test": 40},
@@ -46,21 +46,21 @@ def prepare(name: str, data_dir: pathlib.Path, monkeypatch: Any) -> dict[str, An
 
     with monkeypatch.context() as patched:
         patched.setattr(kind, "_split_generators", split_generators)
-        # The real builder asks its sources for class names.
+        # The real builder reads class names from its sources.
         tfds.builder(name, data_dir=data_dir).download_and_prepare()
     return written
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A data folder with both sets, and what was written."""
+    """Returns a data folder with both sets, and the written examples."""
     data_dir = tmp_path_factory.mktemp("tfds")
     with pytest.MonkeyPatch.context() as patch:
         return data_dir, {name: prepare(name, data_dir, patch) for name in SPLITS}
 
 
 def unmapped_copy(prepared, folder):
-    """A copy of SVHN as TFDS prepares it, without what was mapped since."""
+    """Returns a copy of SVHN as TFDS prepares it, without files mapped since."""
     leave_out = shutil.ignore_patterns("pate_tf-*")
     shutil.copytree(prepared[0] / "svhn_cropped", folder / "svhn_cropped", ignore=leave_out)
 

@@ -1,4 +1,4 @@
-"""The page of the architecture names files that exist, and every package; so does CONTRIBUTING."""
+"""The architecture page and CONTRIBUTING name files that exist, and every package."""
 
 import os
 import re
@@ -26,7 +26,9 @@ def test_every_package_has_a_row():
 
 
 def test_a_new_mechanism_takes_one_command(tmp_path):
-    """In a copy of the checkout it is registered, calibrated for a target, and has a flag."""
+    """In a copy of the checkout, the mechanism is registered, calibrated for a target, and has a
+    flag.
+    """
     for folder in ("pate_tf", "tools", "tests", "benchmarks", "docs/reference"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder)
     for file in (*REPOSITORY.glob("*.py"), REPOSITORY / "pyproject.toml"):

@@ -1,4 +1,4 @@
-"""Defaults that help, docstrings and pages name are those of the code."""
+"""Defaults in help, docstrings and pages are the defaults of the code."""
 
 import pytest
 from code_blocks import DOCS
@@ -25,7 +25,7 @@ SGD = TrainingSettings()
 IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
 
 
-# Page, and a sentence of it with what the code has.
+# A page, and a sentence of it with the value from the code.
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [

@@ -1,16 +1,16 @@
-"""The guide's examples are run as they are printed, page by page, in the order they stand in.
+"""Runs the guide's examples as printed, page by page, in their order on the page.
 
-A comment before a block, which readers do not see, says what it is:
+A comment before a block, which readers do not see, describes it:
 
-    <!-- not run: REASON -->   needs what the tests lack; counted in NOT_RUN
+    <!-- not run: REASON -->   it needs something that the tests lack; counted in NOT_RUN
     <!-- file: NAME -->        the reader saves it under this name
     <!-- files of: PAGE -->    it needs the files that this page makes and saves, and is run
-    <!-- prints -->            what the block before it prints, exactly
-    <!-- prints rows -->       some rows of what it prints, with other values
+    <!-- prints -->            the exact output of the previous block
+    <!-- prints rows -->       some rows of the output, with other values
     <!-- fails -->             every command ends with one line of error
 
-Every page goes on where the first tutorials end, whose commands it does not repeat. Trainings get
-few steps.
+Every page starts from the end of the first tutorials and does not repeat their commands. Trainings
+get few steps.
 """
 
 import functools
@@ -30,7 +30,7 @@ FIRST = ("tutorials/first_student.md", "tutorials/own_data.md")
 Seen = dict[tuple[str, ...], Ended]
 TYPED = [README, *PAGES]
 
-# Blocks that are not run, a page each; no others are left out.
+# Blocks that are not run, by page. All other blocks are run.
 NOT_RUN = {
     README: 1,
     "how-to/beam.md": 6,
@@ -61,13 +61,15 @@ def commands(text: str) -> list[list[str]]:
 
 
 def run_command(words: list[str], folder: pathlib.Path, seen: Seen) -> Ended:
-    """Runs a command, or says how it ended if it was typed before, by either of its names."""
+    """Runs a command, or returns the earlier result if it was typed before, by either
+    of its names.
+    """
     program, script, *flags = words
     command = script.removeprefix("train_").removesuffix(".py")
     key = (command, *flags)
     if program == "pate":
         script, flags = PATE, [command, *flags]
-    # What learns from features is solved for, or is scikit-learn's, which knows no steps.
+    # Models of features are solved in closed form or come from scikit-learn, so they have no steps.
     without = ("--max_steps", "--representation", "--model=ridge")
     if command in ("teachers", "student") and not any(flag.startswith(without) for flag in flags):
         flags.append(FEW_STEPS)
@@ -78,7 +80,7 @@ def run_command(words: list[str], folder: pathlib.Path, seen: Seen) -> Ended:
 
 
 def set_up(folder: str) -> None:
-    """A user's own module lies in the folder where the commands are typed."""
+    """Makes a user's own module importable from the folder where the commands are typed."""
     site.addsitedir(folder)
     learn_little()
 
@@ -133,7 +135,7 @@ def row_names(table: str) -> set[str]:
 
 
 def make_files(page: str, folder: pathlib.Path) -> None:
-    """Makes and saves what a page begins with: its first block, and its files."""
+    """Makes and saves the files that a page begins with: its first block, and its files."""
     first, *others = blocks(page)
     succeeded(run_python(first.text, folder), first.text)
     for block in others:
@@ -149,7 +151,9 @@ def succeeded(ended: Ended, text: str) -> str:
 
 @pytest.fixture(scope="session")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Seen]:
-    """The folder in which somebody typed the first tutorials (don't write there), and how."""
+    """Returns the folder in which the first tutorials were typed (don't write there), and their
+    results.
+    """
     folder, seen = tmp_path_factory.mktemp("first"), Seen()
     for page in FIRST:
         run_page(page, folder, seen)

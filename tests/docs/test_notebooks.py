@@ -9,7 +9,7 @@ import pytest
 from script_processes import REPOSITORY
 
 NOTEBOOKS = REPOSITORY / "docs" / "tutorials" / "notebooks"
-FEW_STEPS = "20"  # of training; the notebooks take more by themselves
+FEW_STEPS = "20"  # training steps; the notebooks use more by default
 
 
 def executed(name, tmp_path, monkeypatch):
@@ -25,7 +25,7 @@ def executed(name, tmp_path, monkeypatch):
 
 
 def shown(notebook):
-    """All outputs by type, and the texts of the streams."""
+    """Returns all outputs by type, and the texts of the streams."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     kinds = [kind for output in outputs for kind in output.get("data", {})]
     text = "".join(output.get("text", "") for output in outputs)
@@ -34,7 +34,7 @@ def shown(notebook):
 
 def test_the_quickstart_runs_and_draws(tmp_path, monkeypatch):
     kinds, text = shown(executed("quickstart.ipynb", tmp_path, monkeypatch))
-    assert kinds.count("image/png") == 2  # right labels by margin, accuracy against epsilon
+    assert kinds.count("image/png") == 2  # correct labels by margin, accuracy against epsilon
     assert "training teachers" in text  # the progress bar
     assert "spent by these teachers so far" in text and "Plan for epsilon 20" in text
 

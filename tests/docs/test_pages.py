@@ -1,4 +1,4 @@
-"""What the pages name exists, and what there is to choose from they name."""
+"""Everything that the pages name exists, and they name all available choices."""
 
 import ast
 import dataclasses
@@ -21,22 +21,22 @@ from pate_tf.students.student_kinds import StudentSettings
 CLI = REPOSITORY / "pate_tf" / "cli"
 COMMANDS = [CLI / "command_line.py", *(CLI / f"{name}_command.py" for name in main.COMMANDS)]
 OF_OTHERS = {
-    # of the first release
+    # in the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed", "beta"),
     "deeper",
     "log_device_placement",
-    # of benchmarks
+    # in benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
     *("stored", "output_dir", "images", "draws"),
-    # of the demonstration
+    # in the demonstration
     *("silos", "hosts"),
-    # of Flower
+    # in Flower
     *("ssl", "database", "disable", "superlink", "root", "node", "run", "stream", "trusted"),
     "format",
-    # of Apache Beam
+    # in Apache Beam
     *("runner", "direct_num_workers", "direct_running_mode", "dask_client_address"),
     *("direct_runner_bundle_repeat", "dask_partition_size", "nthreads"),
-    # of absl, TensorBoard and saved_model_cli
+    # in absl, TensorBoard and saved_model_cli
     *(
         "help",
         "helpfull",
@@ -65,7 +65,7 @@ def flags_of(command: pathlib.Path) -> set[str]:
     calls = ast.walk(ast.parse(command.read_text()))
     module = importlib.import_module(f"pate_tf.cli.{command.stem}")
     named = [*vars(module).values()]
-    for one in vars(module).values():  # settings may be named as `analysis.SourceSettings`
+    for one in vars(module).values():  # settings may be written as `analysis.SourceSettings`
         if getattr(one, "__name__", "").startswith("pate_tf."):
             named += vars(one).values()
     kinds = [one for one in named if isinstance(one, type) and dataclasses.is_dataclass(one)]

@@ -1,6 +1,6 @@
-"""The programs in Python of the first pages are whole, and run as they are printed.
+"""The Python programs of the first pages are complete, and run as printed.
 
-Where they leave the number of a student's steps to the library, it is a small one here.
+If they leave the number of a student's steps to the library, this test uses a small number.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ PAGES = (README, "tutorials/python.md")
 
 
 def programs() -> dict[str, str]:
-    """Names by text: a program that stands on several pages runs once."""
+    """Returns names by text: a program on several pages runs once."""
     return {
         block.text: block.marker.removeprefix("file: ")
         for page in PAGES

@@ -1,4 +1,4 @@
-"""The tables of the page on many holders are computed."""
+"""Computes the tables of the page on many data holders."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,15 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0)
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table whose head begins so."""
+    """Returns the cells of the table whose header begins with this text."""
     table = PAGE[PAGE.index(heading) :].split("\n\n")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
 def survival(counts, randomiser, *, num_samples):
-    """Pr[the plurality of the answers is that of the votes], [num_queries], by simulation."""
+    """Returns Pr[plurality of the answers = plurality of the votes], [num_queries], by
+    simulation.
+    """
     generator = np.random.default_rng(0)
     channel = np.full((randomiser.num_classes, randomiser.num_classes), randomiser.other)
     np.fill_diagonal(channel, 1.0 - randomiser.other * (randomiser.num_classes - 1))
@@ -42,7 +44,7 @@ def test_the_table_of_what_survives(row):
         for epsilon, shown in zip(EPSILONS, cell.split(" / "), strict=True):
             law = RandomisedResponse(num_classes=10, epsilon=epsilon)
             (chance,) = survival(np.array([[top, *others]]), law, num_samples=4_000)
-            # Both are simulated; rounded to two digits. Six standard errors.
+            # Both are simulated and rounded to two digits. The tolerance is six standard errors.
             error = np.sqrt(max(chance * (1 - chance) / 4_000, 0.001**2) + 0.0036**2)
             assert abs(float(shown) - chance) < 6 * error + 0.005
 

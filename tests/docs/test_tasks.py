@@ -1,6 +1,6 @@
 """Twenty tasks of a new user: at most three clicks from README, answered on the first screen.
 
-A click is a link of a page's text. The first screen is the first 40 lines of a page, or of the
+A click is a link in a page's text. The first screen is the first 40 lines of a page, or of the
 section that the link names.
 """
 
@@ -14,7 +14,7 @@ DOCS = REPOSITORY / "docs"
 CLICKS, SCREEN = 3, 40
 LINK = re.compile(r"\]\(([^)\s]+\.md(?:#[\w-]+)?)\)")
 
-# Task, the page that answers it, and what its first screen must say.
+# A task, the page that answers it, and a text that its first screen must contain.
 TASKS = {
     "train on my CSV by patient": ("how-to/csv.md", "--owner=patient"),
     "train on images in folders": ("how-to/images.md", "--private=private --public=public"),
@@ -48,7 +48,7 @@ def links(page: pathlib.Path) -> list[pathlib.Path]:
 
 
 def clicks() -> dict[pathlib.Path, int]:
-    """Returns the fewest links from README to each page."""
+    """Returns the smallest number of links from README to each page."""
     actual = {REPOSITORY / "README.md": 0}
     frontier = list(actual)
     while frontier:

@@ -1,9 +1,9 @@
-"""Whatever the library cites as proved is stated and proved on a page of the guide.
+"""Everything that the library cites as proved is stated and proved on a page of the guide.
 
-A statement is a heading or a bold beginning of a line, `### Theorem T1 (...)` or `**Lemma 2.**`;
-its proof begins with `Proof` before the next statement. Docstrings and comments cite it by its
-name, with the page (`docs/proofs/theory.md, Theorem T1`) or without. A plain number may be
-literature's (`Papernot et al. 2017, Theorem 3`), then the source stands in the same sentence.
+A statement is a heading or a bold beginning of a line, `### Theorem T1 (...)` or `**Lemma 2.**`.
+Its proof begins with `Proof` before the next statement. Docstrings and comments cite it by name,
+with the page (`docs/proofs/theory.md, Theorem T1`) or without. A plain number may come from the
+literature (`Papernot et al. 2017, Theorem 3`), if the same sentence names the source.
 """
 
 import ast
@@ -38,7 +38,7 @@ SECTION = re.compile(r"\b(?:section|part|Part) [A-Z0-9]")
 
 
 def statements(page: str) -> set[str]:
-    """The names of the statements of a page that have a proof."""
+    """Returns the names of the statements of a page that have a proof."""
     starts = list(STATEMENT.finditer(page))
     borders = sorted({match.start() for match in [*starts, *HEADING.finditer(page)]})
     borders.append(len(page))
@@ -51,7 +51,7 @@ def statements(page: str) -> set[str]:
 
 
 def names(kind: str, listed: str) -> Iterator[str]:
-    """The statements of `Theorems T1 to T3` or `Lemma 2 and 3`, one by one."""
+    """Returns the statements of `Theorems T1 to T3` or `Lemma 2 and 3`, one by one."""
     kind = PLURAL.get(kind, kind)
     first, *others = re.split(r"(, | and | or | to )", listed)
     yield f"{kind} {first}"
@@ -65,7 +65,7 @@ def names(kind: str, listed: str) -> Iterator[str]:
 
 
 def unproved(text: str, pages: dict[str, set[str]]) -> list[str]:
-    """What a docstring or comment cites, and no page of `pages` proves."""
+    """Returns the statements that a docstring or comment cites, but no page of `pages` proves."""
     words = " ".join(text.split())
     known = set().union(*pages.values())
     actual = []
@@ -85,7 +85,9 @@ def unproved(text: str, pages: dict[str, set[str]]) -> list[str]:
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
-    """Docstrings and comments of a module, those of following lines as one, with their lines."""
+    """Returns docstrings and comments of a module with their lines. Adjacent comment lines are
+    joined.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
@@ -104,7 +106,7 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, set[str]]:
-    """Every page of the guide with what it proves."""
+    """Returns every page of the guide with its proved statements."""
     return {
         str(page.relative_to(DOCS).with_suffix("")): statements(page.read_text())
         for page in DOCS.rglob("*.md")
@@ -143,7 +145,7 @@ def test_the_pages_cite_what_is_proved(pages):
 
 
 def test_the_counterexamples_of_the_theory_are_what_it_says():
-    """Of Propositions X1 and D6."""
+    """Covers Propositions X1 and D6."""
     theory = " ".join((PROOFS / "theory.md").read_text().split())
     split, leading = (
         exact_costs(np.array(counts), LaplaceNoisyMax(gamma=0.3), np.array([0.5]))[0]

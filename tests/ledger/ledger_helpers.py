@@ -1,4 +1,4 @@
-"""What the tests of ledger and labeller share. Imports neither TensorFlow nor OpenDP."""
+"""Helpers for the tests of ledger and labeller. Imports neither TensorFlow nor OpenDP."""
 
 import functools
 
@@ -36,7 +36,7 @@ PLAN = CostRelease(
 
 
 def votes_of(inputs):
-    """Undecided teachers, so that answers drawn twice differ often."""
+    """Returns votes of undecided teachers, for which two draws often give different answers."""
     return VoteCounts(np.tile([90, 85, 75], (len(inputs), 1)))
 
 

@@ -74,7 +74,8 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
             except BudgetExceeded as refusal:
                 assert refusal.num_affordable < num_queries
                 assert ledger.spent().epsilon == before
-            # A mixture may lose a single mechanism's closed form, so it is held to moments.
+            # A mixture may lose the closed form of a single mechanism, so it is compared with
+            # moments.
             moments, _ = epsilon_from_alphas(
                 sum(total_alphas({m: n}, DEFAULT_MOMENTS) for m, n in ledger.charges.items())
                 + np.zeros_like(DEFAULT_MOMENTS),
@@ -156,7 +157,7 @@ def test_another_ensemble_is_refused(tmp_path):
     open_ledger(tmp_path).close()
     with pytest.raises(LedgerError, match="a different ensemble") as caught:
         open_ledger(tmp_path, ensemble_digest="cd" * 32)
-    # Nothing of it stays open, also while somebody holds the error and with it the ledger.
+    # All files are closed, even while somebody holds the error and with it the ledger.
     assert caught.value is not None
     left = [path.resolve() for path in pathlib.Path("/proc/self/fd").iterdir()]
     assert not [path for path in left if path.is_relative_to(tmp_path.resolve())]
@@ -250,7 +251,7 @@ def test_modes_are_private_under_any_umask(tmp_path):
 
 
 def test_threads_keep_apart(tmp_path):
-    """One ledger in four threads: each query has second answer and is charged once."""
+    """One ledger in four threads: each query has one answer and is charged once."""
     actual = []
     with open_ledger(tmp_path) as ledger:
         threads = [

@@ -1,4 +1,4 @@
-"""Nothing that is released, charged or warned of tells whether data sets share a record."""
+"""No release, charge or warning reveals whether data sets share a record."""
 
 import dataclasses
 import json
@@ -15,14 +15,16 @@ GENERATOR = np.random.default_rng(0)
 RECORDS = GENERATOR.uniform(size=(2, 400, 4)).astype(np.float32)
 LABELS = GENERATOR.integers(0, 2, (2, 400))
 POOL = GENERATOR.uniform(size=(120, 4))
-PUBLIC = (  # of a statement, but for digests with fresh randomness
+PUBLIC = (  # statement fields with fresh randomness in their digests
     *("epsilon", "epsilon_ledger", "epsilon_source", "delta_source", "num_ledgers"),
     *("num_other_units", "ledger_rows", "source_name", "ledger_was_reset"),
 )
 
 
 def release(folder, inputs, labels, *, name):
-    """Publishes a student of feature sums; returns what its statement and all warnings say."""
+    """Publishes a student of feature sums. Returns the text of its statement and of all
+    warnings.
+    """
     data = pate_tf.Data.from_arrays(
         *(inputs, labels, POOL), num_classes=2, value_range=(0, 1), name=name
     )
@@ -39,7 +41,7 @@ def release(folder, inputs, labels, *, name):
         )
         fitted.student.publish()
     fields = json.loads((folder / "released" / "privacy_statement.json").read_text())
-    # Other warnings follow from released noise, which differs from run to run.
+    # Other warnings follow from released noise, which differs between runs.
     public = [one for one in caught if issubclass(one.category, LedgerWarning)]
     told = [str(one.message).replace(str(folder.parent), "") for one in public]
     stated = {key: fields[key] for key in PUBLIC}
@@ -48,7 +50,7 @@ def release(folder, inputs, labels, *, name):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Gives a place on a machine of its own, whose registry knows nothing yet."""
+    """Returns the folder of a separate machine with an empty registry."""
 
     def new(name):
         monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {name}"))
@@ -59,7 +61,7 @@ def machine(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["patients", None])
 def test_a_second_release_is_stated_alike_whether_or_not_a_label_changed(machine, name):
-    """Two monthly runs: of the same records, or of records with one label flipped."""
+    """Compares two monthly runs: on the same records, or on records with one flipped label."""
     inputs, labels = RECORDS[0], LABELS[0]
     flipped = labels.copy()
     flipped[77] = 1 - flipped[77]
@@ -69,7 +71,8 @@ def test_a_second_release_is_stated_alike_whether_or_not_a_label_changed(machine
         release(place / "january", inputs, labels, name=name)
         stated.append(release(place / "february", inputs, second, name=name))
     assert stated[0] == stated[1]
-    if name is None:  # each run folder is a source of its own, whose statement claims no more
+    # each run folder is a separate source, and its statement covers that source only
+    if name is None:
         assert (stated[0]["source_name"], stated[0]["num_ledgers"]) == (None, 1)
     else:
         assert stated[0]["epsilon_ledger"] <= 1.0 < stated[0]["epsilon_source"]
@@ -77,7 +80,9 @@ def test_a_second_release_is_stated_alike_whether_or_not_a_label_changed(machine
 
 
 def test_a_statement_does_not_tell_of_a_record_that_another_source_has(machine):
-    """B, and its neighbor that has each record of A in turn as its first: stated alike."""
+    """The second source is B, or its neighbor with one record of A as its first. All statements are
+    equal.
+    """
     neighbour = RECORDS[1].copy(), LABELS[1].copy()
     stated = []
     for world, place_in_a in (("apart", None), ("one shared", 3), ("another", 200)):
@@ -93,7 +98,9 @@ def test_a_statement_does_not_tell_of_a_record_that_another_source_has(machine):
 
 @pytest.mark.parametrize("kind", ["sums", "teachers"])
 def test_the_holder_alone_is_told_of_the_same_records_under_two_names(machine, kind):
-    """In another order, too; that nothing released depends on it is shown above."""
+    """The same records in another order count as the same. The tests above show that no release
+    depends on it.
+    """
     place = machine("one")
     for name, order in (("patients", 1), ("clients", -1)):
         data = pate_tf.Data.from_arrays(
@@ -123,7 +130,7 @@ def test_what_is_released_of_merged_sums_is_charged_to_the_source_of_each_part(m
         data = pate_tf.Data.from_arrays(
             *(RECORDS[number], LABELS[number], POOL), num_classes=2, value_range=(0, 1), name=month
         )
-        # The public side is equal, names included, as that of files with one schema is.
+        # The public side is equal, including names, as for files with one schema.
         dataset = dataclasses.replace(data.dataset, name="visits")
         private = dataclasses.replace(data.private, dataset=dataset)
         pool, part = dataclasses.replace(data.pool, dataset=dataset), place / f"part {number}"
@@ -136,7 +143,7 @@ def test_what_is_released_of_merged_sums_is_charged_to_the_source_of_each_part(m
     statement = student.publish(place / "all" / "released").statement
     assert statement.source_name == " january, February"
     assert statement.num_ledgers == 2 and statement.epsilon_source > 1.0
-    # January's next release adds up with both; with that of February's, one.
+    # A release of january is added to two earlier ones; a release of february to one.
     for month, number in (("JANUARY", 3), ("february", 2)):
         stated = release(place / month, RECORDS[0], LABELS[0], name=month)
         assert stated["num_ledgers"] == number

@@ -1,4 +1,4 @@
-"""Kills labeling processes at every step, races them, and starves them of disk."""
+"""Kills labeling processes at every step, races them, and fills their disk."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.votes import stored_counts
 
-BUDGET = 0.72  # for 15 queries of `MECHANISM`, and not for 16
+BUDGET = 0.72  # for 15 queries of `MECHANISM`, but not for 16
 
 FAULT_POINTS = [
     *("opened_written", "opened_committed", "opened_noted"),
@@ -49,7 +49,9 @@ def start_child(folder, *arguments, point=None, **options):
 
 
 def read_released(path):
-    """All answers that ever left, complete lines only; one query must never have two."""
+    """Returns all answers that were ever released, in complete lines only. No query may
+    have two.
+    """
     answers = {}
     if not path.exists():
         return answers
@@ -61,7 +63,7 @@ def read_released(path):
 
 
 def check_after_crash(folder, released):
-    """Spent >= released, the chain verifies, and the stored answers are those released."""
+    """Checks spent >= released, verifies the chain, and compares stored with released answers."""
     answers = read_released(released)
     if not (folder / "ledger.sqlite3").exists():
         assert not answers
@@ -93,7 +95,8 @@ def test_killed_at_every_step_of_a_labelling_transaction(tmp_path, point):
         with open_ledger(folder) as ledger:
             assert (ledger.spent().num_queries, ledger.num_answered) == (charged, answered)
     with open_ledger(folder, epsilon_budget=BUDGET) as ledger:
-        # The same call resumes under its debit, which left too little of the budget for another.
+        # The same call resumes under its debit. The rest of the budget is too small for another
+        # debit.
         first = answers_of(label(ledger, 5, 15))
         assert ledger.spent().num_queries == ledger.num_answered == stored + 10
         assert answers_of(label(ledger, 5, 15)) == first
@@ -120,7 +123,7 @@ def test_answers_that_may_be_withheld_resume_under_their_debit(tmp_path):
 
 
 class Failing(SystemNoise):
-    """Has an error after the debit, which may depend on what was drawn."""
+    """Fails after the debit, with an error that may depend on the draw."""
 
     def laplace_integers(self, scale, size):
         del scale, size
@@ -136,7 +139,7 @@ def test_an_error_closes_the_debit_and_seeded_noise_takes_up_none(tmp_path):
     child = start_child(tmp_path, tmp_path / "released", 0, 4, 4, point="before_debit")
     assert child.wait().code == -signal.SIGKILL
     with open_ledger(tmp_path) as ledger:
-        label(ledger, 0, 4)  # the mark of the killed process opens no debit before it
+        label(ledger, 0, 4)  # the mark of the killed process opens no earlier debit
         assert ledger.spent().num_queries == 12
     child = start_child(tmp_path, tmp_path / "released", 4, 8, 4, point="noise_drawn")
     assert child.wait().code == -signal.SIGKILL
@@ -152,9 +155,9 @@ def test_random_kills(tmp_path, num_kills):
     killed = 0
     for _ in range(num_kills):
         lines = len(read_released(released))
-        # The last few batches are asked again: their answers must not change.
+        # The last few batches are queried again. Their answers must not change.
         child = start_child(folder, released, max(0, lines - 35), 100_000, 7)
-        # Wait for its first answer after restart, so that the kill falls among transactions.
+        # Wait for its first answer after the restart, so that the kill hits a transaction.
         while child.process.is_alive() and len(read_released(released)) < lines + 7:
             time.sleep(0.002)
         time.sleep(generator.uniform(0.0, 0.05))
@@ -191,7 +194,7 @@ def test_eight_processes_until_refusal(tmp_path):
     budget = 3.0
     with open_ledger(folder, epsilon_budget=budget) as ledger:
         affordable = ledger.affordable(MECHANISM)
-    # Overlapping ranges: every query is asked by two processes, in batches of 3.
+    # Overlapping ranges: two processes label every query, in batches of 3.
     children = [
         start_child(folder, tmp_path / f"released{n}", 30 * n, 30 * n + 60, 3, budget=budget)
         for n in range(8)

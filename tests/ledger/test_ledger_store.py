@@ -1,4 +1,4 @@
-"""A ledger keeps what every store does."""
+"""A ledger fulfills the contract of every store."""
 
 from store_contract import StoreContract
 

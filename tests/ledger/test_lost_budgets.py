@@ -1,4 +1,4 @@
-"""Ways to spend a budget twice: a ledger deleted, restored, copied; teachers trained again."""
+"""Ways to spend a budget twice: a ledger deleted, restored or copied, and retrained teachers."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ def in_registry(command):
 
 
 def without_registry(monkeypatch, tmp_path):
-    """As on another machine: nothing was ever seen there."""
+    """Simulates another machine with an empty registry."""
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "another machine"))
 
 
@@ -87,7 +87,7 @@ def test_a_run_deleted_as_a_whole_is_missed_by_the_registry_and_charged_again(fo
         ledger = open_ledger(folder, source=PATIENTS, ensemble_digest="cd" * 32)
     with ledger:
         assert ledger.history()[0].details["acknowledged"] is True
-        assert ledger.was_raised  # the limit that it had is not known any more
+        assert ledger.was_raised  # its limit is no longer known
         assert ledger.spent().epsilon == epsilon_of(5)
         label(ledger, 0, 5)  # the same queries, with fresh noise
         assert ledger.spent().epsilon == epsilon_of(10)
@@ -148,7 +148,8 @@ def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
         assert both.epsilon == epsilon_of(5 + 3 + 7)
         assert (both.num_queries, both.num_answered) == (15, 15)
         assert compose([one, one], delta=DELTA) == one.spent()
-    # Back where the first branch was seen: the second is refused, and adds up if acknowledged.
+    # The first branch was seen on this machine. The second is refused; if acknowledged, both are
+    # added.
     monkeypatch.setenv("PATE_TF_STATE", str(state_folder().parent / "third"))
     open_ledger(folder).close()
     with pytest.raises(LedgerError, match="continued separately"):
@@ -170,7 +171,9 @@ def test_a_gate_of_another_delta_is_charged_again_in_a_ledger_that_opens(folder)
 
 
 def test_ledgers_of_one_name_add_up_whatever_the_records(tmp_path):
-    """The name decides, not the ensembles: equal, other, of the same records or of others."""
+    """Only the name decides. The ensembles may be equal or different, of the same records or of
+    other records.
+    """
     names = ("one", "two", "three", "four")
     first, second, third, fourth = (tmp_path / name / "sensitive" for name in names)
     spend(first, 0, 5, source=PATIENTS)
@@ -181,15 +184,15 @@ def test_ledgers_of_one_name_add_up_whatever_the_records(tmp_path):
             label(ledger, 0, 7)
             assert ledger.source_spending().charges == {MECHANISM: spent}
             assert ledger.spent().epsilon == epsilon_of(7)
-    with Ledger.read(first) as ledger:  # to who only reads, too
+    with Ledger.read(first) as ledger:  # for readers, too
         assert ledger.source_spending().num_ledgers == 3
         assert ledger.source.name == "patients"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         other = PrivateSource.named("clients")
-        with open_ledger(fourth, source=other) as ledger:  # an equal ensemble of another name
+        with open_ledger(fourth, source=other) as ledger:  # an equal ensemble with another name
             assert ledger.source_spending().charges == {}
-        with open_ledger(tmp_path / "five" / "sensitive") as ledger:  # and of none
+        with open_ledger(tmp_path / "five" / "sensitive") as ledger:  # no name at all
             assert ledger.source_spending().charges == {}
             assert source_facts(ledger)["source_name"] is None
 
@@ -204,7 +207,7 @@ def test_a_ledger_keeps_its_source(folder):
 
 
 def test_what_protects_records_and_what_protects_owners_has_no_total(tmp_path):
-    """All records of an owner can change more than one record does, and by how much is unknown."""
+    """All records of an owner can change more than one record does, by an unknown factor."""
     first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
     spend(first, 0, 5, source=PATIENTS)
     with pytest.warns(LedgerWarning, match="they protect different units"):
@@ -218,7 +221,7 @@ def test_what_protects_records_and_what_protects_owners_has_no_total(tmp_path):
             assert spending.epsilon(DELTA) == np.inf
             facts = source_facts(ledger)
             assert (facts["epsilon_source"], facts["num_other_units"]) == (None, 1)
-    # What was noted first stays.
+    # The first entry is kept.
     with pytest.warns(LedgerWarning):
         open_ledger(first, source=PATIENTS, unit="owner").close()
     with Ledger.read(second) as ledger:
@@ -226,7 +229,9 @@ def test_what_protects_records_and_what_protects_owners_has_no_total(tmp_path):
 
 
 def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
-    """Its spending counts as infinite; all others are counted, and rows are noted, as before."""
+    """Its spending counts as infinite. All other spending is still counted and all rows are still
+    noted.
+    """
     first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
     spend(first, 0, 5, source=PATIENTS)
     in_registry("UPDATE rows SET debit = replace(debit, 'laplace_noisy_max', 'of_a_users_own')")
@@ -240,7 +245,7 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
         assert ledger.guard.registry is not None
         facts = source_facts(ledger)
         assert (facts["epsilon_source"], facts["num_ledgers"]) == (None, 2)
-    # What came later was noted: a ledger that is put back from a copy is told from the newer one.
+    # Later rows were noted, so a ledger restored from a copy differs from the newer ledger.
     shutil.copytree(second, tmp_path / "copy")
     with pytest.warns(LedgerWarning):
         ledger = open_ledger(second, ensemble_digest="cd" * 32, source=PATIENTS)
@@ -253,7 +258,9 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
 
 
 def test_what_a_copy_spent_is_not_forgotten_with_the_original(folder, tmp_path):
-    """The attack: a copy goes on, the original is deleted, and a new ledger says .341 of .668."""
+    """Covers an attack: a copy continues, the original is deleted, and a new ledger claims .341 of
+    .668.
+    """
     spend(folder, 0, 5)
     shutil.copytree(folder, tmp_path / "copy")
     spend(tmp_path / "copy", 10, 13)
@@ -298,7 +305,7 @@ def test_without_a_registry_it_warns_and_goes_on(folder, tmp_path, monkeypatch, 
     if trouble == "no home":
         for name in ("PATE_TF_STATE", "XDG_STATE_HOME", "HOME"):
             monkeypatch.setenv(name, "")
-        monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # nor by the number of the user
+        monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # not even by user number
     elif trouble == "a file in its place":
         place.write_text("")
     else:
@@ -324,7 +331,9 @@ def test_a_file_that_was_moved_stays_the_source_of_its_ledger(folder, tmp_path):
 
 
 def test_seeded_noise_of_one_ledger_leaves_the_source_without_a_bound(folder, tmp_path):
-    """What anyone who has the seed can subtract must not be stated at what it was charged."""
+    """Anyone with the seed can subtract the noise, so the statement must not use the
+    charged cost.
+    """
     seeded = tmp_path / "seeded" / "sensitive"
     with open_ledger(seeded, source=PATIENTS) as ledger, ledger.exclusive():
         ledger.debit(MECHANISM, [b"query"], secure_noise=False)

@@ -1,4 +1,4 @@
-"""What the ledger charges for a draw of the noisy data-dependent cost."""
+"""The ledger's charge for a draw of the noisy data-dependent cost."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ def release(ledger, plan=PLAN):
 
 
 def renyi(order, sigma, shift):
-    """Divergence of two discrete Gaussians, by adding up."""
+    """Returns the divergence of two discrete Gaussians by summation."""
     steps = np.arange(-int(60 * sigma), int(60 * sigma) + 1.0)
     here, there = -0.5 * (steps / sigma) ** 2, -0.5 * ((steps - shift) / sigma) ** 2
     total = np.logaddexp.reduce(here)  # the same for both
@@ -42,7 +42,7 @@ def test_a_draw_costs_no_less_than_the_divergence_of_neighbours(sigma, moment, s
     plan = dataclasses.replace(PLAN, sigma=sigma)
     divergence = renyi(moment + 1.0, sigma, shift)
     assert moment * divergence <= plan.alphas(moment) * (1.0 + 1e-9) + 1e-9
-    # And not much more, so that another formula is noticed.
+    # The bound is also tight, so the test notices another formula.
     if sigma > 2.0 and moment < 2.0 * sigma:
         assert moment * divergence >= plan.alphas(moment) * (1.0 - 1e-3) - 1e-9
 

@@ -1,6 +1,6 @@
-"""Rows of mechanisms that earlier versions offered cost what they cost then.
+"""Rows of mechanisms from earlier versions keep their cost.
 
-Rows and epsilons are those of the last version that drew them (commit dfcb023e).
+Rows and epsilons come from the last version that drew them (commit dfcb023e).
 """
 
 import json
@@ -79,7 +79,7 @@ def test_a_row_is_written_again_as_it_was_and_nothing_can_draw_it(tmp_path, row)
 
 
 def ledger_of_an_earlier_version(folder):
-    """A failed gate and labels of permute-and-flip, with their votes."""
+    """Returns a ledger with a failed gate, labels of permute-and-flip and their votes."""
     with open_ledger(folder) as ledger, ledger.exclusive():
         for place, row in enumerate((GATE, FLIP)):
             ((charge, number),) = charged(row).items()
@@ -111,7 +111,7 @@ def test_a_ledger_of_an_earlier_version_is_analysed_and_goes_on(tmp_path):
     }
     with open_ledger(folder) as ledger:
         released = label(ledger, 0, 5, mechanism=GAUSSIAN)
-        # The gate that failed led to these labels.
+        # The failed gate led to these labels.
         assert released.cost.before == tuple(charged(GATE).items())
         due, _ = smallest_epsilon({**charged(GATE), GAUSSIAN: 5}, DELTA)
         assert released.cost.epsilon == due

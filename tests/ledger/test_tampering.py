@@ -1,4 +1,4 @@
-"""Changes the files behind the ledger's back: it refuses, or nothing was lost."""
+"""Changes the files behind the ledger's back. The ledger must refuse them or lose nothing."""
 
 import json
 import random
@@ -17,7 +17,7 @@ def original(tmp_path_factory):
     with open_ledger(folder, epsilon_budget=20.0) as ledger:
         for start in range(0, 60, 20):
             label(ledger, start, start + 20)
-        shutil.copytree(folder, folder.parent / "killed")  # its rows lie in SQLite's log
+        shutil.copytree(folder, folder.parent / "killed")  # its rows are in SQLite's log
     return folder
 
 
@@ -32,7 +32,7 @@ def truth(original):
 
 
 def observe(folder):
-    """Everything that a ledger says, by both ways of opening it."""
+    """Returns everything that a ledger reports, opened in both ways."""
     with Ledger.read(folder) as ledger:
         read = (ledger.history(), ledger.charges, ledger.num_answered, ledger.head)
     with open_ledger(folder) as ledger:
@@ -124,12 +124,13 @@ def test_an_emptied_or_foreign_file_is_refused(folder):
 
 @pytest.mark.parametrize("name", ["ledger.sqlite3", "ledger.sqlite3-wal", "ledger.head.json"])
 def test_a_flipped_bit_is_refused_or_harmless(original, truth, tmp_path, name):
-    """Of the log that a killed process left, SQLite forgets what is after the first wrong sum."""
+    """SQLite drops the part of a killed process's log after the first wrong checksum."""
     source = original.parent / "killed" if name.endswith("wal") else original
     content = (source / name).read_bytes()
     generator = random.Random(5)
     offsets = range(len(content))
-    if len(content) > 300:  # a third in the first header and pages' heads, where it means most
+    # a third of the flips in the first header and the page headers, where damage is most likely
+    if len(content) > 300:
         offsets = [generator.randrange(100) for _ in range(100)]
         offsets += [generator.randrange(len(content)) for _ in range(200)]
     num_refused = 0

@@ -1,4 +1,4 @@
-"""Models of a user's own, named `architectures_for_tests:<function>`."""
+"""Custom models, named `architectures_for_tests:<function>`."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ not_a_function = 3
 def flattened(
     dataset: Dataset, *hidden: keras.layers.Layer, scale: float | None = None, **output: object
 ) -> keras.Model:
-    """Layers between the flattened inputs, divided by a scale, and a number for each class."""
+    """Returns layers from the flattened, scaled inputs to one number per class."""
     scaled = [] if scale is None else [keras.layers.Rescaling(1.0 / scale)]
     output = {"units": dataset.num_classes, **output}
     body = [keras.layers.Flatten(), *hidden, keras.layers.Dense(**output)]
@@ -19,7 +19,7 @@ def flattened(
 
 
 def with_buffers(dataset: Dataset) -> keras.Model:
-    """Batch normalization and dropout: weights that no gradient changes."""
+    """Returns batch normalization and dropout: weights without gradients."""
     dense, norm = keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization()
     return flattened(dataset, dense, norm, keras.layers.Dropout(0.3), scale=dataset.value_range[1])
 
@@ -69,7 +69,7 @@ def with_activities(dataset: Dataset) -> keras.Model:
 
 
 class MeanSquare(keras.layers.Layer):
-    """Adds a loss of its own."""
+    """Adds its own loss."""
 
     def call(self, inputs):
         self.add_loss(3.0 * keras.ops.mean(inputs**2))
@@ -77,12 +77,12 @@ class MeanSquare(keras.layers.Layer):
 
 
 def with_added_loss(dataset: Dataset) -> keras.Model:
-    """An added loss and a regularizer, the latter in a model within the model."""
+    """Returns an added loss and a regularizer, the latter in a nested model."""
     return keras.Sequential([regularized(dataset), MeanSquare()])
 
 
 def embedding(dataset: Dataset) -> keras.Model:
-    """Looks whole numbers up: its gradients are sparse."""
+    """Looks up integers, so its gradients are sparse."""
     return keras.Sequential(
         [
             keras.Input(dataset.input_shape),

@@ -1,4 +1,4 @@
-"""Classifiers of a user's own, by the name `classifiers_for_tests:<function>`."""
+"""Custom classifiers, named `classifiers_for_tests:<function>`."""
 
 import os
 
@@ -76,7 +76,7 @@ def runs_a_command(dataset: Dataset):
 
 
 class Own(LogisticRegression):
-    """Of the user's module alone."""
+    """A class that only the user's module defines."""
 
 
 def own_class(dataset: Dataset):

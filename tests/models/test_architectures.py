@@ -32,7 +32,8 @@ def test_every_architecture_fits_every_kind_of_image(name, dataset):
     logits = np.asarray(model(inputs.astype(np.float32), training=False))
     assert logits.shape == (3, dataset.num_classes)
     assert np.isfinite(logits).all()
-    # Logits, not probabilities; and raw values are scaled, so that the first logits are small.
+    # The model returns logits, not probabilities. Raw values are scaled, so the first logits are
+    # small.
     assert not np.allclose(logits.sum(axis=1), 1.0)
     assert np.abs(logits).max() < 20.0
 
@@ -71,11 +72,11 @@ def test_a_wrong_model_is_one_clear_line(name):
     assert str(caught.value)
 
 
-# A model draws from its own generators alone, or is refused in one line before it is trained.
+# A model draws only from its own generators. Otherwise it is refused in one line before training.
 
 
 class Noise(keras.layers.Layer):
-    """Adds noise, always or in training alone."""
+    """Adds noise, always or only in training."""
 
     def __init__(self, draw, *, always: bool) -> None:
         super().__init__()
@@ -88,7 +89,7 @@ class Noise(keras.layers.Layer):
 
 
 class OwnNoise(keras.layers.Layer):
-    """Adds noise of a generator of its own."""
+    """Adds noise from its own generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +141,7 @@ def test_own_generators_and_buffers_are_fine(training):
 
 
 class Stranger(keras.layers.Layer):
-    """Reads a variable that Keras does not know."""
+    """Reads a variable that Keras does not track."""
 
     def __init__(self) -> None:
         super().__init__()

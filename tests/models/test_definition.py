@@ -1,4 +1,4 @@
-"""What a model computes tells models apart; where and how often it is built does not."""
+"""Models are identified by their computation, not by where and how often they are built."""
 
 import functools
 import json
@@ -35,7 +35,7 @@ def joined(join=layers.Add, *, crossed=False):
 
 
 class Scaled(layers.Layer):
-    """Says its factor nowhere but in its code."""
+    """Has its factor only in its code."""
 
     def call(self, inputs):
         return 2.0 * inputs
@@ -90,7 +90,7 @@ MODELS = [
 def test_models_that_differ_have_other_definitions_and_equal_ones_the_same():
     definitions = [definition(build) for build in MODELS]
     assert len(set(definitions)) == len(MODELS)
-    np.random.seed(3)  # the caller's random state and Keras' running numbers do not count
+    np.random.seed(3)  # the caller's random state and Keras' running numbers do not matter
     assert [definition(build) for build in reversed(MODELS)] == definitions[::-1]
 
 
@@ -141,7 +141,7 @@ def test_an_estimator_is_described_parameter_by_parameter(one, other, differing)
 
 
 def test_arrays_and_objects_that_a_function_closes_over_do_not_count():
-    """They may be private; a plain digest of them would confirm a guess."""
+    """They may be private, and a plain digest of them would confirm a guess."""
 
     def closing_over(value):
         return lambda dataset: dense(units=len(value))

@@ -1,4 +1,4 @@
-"""What a record adds has an L2 norm of at most 1, for any features."""
+"""The contribution of a record has an L2 norm of at most 1, for all features."""
 
 import numpy as np
 import pytest

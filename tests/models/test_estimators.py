@@ -34,7 +34,7 @@ def fit(function: str, inputs=None, labels=None, seed: int = 3) -> list[np.ndarr
 
 
 def twin(build, inputs, labels, seed: int = 3):
-    """The same classifier by scikit-learn alone."""
+    """Returns the same classifier, trained with scikit-learn only."""
     estimator = build(TABLE)
     names = [name for name in estimator.get_params() if name.endswith("random_state")]
     return estimator.set_params(**dict.fromkeys(names, seed)).fit(inputs, labels)
@@ -63,7 +63,7 @@ def test_it_answers_exactly_as_scikit_learn(build, classes):
 def test_the_seed_decides_every_byte(function):
     (one,), (again,), (other,) = fit(function), fit(function), fit(function, seed=4)
     np.testing.assert_array_equal(one, again)
-    if function != "neighbours":  # nothing random about them
+    if function != "neighbours":  # not random
         assert not np.array_equal(one, other)
 
 
@@ -77,7 +77,9 @@ def test_what_is_not_scikit_learns_is_refused_before_it_is_fitted(function, kind
 
 
 def test_records_that_an_estimator_refuses_stop_nothing():
-    """Whether it refuses them tells of them: it answers their commonest label then."""
+    """A visible refusal would reveal information about the records, so the teacher answers their
+    most frequent label.
+    """
     inputs, labels = records()
     again = estimators.from_arrays(fit("refuses_negative_numbers", inputs, labels))
     assert again.predict(QUERIES).tolist() == [np.bincount(labels).argmax()] * len(QUERIES)
@@ -120,7 +122,7 @@ def as_array(content: bytes) -> np.ndarray:
 
 
 def naming(module: str, kind: str) -> np.ndarray:
-    """An archive that calls something with an argument."""
+    """Returns an archive that calls a function with an argument."""
     with zipfile.ZipFile(io.BytesIO(skops.io.dumps(datetime.UTC))) as archive:
         schema = json.loads(archive.read("schema.json"))
     written = io.BytesIO()
@@ -136,8 +138,8 @@ def naming(module: str, kind: str) -> np.ndarray:
         ("os", "system"),
         ("builtins", "eval"),
         ("classifiers_for_tests", "Own"),
-        ("sklearn.calibration", "signature"),  # imported there: a function
-        ("sklearn.calibration", "LabelEncoder"),  # imported there: a class
+        ("sklearn.calibration", "signature"),  # imported from there: a function
+        ("sklearn.calibration", "LabelEncoder"),  # imported from there: a class
         ("sklearn.calibration", "nosuch"),
         ("sklearn.datasets", "fetch_openml"),
     ],

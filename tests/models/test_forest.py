@@ -11,7 +11,7 @@ from pate_tf.models.forest import Forest
 
 
 def records(num: int, seed: int = 0, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
-    """Coarse features, so that equal inputs with other labels and ties occur."""
+    """Returns coarse features, with ties and equal inputs that have different labels."""
     random = np.random.default_rng(seed)
     inputs = random.integers(-3, 3, (num, 4)).astype(np.float32) / 3
     labels = np.array(classes)[random.integers(0, len(classes), num)]

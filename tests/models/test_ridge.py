@@ -1,4 +1,4 @@
-"""Classifiers with a closed form, held against slow twins."""
+"""Classifiers with a closed form, compared with slow reference versions."""
 
 import numpy as np
 import pytest

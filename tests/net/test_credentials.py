@@ -1,4 +1,4 @@
-"""Certificates: what can't be used is named at the start; what is renewed is taken up."""
+"""Certificates: unusable ones are named at the start, and renewed ones are used."""
 
 import os
 import re
@@ -115,7 +115,7 @@ SERVICE = Service(name="echo.v1.Echo", callers=[NAME], methods={"Echo": (int, ec
 
 
 def test_renewed_files_are_taken_up_and_refusals_named(tmp_path, caplog, monkeypatch):
-    """First the server has another authority; then both, then the caller's certificate expires."""
+    """First the server has another authority, then both. Then the caller's certificate expires."""
     monkeypatch.setattr("pate_tf.net.calls.HANDSHAKE_SECONDS", 0.2)
     ends = {COORDINATOR: tmp_path / "server", NAME: tmp_path / "caller"}
     for name, folder in ends.items():

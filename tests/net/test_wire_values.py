@@ -1,4 +1,4 @@
-"""Messages as bytes: what comes back, and what is refused before anything is made of it."""
+"""Messages as bytes: decoded values, and refusals before anything is built from them."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ def test_messages_come_back(either):
     assert np.array_equal(back.array, message.array) and not back.array.flags.writeable
     assert dataclasses.replace(back, array=message.array) == message
     assert decode(Outer | None, encode(None)) is None
-    # What is equal is the same bytes: digests of terms rely on it.
+    # Equal values have equal bytes: digests of terms rely on it.
     assert encode(dataclasses.replace(message, inner=(Inner(1.0, b"abc"), Inner(-0.5, b"")))) == (
         encode(message)
     )
@@ -165,5 +165,6 @@ def test_replies_come_back_and_any_change_is_another_reply():
         with_commitment = dataclasses.replace(reply, commitment=bytes(range(32)))
         back = decode(Reply, encode(with_commitment))
         assert back.commitment == with_commitment.commitment
-        assert reply_digest(back) == reply_digest(reply)  # another commitment is no other reply
+        # another commitment cannot be used as another reply
+        assert reply_digest(back) == reply_digest(reply)
     assert len(set(map(reply_digest, REPLIES))) == len(REPLIES)

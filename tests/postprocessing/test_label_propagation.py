@@ -8,7 +8,7 @@ from pate_tf.postprocessing import label_propagation as propagation
 
 
 def groups(num_groups: int, size: int, seed: int = 0, spread: float = 0.3):
-    """Points about corners that lie far from each other, and the group of each."""
+    """Returns points around corners that are far apart, and the group of each."""
     random = np.random.default_rng(seed)
     membership = np.repeat(np.arange(num_groups), size)
     points = 10.0 * np.eye(num_groups)[membership]
@@ -20,7 +20,7 @@ def labels(indices, values, num_classes=3) -> PoolLabels:
 
 
 def slow_influence(graph, sources):
-    """The sum of all walks, as a linear system: what the passes tend to."""
+    """Returns the sum of all walks, the limit of the passes, by solving a linear system."""
     dense = graph.toarray().astype(np.float64)
     system = np.eye(len(dense)) - propagation.FROM_NEIGHBOURS * dense
     return (1.0 - propagation.FROM_NEIGHBOURS) * np.linalg.inv(system)[:, sources]
@@ -39,7 +39,7 @@ def test_influence_tends_to_its_closed_form(monkeypatch):
 @given(st.integers(0, 2**20), st.integers(2, 40))
 def test_the_graph_is_symmetric_and_passes_on_no_more_than_arrives(seed, num_inputs):
     points = np.random.default_rng(seed).normal(size=(num_inputs, 3))
-    points[: num_inputs // 2] = points[0]  # copies lie at distance 0
+    points[: num_inputs // 2] = points[0]  # copies are at distance 0
     graph = propagation.neighbour_graph([points]).toarray()
     np.testing.assert_allclose(graph, graph.T, rtol=1e-5)
     assert np.isfinite(graph).all()
@@ -66,7 +66,9 @@ def test_the_smallest_pools_have_a_graph(num_inputs):
 
 
 def test_counts_propagate_where_labels_have_lost_what_they_could_tell():
-    """Noise far above the votes: labels are mostly wrong, a mean over neighbors is not."""
+    """With noise far above the votes, labels are mostly wrong, but a mean over neighbors is
+    accurate.
+    """
     points, membership = groups(3, 60)
     graph = propagation.neighbour_graph([points])
     random = np.random.default_rng(4)

@@ -1,4 +1,4 @@
-"""Counts learned from together, held against slow twins."""
+"""Regression on noisy counts, compared with slow reference versions."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ of = regression.NoisySums.of_features
 
 
 def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes: int = 3):
-    """Inputs about one center a class, some of them asked, and counts with noise."""
+    """Returns inputs around one center per class, some of them queried, and counts with noise."""
     random = np.random.default_rng(seed)
     truth = np.arange(num_inputs) % num_classes
     centres = 4.0 * np.eye(num_classes, num_features)
@@ -27,7 +27,7 @@ def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes
 
 
 def slowly_scaled(features):
-    """A feature at a time."""
+    """Scales one feature at a time."""
     columns = []
     mean = np.mean([column.var() for column in features.T])
     for column in features.T:
@@ -97,7 +97,7 @@ def test_a_neighbourhood_average_is_a_mean():
     inverse = np.linalg.inv(np.eye(50) - regression.FROM_NEIGHBOURS * graph.toarray())
     slow = inverse @ features / inverse.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(regression.neighbourhood_average(graph, features), slow, atol=1e-4)
-    # Blocks of features are averaged as all of them are together, to the last bit.
+    # The average over blocks of features is bit-identical to the average over all features.
     many = random.normal(size=(50, 2 * regression.COLUMNS + 5)).astype(np.float32)
     share = {"from_neighbours": regression.FROM_NEIGHBOURS}
     weights = label_propagation.propagate(graph, np.ones((50, 1), np.float32), **share)
@@ -106,7 +106,9 @@ def test_a_neighbourhood_average_is_a_mean():
 
 
 def sums_problem(seed, shares=(0.5, 0.3, 0.2), num_records=3_000):
-    """Records and a pool about one center a class; the sums of the records' vectors by class."""
+    """Returns records and a pool around one center per class, and the sums of record vectors by
+    class.
+    """
     random = np.random.default_rng(seed)
     centres = 5.0 * np.eye(3, 6)
 
@@ -128,7 +130,9 @@ def alone(features):
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**20), st.floats(1.0, 40.0))
 def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
-    """A twin in function space: sums are means of the probabilities of all inputs, and noise."""
+    """The reference version works in function space: sums are noisy means of the probabilities of
+    all inputs.
+    """
     _, pool, vectors, sums = sums_problem(seed)
     sums = sums + np.random.default_rng(seed).normal(0.0, noise, sums.shape)
     noisy = of(vectors, sums, noise)
@@ -137,7 +141,7 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
     rows = regression.standardised(pool).astype(np.float64)
     numbers = np.maximum(sums[-1] / vectors[0, -1], 0.0)
     shares = numbers / numbers.sum()
-    weights = numbers.sum() * vectors[:, :-1].T / len(pool)  # of each input's probability
+    weights = numbers.sum() * vectors[:, :-1].T / len(pool)  # of the probability of each input
     residuals = sums[:-1] - weights @ np.tile(shares, (len(pool), 1))
     unit = np.sqrt(np.square(weights @ rows).sum(axis=1).mean())
     kernel = rows @ rows.T
@@ -157,7 +161,9 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
 
 
 def test_sums_scatter_by_noise_and_by_which_inputs_were_drawn():
-    """Of many pools and records, values lie as far from what the pool's truth makes them."""
+    """Over many pools and records, values differ from the pool's exact values as much
+    as predicted.
+    """
     actual, said = [], []
     for seed in range(60):
         truth, pool, vectors, sums = sums_problem(seed)
@@ -165,8 +171,8 @@ def test_sums_scatter_by_noise_and_by_which_inputs_were_drawn():
         expected = noisy.vectors.T @ np.eye(3)[truth] * (noisy.num_records / len(pool))
         actual.append(np.square(noisy.values - expected)[:-1].mean())
         said.append(noisy.deviation**2)
-    assert 0.5 < np.mean(actual) / np.mean(said) < 2.0  # 60 pools: chance moves it by a tenth
-    assert np.mean(actual) > 2.0 * 2.0**2  # noise alone is not half of it
+    assert 0.5 < np.mean(actual) / np.mean(said) < 2.0  # 60 pools: chance changes it by a tenth
+    assert np.mean(actual) > 2.0 * 2.0**2  # noise explains less than half of it
 
 
 def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
@@ -185,7 +191,9 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
 
 @pytest.mark.parametrize("rule", ["same", "opposite"])
 def test_public_labels_join_noisy_sums_by_precision(rule):
-    """Against the normal equations of both sources; another rule of public labels does not hurt."""
+    """Compares with the normal equations of both sources. Another rule for public labels does no
+    harm.
+    """
     random = np.random.default_rng(7)
     features = random.normal(size=(2_000, 3)) / np.sqrt(3.0)
     classes = (features @ np.array([3.0, -2.0, 1.0]) + random.normal(0, 0.5, 2_000) > 0).astype(int)

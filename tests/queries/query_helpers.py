@@ -1,4 +1,4 @@
-"""A pool whose labels are known, and somebody who answers with them."""
+"""A pool with known labels, and a labeller that answers with them."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ POOL = PUBLIC.split(300).pool
 
 
 class Answers:
-    """Answers with given labels of the pool, and remembers what was asked in each round."""
+    """Answers with the given labels of the pool, and remembers the queries of each round."""
 
     def __init__(self, labels: IntArray = PUBLIC.labels) -> None:
         self.labels = labels
@@ -27,7 +27,7 @@ class Answers:
 
 
 def islands(num: int, seed: int = 0) -> tuple[Pool, IntArray]:
-    """Features about one center a class: as easy as labels get, and trained on quickly."""
+    """Returns features around one center per class: easy to label and quick to train on."""
     random = np.random.default_rng(seed)
     dataset = dataclasses.replace(
         PUBLIC.dataset, kind="tabular", input_type="", input_shape=(16,), augmentation="none"

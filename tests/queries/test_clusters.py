@@ -89,7 +89,7 @@ def test_nothing_is_inferred_where_features_can_not_be_learnt():
 
 
 def test_medoids_of_dense_clusters_leave_outliers_out():
-    """A crowd about each of ten centers, and ten inputs that are like no other."""
+    """Ten centers with a crowd around each, and ten inputs that are unlike any other."""
     pool, _ = islands(400)
     strange = np.random.default_rng(9).integers(0, 256, (10, 16)).astype(np.float32)
     pool = Pool(pool.dataset, np.concatenate([strange, pool.inputs]))
@@ -118,7 +118,7 @@ def test_noisy_counts_of_a_fifth_give_the_whole_pool_weights():
     assert inferred.weights.shape == (len(POOL), 10)
     right = inferred.labels == labels[inferred.query_indices]
     assert right.mean() > 0.75
-    # What it is sure of is right more often than the rest.
+    # Confident labels are correct more often than the rest.
     sure = inferred.weights.max(axis=1) > np.median(inferred.weights.max(axis=1))
     assert right[sure].mean() > right[~sure].mean()
 

@@ -1,4 +1,4 @@
-"""Every strategy, what is refused, and what `auto` stands for."""
+"""Every strategy, its error messages, and the resolution of `auto`."""
 
 import ast
 import dataclasses
@@ -22,7 +22,7 @@ from pate_tf.queries.strategies import (
 
 def config(strategy: str, **changes: object) -> QueryConfig:
     made = QueryConfig(num_queries=changes.pop("num_queries", 40), **changes)
-    object.__setattr__(made, "strategy", strategy)  # a toy is no choice of the flag
+    object.__setattr__(made, "strategy", strategy)  # a toy is not among the flag's choices
     return made
 
 
@@ -52,18 +52,19 @@ def test_every_strategy_asks_what_it_may_and_the_same_after_any_answers(strategy
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_seed_decides_where_asking_begins(strategy):
-    pool, _ = islands(200)  # not images, so that no features are learned
+    pool, _ = islands(200)  # these are not images, so no features are learned
     one, other = (STRATEGIES[strategy].choose(pool, 5, seed) for seed in (0, 1))
-    # Groups that stand out are found from any seed, and with them what is typical of each.
+    # Every seed finds the separate groups, and with them the typical inputs of each group.
     assert strategy == "medoids" or np.array_equal(one, other) == (strategy == "first")
 
 
 def test_random_is_uniform_over_the_pool():
     drawn = [choose_random(POOL, 100, seed) for seed in range(600)]
     hits = np.bincount(np.concatenate(drawn), minlength=300)
-    # Each is binomial, 600 draws at 1/3; the chance of 6 deviations is 2e-9, for 300 inputs 6e-7.
+    # Each count is binomial, 600 draws at 1/3. The chance of 6 deviations is 2e-9, for 300 inputs
+    # 6e-7.
     assert np.abs(hits - 200).max() < 6 * np.sqrt(600 * 2 / 9)
-    # More of the same seed begin with the same ones, which were charged.
+    # A larger number with the same seed begins with the same inputs, which were charged.
     np.testing.assert_array_equal(choose_random(POOL, 150, 3)[:100], drawn[3])
 
 
@@ -126,7 +127,7 @@ def test_auto_follows_from_data_and_number(augmentation, num_queries, is_whole_p
 
 
 def test_no_true_label_can_be_reached_from_here():
-    """A `Pool` has some for forecasts; they, and types that have them, are named nowhere here."""
+    """A `Pool` has true labels for forecasts. No module here names them or types that have them."""
     import pkgutil
 
     import pate_tf.queries

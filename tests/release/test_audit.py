@@ -1,4 +1,4 @@
-"""Audits the whole labeller from outside: what it releases, against what it claims."""
+"""Audits the whole labeller from outside: compares its releases with its claims."""
 
 import functools
 import math
@@ -16,16 +16,17 @@ from pate_tf.release.votes import release_votes
 DELTA = 1e-5
 FALSE_ALARM = 1e-7
 
-# One record was replaced: the second class gained the vote that the first one lost.
+# One record was replaced: a vote moved from the first class to the second.
 WORST_CASE = (np.array([5, 0]), np.array([4, 1]))
 MECHANISMS = [LaplaceNoisyMax(gamma=0.5), GaussianNoisyMax(sigma=2.0), GaussianHistogram(sigma=2.0)]
 
 
 def audited_epsilon(first, second, delta):
-    """A lower bound on epsilon from two histograms, wrong with probability FALSE_ALARM at most.
+    """Returns a lower bound on epsilon from two histograms, wrong with probability at most
+    FALSE_ALARM.
 
-    Outcomes are independent within a histogram. Between the two they need not be: each bound holds
-    by itself, and their failures add up.
+    Outcomes are independent within a histogram, but not necessarily between the two. Each bound
+    holds separately, and their failure probabilities are added.
     """
     alternatives = 2 * 2 * len(first)
     tail = FALSE_ALARM / alternatives
@@ -40,7 +41,7 @@ def audited_epsilon(first, second, delta):
 
 
 def released_labels(folder, mechanism, counts, num_queries):
-    """Labels of distinct queries with the same votes."""
+    """Returns labels of distinct queries with the same votes."""
     with Ledger.open(folder, ensemble_digest="ab", delta=DELTA) as ledger:
         labeller = functools.partial(
             release_votes,
@@ -71,7 +72,7 @@ def audit(folder, mechanism, num_queries):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_audit_finds_no_more_loss_than_is_claimed_and_most_of_it(tmp_path, mechanism):
     claimed, _ = mechanism.data_independent_epsilon(num_queries=1, delta=DELTA)
-    found = audit(tmp_path, mechanism, 12_000)  # which find a third
+    found = audit(tmp_path, mechanism, 12_000)  # enough draws to find about a third
     assert 0.2 * claimed <= found <= claimed
 
 

@@ -1,4 +1,6 @@
-"""Counts of records in clusters: what a record or owner can change, and a pure epsilon for it."""
+"""Counts of records in clusters: how far a record or owner can move them, and their
+pure epsilon.
+"""
 
 import itertools
 
@@ -28,7 +30,7 @@ SUMMANDS = Summands(dataset=DATASET, scale=np.ones(3), centres={3: CENTRES})
 
 
 def table(records, owners=None):
-    """Counts of records, each a cluster and a class."""
+    """Returns counts of records. Each record is a cluster and a class."""
     clusters, labels = np.array(records, np.int64).reshape(-1, 2).T
     features = np.eye(3, dtype=np.float32)[clusters]
     if owners is None:
@@ -45,7 +47,7 @@ def moved(one, other):
 
 
 def test_no_record_replaced_moves_the_table_by_more_than_two():
-    """Every record of a small universe in the place of every other."""
+    """Every record of a small universe replaces every other."""
     universe = list(itertools.product(range(3), range(2)))
     actual = {
         moved(table([one, (0, 0)]), table([other, (0, 0)]))
@@ -72,7 +74,7 @@ def test_no_owner_adds_more_than_one(others, one, other):
 
 @pytest.mark.parametrize("scale", [0.4, 2.0, 31.0])
 def test_the_worst_ratio_of_two_tables_is_e_to_the_pure_epsilon(scale):
-    """Two cells in whole records, all outcomes near them; the law is exact, not sampled."""
+    """Two cells in whole records, all outcomes near them. The law is exact, not sampled."""
     law = scipy.stats.dlaplace(1.0 / scale)
     outcomes = np.arange(-40, 42)
     ratios = [
@@ -91,7 +93,7 @@ def test_the_worst_ratio_of_two_tables_is_e_to_the_pure_epsilon(scale):
 
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.95, False), (1.05, False)])
 def test_the_noise_drawn_has_its_scale(tmp_path, factor, is_right):
-    """The mean of |noise| is Gamma distributed; a false alarm has probability 1e-6."""
+    """The mean of |noise| is Gamma distributed. The false-alarm probability is 1e-6."""
     scale, size = 50.0, (10_000, 10)
     sums, mechanism = (
         SumsByClass(np.zeros(size, np.int64)),
@@ -124,7 +126,7 @@ def test_the_cluster_of_a_record_does_not_depend_on_other_records():
         for size in (1, 3, 17, 250):
             parts = [nearest_centres(vectors[at : at + size], one) for at in range(0, 500, size)]
             assert (np.concatenate(parts) == nearest).all()
-    # Two centers at the same distance but for the last bits: always the first.
+    # Two centers whose distances differ only in the last bits: always the first.
     twice = np.vstack([centres[0][:1], centres[0][:1]])
     assert (nearest_centres(vectors, twice) == 0).all()
     assert np.abs(cluster_centres(vectors[[0] * 9], [3])[0] - vectors[0]).max() <= CENTRE_STEP

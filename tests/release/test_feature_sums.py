@@ -69,7 +69,7 @@ def test_they_are_the_sums_of_the_records_vectors(tmp_path):
     for name, owners in (("record", None), ("owner", OWNERS)):
         sums = fitted(tmp_path / name, owners=owners)
         expected = sums_by_class(vectors, LABELS, num_classes=3, owners=owners)
-        # Features of other batches differ by rounding.
+        # Features from batches of another size differ by rounding.
         np.testing.assert_allclose(sums.sums.values / LATTICE, expected / LATTICE, atol=1e-3)
         assert sums.unit == name and sums.has_vectors == (owners is None)
 
@@ -115,7 +115,9 @@ def test_one_owner_more_moves_them_by_one_and_nothing_else(tmp_path, newcomer):
 
 @pytest.mark.parametrize("owners", [None, OWNERS], ids=["records", "owners"])
 def test_the_order_of_records_changes_no_bit(tmp_path, owners):
-    """Nor how many there are of each: some are equal, with equal labels or others."""
+    """Multiplicities do not matter either: some records are equal, with equal or
+    different labels.
+    """
     equal = np.concatenate([np.arange(90), np.arange(40), np.full(300, 7)])
     order = np.random.default_rng(8).permutation(equal)
     first, second = (
@@ -130,7 +132,8 @@ def test_the_order_of_records_changes_no_bit(tmp_path, owners):
     )
     np.testing.assert_array_equal(first.table, second.table)
     assert first.num_records == 430
-    # Nothing on disk is a digest without a key: who knows all records can't confirm a guess.
+    # No digest on disk is without a key, so an attacker who knows all records can't confirm a
+    # guess.
     assert first.digest != second.digest
     assert first.description["records"] != second.description["records"]
 
@@ -164,7 +167,7 @@ def test_what_is_missing_or_does_not_fit_is_one_line(tmp_path):
         fitted(tmp_path, pool=Pool(other, POOL.inputs))
 
 
-# Sums of several run folders, added up.
+# Sums of several run folders, added.
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +186,11 @@ def test_merged_sums_are_those_of_all_records_in_any_order(parts, tmp_path):
     of_whole = dict.fromkeys(("records", "source", "vectors"))  # merged sums have no vectors
     left = [{**each.description, **of_whole} for each in (merged, whole)]
     assert left[0] == left[1] and merged.num_records == 90 and not merged.has_vectors
-    assert merged.source.name == "merged runs"  # and all are charged for what it releases
+    assert merged.source.name == "merged runs"  # all of them are charged for its release
     FeatureSums.merge(parts[:2], directory=tmp_path / "two")
     again = FeatureSums.merge([parts[2], tmp_path / "two"], directory=tmp_path / "again")
     assert again.digest == merged.digest
-    # The same parts are not added again, others are refused.
+    # The same parts are not added again; other parts are refused.
     assert FeatureSums.merge(parts, directory=tmp_path / "again").digest == merged.digest
     with pytest.raises(ValueError, match=r"holds .*feature sums of other settings: records;"):
         FeatureSums.merge(parts[:2], directory=tmp_path / "again")
@@ -209,7 +212,7 @@ def test_parts_of_one_source_are_warned_of_whatever_their_records(tmp_path):
 
 
 def test_whether_a_record_is_in_two_parts_changes_nothing_but_its_sum(parts, tmp_path):
-    """Neither an error nor a warning nor a file tells; the sum moves as for any other record."""
+    """No error, warning or file reveals it. The sum moves as for any other record."""
     other, labels = RECORDS[1::3].copy(), LABELS[1::3].copy()
     other[9], labels[9] = RECORDS[3], LABELS[3]
     fitted(tmp_path / "shared", other, labels)
@@ -231,7 +234,7 @@ def rewrite(folder, **fields):
 
 
 def with_arrays(folder, **changes):
-    """Writes other arrays into stored sums, with a digest that fits them."""
+    """Writes other arrays into stored sums, with a matching digest."""
     stored = FeatureSums.load(folder)
     arrays = {**artifacts.read_arrays(stored_in(folder) / "sums.npz"), **changes}
     digest = digest_of(stored.description, arrays, stored.encoder_digest)
@@ -284,7 +287,9 @@ def test_what_may_not_be_merged_is_one_line(parts, tmp_path):
 
 
 def test_a_ledger_knows_the_sums_that_it_is_of(parts, tmp_path):
-    """After a release other sums in the same folder are refused, with a digest that fits, too."""
+    """After a release, different sums in the same folder are refused even with a
+    matching digest.
+    """
     shutil.copytree(parts[0], tmp_path / "run")
     with Labeller(FeatureSums.load(tmp_path / "run"), epsilon=50.0, delta=1e-5) as labeller:
         labeller.label(POOL)
@@ -301,7 +306,7 @@ def test_a_ledger_knows_the_sums_that_it_is_of(parts, tmp_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def hasty_network():
-    """Networks hardly learn."""
+    """Networks that hardly learn."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("NETWORKS", 1), ("STEPS", 2), ("STUDENT_STEPS", 2)):
             patch.setattr(contrastive, name, value)
@@ -315,7 +320,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    """A run folder with sums of the digits."""
+    """Returns a run folder with sums of the digits."""
     folder = tmp_path_factory.mktemp("digits") / "run"
     FeatureSums(directory=folder, representation="raw").fit(data.private, data.pool)
     return folder
@@ -323,7 +328,7 @@ def run(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def labels(run, data):
-    """Labels that were charged to the ledger of `run`."""
+    """Returns labels charged to the ledger of `run`."""
     with Labeller(FeatureSums.load(run), epsilon=8.0, delta=1e-5) as labeller:
         return labeller.label(data.pool)
 
@@ -397,7 +402,9 @@ def test_sums_of_a_table_tell_its_classes_apart(tmp_path):
 
 
 def test_heavy_noise_is_planned_for_counts_of_clusters_with_a_pure_epsilon(data, run):
-    """Twelve hundred records of digits at epsilon 0.5, where sums of features would be noise."""
+    """Twelve hundred records of digits at epsilon 0.5, where sums of features would be mostly
+    noise.
+    """
     sums = FeatureSums.load(run)
     assert sorted(sums.summands.centres) == sorted(sums.cluster_counts) == [10, 20]
     for number, counts in sums.cluster_counts.items():
@@ -425,7 +432,7 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     assert charge.num_rounds == 3 and "in 3 rounds" in labels.choice
     assert noisy.shape[0] == 3 * len(sums.sums.values)
     assert (noisy == again.released.noisy_sums).all()
-    # The model is that of the released sums and the pool alone, and a student, once exported.
+    # The model depends only on the released sums and the pool. An exported student does the same.
     weights = weights_of_rounds(noisy.reshape(3, -1, 3), sums.moments, 90, charge.sigma)
     logits = sums.vectors(RECORDS.astype(np.float32)) @ weights
     assert (labels.labels == (sums.vectors(POOL.inputs) @ weights).argmax(axis=1)).all()

@@ -15,7 +15,7 @@ from pate_tf.release.votes import query_digests, stored_counts
 
 @dataclasses.dataclass
 class CountingVoter:
-    """Undecided teachers; remembers what it was asked."""
+    """Undecided teachers that remember their queries."""
 
     asked: list = dataclasses.field(default_factory=list)
 
@@ -98,7 +98,7 @@ def test_a_batch_that_does_not_fit_is_neither_charged_nor_voted_on(tmp_path, vot
             labeller(pool(*range(affordable + 1)), mechanism=MECHANISMS[0])
         assert not voter.asked and not ledger.charges
         labeller(pool(*range(affordable)), mechanism=MECHANISMS[0])
-        # What is stored stays free when nothing is left.
+        # Stored answers stay free when the budget is used up.
         labeller(pool(*range(affordable)), mechanism=MECHANISMS[0])
         with pytest.raises(BudgetExceeded, match="at most 0 new"):
             labeller(pool(affordable), mechanism=MECHANISMS[0])

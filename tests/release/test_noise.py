@@ -13,7 +13,7 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.release.noise import SeededNoise, SystemNoise, check_drawable
 
-# Every statistical test below accepts the right law but with this probability of a false alarm.
+# False-alarm probability of every statistical test below under the correct law.
 FALSE_ALARM = 1e-7
 SOURCES = [SystemNoise(), SeededNoise(20170703)]
 COUNTS = np.array([9, 3, 2, 0])
@@ -83,7 +83,7 @@ def draw(source, mechanism, num_draws, counts=COUNTS):
     ],
 )
 def test_labels_follow_the_outcome_probabilities_that_are_accounted_for(right, wrongs):
-    # As many as miss a scale five percent off as rarely as they give a false alarm.
+    # Enough draws to miss a scale error of five percent only as often as a false alarm.
     labels = draw(SystemNoise(), right, 50_000 if hasattr(right, "sigma") else 70_000)
     classes = np.arange(len(COUNTS))
     for mechanism in [right, *wrongs]:
@@ -102,7 +102,7 @@ def test_priorities_are_uniform_orders(source):
 def test_the_threshold_test_has_gaussian_noise(source):
     mechanism = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=0.1)
     assert set(mechanism.draw(np.tile([8, 0], (200, 1)), source).labels) == {0, None}
-    # The test alone, without the label's noise.
+    # Only the test, without the label's noise.
     passes = mechanism.drawn_passes(np.full(100_000, 8 * LATTICE), source)
     for sigma, fits in ((3.0, True), (2.85, False), (3.15, False)):
         test = stats.binomtest(int(np.sum(passes)), 100_000, stats.norm.cdf(3 / sigma))
@@ -110,7 +110,7 @@ def test_the_threshold_test_has_gaussian_noise(source):
 
 
 class FixedWords(SeededNoise):
-    """Hands out given words, to reach decisions that chance reaches once in 2**47 draws."""
+    """Returns the given words, to reach decisions that have a chance of 2**-47 per draw."""
 
     def __init__(self, words):
         super().__init__(0)
@@ -122,7 +122,7 @@ class FixedWords(SeededNoise):
 
 
 def test_uniform_choice_redraws_the_uneven_words():
-    # 2**64 mod 3 = 1: the word 0 is the only one that is redrawn.
+    # 2**64 mod 3 = 1: only the word 0 is redrawn.
     assert FixedWords([0, 5]).uniform_integers(np.array([3])).tolist() == [2]
     assert FixedWords([1]).uniform_integers(np.array([3])).tolist() == [1]
 

@@ -21,14 +21,14 @@ GROUP = np.arange(NUM_INPUTS) % 10
 
 
 def drawn(number):
-    """Ten groups of inputs that are far apart."""
+    """Returns ten groups of inputs that are far apart."""
     features = 8.0 * np.eye(10)[np.arange(number) % 10]
     noise = np.random.default_rng(number).normal(size=features.shape)
     return (features + 0.3 * noise).astype(np.float32)
 
 
 def problem(classes):
-    """Vectors of the pool, and noisy sums of records of these classes, `[1, width, 10]`."""
+    """Returns vectors of the pool, and noisy sums of records of these classes, `[1, width, 10]`."""
     sums = record_vectors(drawn(NUM_RECORDS), None).T @ np.eye(10)[classes]
     sums += np.random.default_rng(0).normal(0.0, NOISE, sums.shape)
     vectors = record_vectors(drawn(NUM_INPUTS), None).astype(np.float32)
@@ -41,7 +41,8 @@ def test_of_images_neighborhoods_are_named(monkeypatch):
     labels, weights = labels_from_sums(POOL, *problem(np.arange(NUM_RECORDS) % 10), NOISE)
     assert (labels.labels == GROUP).mean() > 0.95 and labels.weights.max(axis=1).mean() > 0.9
     assert weights is None
-    # Noise makes probabilities of counts in clusters too low to learn from: labels only.
+    # Noise makes the probabilities from cluster counts too low for training, so only labels are
+    # used.
     vectors = record_vectors(drawn(NUM_INPUTS), None)
     centres = np.rint(vectors[:10, :-1] / CENTRE_STEP) * CENTRE_STEP
     counts = (NUM_RECORDS // 10 * LATTICE * np.eye(10, dtype=np.int64))[None]
@@ -50,7 +51,7 @@ def test_of_images_neighborhoods_are_named(monkeypatch):
 
 
 def test_of_a_table_labels_say_how_probable_classes_are():
-    """Seven of ten records of a group are of one class, and three of the next."""
+    """In a group of ten records, seven are of one class, and three of the next."""
     group = np.arange(NUM_RECORDS) % 10
     is_next = np.random.default_rng(1).random(NUM_RECORDS) >= 0.7
     vectors, values = problem((group + is_next) % 10)
@@ -58,7 +59,7 @@ def test_of_a_table_labels_say_how_probable_classes_are():
     assert (labels.labels == GROUP).all()
     shares = labels.weights[np.arange(NUM_INPUTS), GROUP]
     assert (shares > 0.5).all() and shares.mean() == pytest.approx(0.7, abs=0.1)
-    # The same answers as a linear model, of about these probabilities.
+    # The same answers as a linear model with approximately these probabilities.
     logits = vectors @ weights
     assert (logits.argmax(axis=1) == GROUP).all()
     likely = scipy.special.softmax(logits, axis=1)[np.arange(NUM_INPUTS), GROUP]
@@ -66,7 +67,7 @@ def test_of_a_table_labels_say_how_probable_classes_are():
 
 
 def test_of_two_means_above_one_the_larger_has_the_label(monkeypatch):
-    """As where the pool lies farther out than the records."""
+    """This happens if the pool is farther from the center than the records."""
     means = np.tile([1.2, 1.5, *[0.0] * 8], (NUM_INPUTS, 1))
     fit = types.SimpleNamespace(means=means, evidence=0.0)
     monkeypatch.setattr(regression, "regress_sums", lambda *_: [fit])

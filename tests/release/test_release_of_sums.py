@@ -1,4 +1,4 @@
-"""Feature sums: what one record or owner can change; charged before noise, released once."""
+"""Feature sums: how far one record or owner can move them; charged before noise, released once."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ NUM_CLASSES = 3
 
 
 def norm(steps) -> float:
-    """Exactly squared, in Python's whole numbers."""
+    """Returns the exact squared norm, in Python integers."""
     return math.sqrt(sum(int(one) ** 2 for one in steps.ravel()))
 
 
@@ -53,7 +53,7 @@ def test_one_record_replaced_moves_them_by_two_at_most(seed):
     vectors, labels = some(seed)
     before = sums_by_class(vectors, labels, num_classes=NUM_CLASSES)
     others = sums_by_class(vectors[1:], labels[1:], num_classes=NUM_CLASSES)
-    assert norm(before - others) <= LATTICE  # what one record adds
+    assert norm(before - others) <= LATTICE  # contribution of one record
     for changed, label in ((-vectors[0], labels[0]), (vectors[1], (labels[0] + 1) % NUM_CLASSES)):
         changed[-1] = vectors[0, -1]  # the constant
         after = sums_by_class(
@@ -82,7 +82,7 @@ def test_an_owner_adds_a_norm_of_one_at_most_however_many_records(seed, number):
 @pytest.mark.parametrize("owned", [False, True])
 @pytest.mark.parametrize("bad", [7.0, 1e300, np.nan, np.inf])
 def test_a_vector_that_is_too_long_counts_as_none(bad, owned):
-    """Whatever `record_vectors` gives: the norm is verified in whole numbers."""
+    """The norm is verified in integers for every result of `record_vectors`."""
     vectors, labels = some(5)
     owners = np.arange(len(labels)) if owned else None
 
@@ -116,7 +116,7 @@ def test_sums_are_those_of_a_loop_in_whatever_order():
 
 
 def slow_residuals(vectors, labels, weights):
-    """By a loop over records, from the formula of Proposition D10, in steps of 2^-10."""
+    """Returns residuals by a loop over records, from Proposition D10, in steps of 2^-10."""
     total = np.zeros(weights.shape)
     for vector, label in zip(vectors, labels, strict=True):
         odds = np.exp(vector @ weights)
@@ -129,7 +129,7 @@ def slow_residuals(vectors, labels, weights):
 
 @pytest.mark.parametrize("size", [0.0, 1.0, 30.0])  # at 30 most are clipped
 def test_one_record_replaced_moves_residual_sums_by_two_at_most(size):
-    """All records and all replacements of a small universe, whatever the model."""
+    """Tests all records and all replacements of a small universe, for arbitrary models."""
     directions = [np.array(one, float) for one in itertools.product((-1, 0, 1), repeat=2)]
     universe = vector_steps(
         np.array([[*one, 1.0] / np.linalg.norm([*one, 1.0]) for one in directions])
@@ -181,7 +181,7 @@ def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
 
 @pytest.mark.parametrize("unit", ["record", "owner"])
 def test_later_rounds_are_refused_for_owners_and_not_charged(tmp_path, unit):
-    """An owner with many records would move them by more than is charged."""
+    """An owner with many records would move them by more than the charge allows."""
     mechanism = GaussianResidualSums(sigma=40.0, num_rounds=2, unit=unit)
     with opened(tmp_path) as ledger:
         with pytest.raises(ValueError, match="num_rounds must be 1 for owners"):
@@ -218,11 +218,11 @@ def test_what_was_released_once_is_released_again_without_a_charge(tmp_path):
         other = release(ledger, GaussianFeatureSums(sigma=50.0))
         assert (other.values != first.values).any()
         assert ledger.charges == {MECHANISM: 1, GaussianFeatureSums(sigma=50.0): 1}
-        assert list(stored_counts(ledger)) == []  # of votes there are none
+        assert list(stored_counts(ledger)) == []  # there are no votes
 
 
 class Refusing(SystemNoise):
-    """Dies as it draws."""
+    """Fails while it draws."""
 
     def gaussian_integers(self, scale, size):
         del scale, size
@@ -234,7 +234,7 @@ def test_it_is_charged_before_it_is_drawn(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             release(ledger, noise=Refusing())
         assert ledger.charges == {MECHANISM: 1}
-        release(ledger)  # under the same debit: nothing of it was seen
+        release(ledger)  # under the same debit: nobody saw the first draw
         assert ledger.charges == {MECHANISM: 1}
 
 
@@ -242,7 +242,7 @@ IN_ROUNDS = GaussianResidualSums(sigma=40.0, num_rounds=4)
 
 
 def kill_in_round(number, point):
-    """What follows noisy sums, until a process dies in a round."""
+    """Labels from noisy sums, until the process dies in a round."""
 
     def following(earlier):
         if len(earlier) == number:
@@ -264,7 +264,7 @@ def released_in_rounds(ledger, next_sums, mechanism=IN_ROUNDS, noise=None):
 
 
 def stopped(folder, call, point=None):
-    """Makes a call with the ledger of a folder, in a process that is killed in there."""
+    """Makes a call with the ledger of a folder, in a process that is killed during the call."""
     running = start(functools.partial(with_ledger, folder, call), folder=folder, point=point)
     assert running.wait().code == -signal.SIGKILL
 
@@ -325,9 +325,9 @@ def test_a_run_killed_in_a_round_goes_on_with_those_stored(tmp_path, point, numb
         assert [len(one) for one in queries] == list(range(stored, 4))
         assert (after[:stored] == before).all() and (after == stored_tables(ledger)).all()
         exact = SUMS.values + LATTICE * np.arange(4)[:, None, None]
-        assert (np.abs(after - exact) < 8 * 40 * LATTICE).all()  # of each round, its own sums
+        assert (np.abs(after - exact) < 8 * 40 * LATTICE).all()  # the sums of each round
         assert actual.cost.epsilon == smallest_epsilon({IN_ROUNDS: 1}, DELTA)[0]
-        # What was asked otherwise is charged for itself.
+        # A different call is charged separately.
         for other in (
             GaussianResidualSums(sigma=40.0, num_rounds=3),
             GaussianResidualSums(sigma=41.0, num_rounds=4),
@@ -361,7 +361,9 @@ def test_sums_that_were_changed_in_the_ledger_are_not_released(tmp_path):
 
 
 def test_a_charge_for_owners_is_refused_where_records_are_protected(tmp_path):
-    """It would be too small by half: nothing is charged or drawn, and no statement is made."""
+    """The charge would be too small by half. Nothing is charged or drawn, and no
+    statement is made.
+    """
     mechanism = dataclasses.replace(MECHANISM, unit="owner")
     with opened(tmp_path) as ledger:
         with pytest.raises(ValueError, match="unit must be 'owner' for gaussian_feature_sums"):

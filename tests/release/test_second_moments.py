@@ -1,4 +1,6 @@
-"""Second moments beside sums by class: what one record or owner can change, and what follows."""
+"""Second moments next to sums by class: how far one record or owner can move them, and
+their use.
+"""
 
 import itertools
 import math
@@ -21,7 +23,7 @@ CASES = list(itertools.product(range(len(UNIVERSE)), range(NUM_CLASSES)))
 
 
 def norm(steps) -> float:
-    """Exactly squared, in Python's whole numbers."""
+    """Returns the exact squared norm, in Python integers."""
     return math.sqrt(sum(int(step) ** 2 for step in steps.ravel())) / LATTICE
 
 
@@ -31,7 +33,7 @@ def table_of(cases, owners=None, universe=UNIVERSE):
 
 
 def slow(cases):
-    """By a loop over records, from the formula of Proposition D11."""
+    """Returns the moments by a loop over records, from the formula of Proposition D11."""
     total = np.zeros((3, NUM_CLASSES + 3))
     for place, label in cases:
         vector, classes = UNIVERSE[place], np.eye(NUM_CLASSES)[label]
@@ -41,7 +43,7 @@ def slow(cases):
 
 
 def test_one_record_replaced_moves_them_by_root_two_at_most():
-    """All records and all replacements of a small universe."""
+    """Tests all records and all replacements of a small universe."""
     others = CASES[3:9]
     tables = [table_of([case, *others]) for case in CASES]
     assert max(norm(table_of([case])) for case in CASES) <= 1.0
@@ -51,7 +53,7 @@ def test_one_record_replaced_moves_them_by_root_two_at_most():
 
 
 def test_an_owner_adds_a_norm_of_one_and_one_replaced_moves_root_two():
-    """All owners of one or two records of the universe, and one of very many."""
+    """Tests all owners with one or two records of the universe, and one owner with very many."""
     owners = [[case] for case in CASES] + [list(two) for two in itertools.product(CASES, CASES)]
     owners.append(CASES * 50)
     others, theirs = CASES[3:9], [1, 1, 2, 2, 3, 4]
@@ -60,7 +62,7 @@ def test_an_owner_adds_a_norm_of_one_and_one_replaced_moves_root_two():
     assert 0.99 < max(norm(table - without) for table in tables) <= 1.0
     moved = max(norm(one - other) for one, other in itertools.combinations(tables, 2))
     assert 1.3 < moved <= math.sqrt(2.0)
-    # Neither the order of records nor that of owners plays a part.
+    # Neither the order of records nor the order of owners matters.
     cases, names = CASES * 3, np.arange(3 * len(CASES)) % 5
     order = np.random.default_rng(0).permutation(len(cases))
     expected = table_of(cases, names)
@@ -90,7 +92,7 @@ def test_weights_are_those_of_ridge_regression_and_noise_shrinks_them():
     exact = moments_by_class(vectors, np.eye(NUM_CLASSES)[labels])
     weights = weights_of_moments(exact, NUM_CLASSES, 0.1)
     expected = np.linalg.lstsq(vectors, np.eye(NUM_CLASSES)[labels], rcond=None)[0]
-    # Up to a factor, which makes probabilities of them, and what all classes have in common.
+    # Equal up to a temperature factor and a term that all classes share.
     actual, expected = (each[:, 1] - each[:, 0] for each in (weights, expected))
     factor = actual @ expected / (expected @ expected)
     np.testing.assert_allclose(actual, factor * expected, atol=0.05 * factor)
@@ -106,7 +108,7 @@ def test_weights_are_those_of_ridge_regression_and_noise_shrinks_them():
 
 
 def test_weights_of_neighboring_bins_are_alike():
-    """Two numbers in 30 bins each; under noise those that are known to be ordered tell more."""
+    """Two numbers in 30 bins each. Under noise, numbers with a known order are more accurate."""
     random = np.random.default_rng(0)
     places = random.integers(0, 30, (20_000, 2))
     one_hot = np.eye(30)[places].reshape(len(places), -1) * (0.95 / 2) ** 0.5

@@ -1,4 +1,4 @@
-"""Numbers and several labels: what a record may add, what is learned, and what is said of it."""
+"""Numbers and several labels: the bound on a record, the learned model, and its description."""
 
 import dataclasses
 import itertools
@@ -67,7 +67,7 @@ def test_a_target_has_a_norm_of_at_most_one_and_no_negative_entry(numbers, rows,
     for labels, dataset in ((np.array(numbers), PRICES), (np.array(rows), findings)):
         targets = target_rows(labels, dataset)
         assert (targets >= 0.0).all() and np.linalg.norm(targets, axis=1).max() <= 1.0 + 1e-12
-        # How one record is read depends on no other.
+        # How one record is read never depends on another record.
         alone = np.concatenate([target_rows(labels[[row]], dataset) for row in range(len(labels))])
         assert (alone == targets).all()
 
@@ -83,7 +83,9 @@ def test_a_target_has_a_norm_of_at_most_one_and_no_negative_entry(numbers, rows,
 def test_replacing_a_record_or_owner_moves_sums_by_no_more_than_is_charged(
     dataset, add_up, universe, mechanism
 ):
-    """All records of a small universe, and all owners of one or two of them, beside others."""
+    """Tests all records of a small universe, and all owners of one or two records, next to other
+    records.
+    """
     labels = [label for each, label in TARGETS if each is dataset]
     cases = list(itertools.product(range(len(universe)), range(len(labels))))
 
@@ -109,7 +111,7 @@ def test_replacing_a_record_or_owner_moves_sums_by_no_more_than_is_charged(
 
 
 def drawn(dataset, number, seed):
-    """Inputs, and targets that are linear in them but for some noise."""
+    """Returns inputs, and targets that are linear in them except for some noise."""
     generator = np.random.default_rng(seed)
     inputs = generator.random((number, 3)).astype(np.float32)
     scores = 40.0 * inputs @ [[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]]
@@ -138,7 +140,7 @@ def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_po
     owners = np.arange(8_000) % num_owners if num_owners else None
     data = data_of(dataset, has_pool=has_pool, owners=owners)
     fitted = pate_tf.fit(data, epsilon=3.0, delta=1e-5, directory=tmp_path, publish=True)
-    # .89 and .97 without noise; an owner's two records together count as one.
+    # .89 and .97 without noise. An owner's two records together count as one.
     assert fitted.evaluate(data.held_out) > (0.7 if dataset is PRICES else 0.9)
     assert fitted.cost.epsilon <= 3.0 and fitted.student.kind == "linear_head"
     inputs = data.held_out.inputs[:50]
@@ -179,7 +181,7 @@ def test_an_estimate_on_held_back_records_is_charged_and_stated(tmp_path, datase
     else:
         reached = (answers == truth).mean()
         assert "of the labels are correct" in statement.estimated_in_words
-    # An interval of 95 % for the held-back records, and the error of 1,000 other samples.
+    # A 95 % interval for the held-out records, and the error on 1,000 other samples.
     assert low - 0.03 <= reached <= high + 0.03 and epsilon == 1.0
     assert fitted.source.num_records == 7_200
 
@@ -189,7 +191,7 @@ def test_a_forecast_is_kept_and_noise_is_refused(tmp_path, dataset):
     data = data_of(dataset, num_labeled=300)
     fitted = pate_tf.fit(data, epsilon=1.0, delta=1e-5, directory=tmp_path / "a")
     forecast = fitted.plan.forecast
-    # The trial's 300 samples are others than these 1,000.
+    # The trial's 300 samples differ from these 1,000.
     reached = fitted.evaluate(data.held_out)
     assert forecast.is_measured and forecast.low - 0.02 <= reached <= forecast.high + 0.02
     shuffled = np.random.default_rng(0).permutation(300)
@@ -204,7 +206,7 @@ def test_a_forecast_is_kept_and_noise_is_refused(tmp_path, dataset):
 
 @pytest.mark.parametrize("has_pool", [True, False])
 def test_intervals_hold_what_is_predicted_without_noise(has_pool):
-    """Of 300 draws of the noise, at 100 inputs each."""
+    """Tests 300 draws of the noise, at 100 inputs each."""
     inputs, labels = drawn(PRICES, 5_000, 0)
     vectors = record_vectors(inputs, None)
     pool = vectors[:1_000] if has_pool else vectors[:0]
@@ -228,7 +230,7 @@ def test_intervals_hold_what_is_predicted_without_noise(has_pool):
 
 
 def test_one_teacher_moves_the_sums_of_a_query_by_no_more_than_is_charged():
-    """All predictions of one teacher in a small universe, beside two others."""
+    """Tests all predictions of one teacher in a small universe, next to two other teachers."""
     universes = {
         PRICES: np.array([-np.inf, -10.0, -1.0, 0.3, 12.5, 30.0, 1e9, np.nan]),
         FINDINGS: np.array([*itertools.product((0.0, 0.3, 1.0), repeat=3), [np.nan, -3.0, 9.0]]),
@@ -244,7 +246,7 @@ def test_one_teacher_moves_the_sums_of_a_query_by_no_more_than_is_charged():
             sum(int(step) ** 2 for step in (one - other).ravel())
             for one, other in itertools.combinations(tables, 2)
         ]
-        # Two of three labels and the third one are orthogonal, of length 1 and sqrt(1/2).
+        # Two of three labels, and the third label, are orthogonal, of length 1 and sqrt(1/2).
         least = 1.99 if dataset is PRICES else 1.49
         assert least * LATTICE**2 < max(squares) <= 2 * LATTICE**2
 
@@ -288,7 +290,7 @@ def test_noise_on_sums_has_the_scale_that_is_charged(tmp_path):
         again = labeller.label(pool)
         assert labeller.spent().num_queries == 1_000
         other = dataclasses.replace(PRICES, target_range=(-10.0, 31.0))
-        labeller.label(Pool(other, pool.inputs))  # says something else of the teachers
+        labeller.label(Pool(other, pool.inputs))  # other values of the teachers
         assert labeller.spent().num_queries == 2_000
     exact = sums_of_votes(Votes(predictions, 2, PRICES)).values
     noise = (labels.released.noisy_counts - exact[labels.queries]) / LATTICE
@@ -296,7 +298,7 @@ def test_noise_on_sums_has_the_scale_that_is_charged(tmp_path):
     # Chi-squared with 2,000 degrees of freedom; both tails together 1e-6.
     low, high = scipy.stats.chi2.ppf([5e-7, 1.0 - 5e-7], noise.size)
     assert low < np.square(noise / 7.0).sum() < high
-    row = math.sqrt(2.0) * 7.0 / (2.0 * 50) * 40.0  # of one query's number, in its unit
+    row = math.sqrt(2.0) * 7.0 / (2.0 * 50) * 40.0  # noise on the number of one query
     sides = np.ptp(pate_tf.Student().fit(pool, labels).predict_interval(pool.inputs), axis=1)
     assert (sides > 0.0).all() and sides.max() < 2 * 1.96 * row
 
@@ -346,7 +348,7 @@ def test_teachers_of_any_kind_and_from_elsewhere_predict(tmp_path, dataset):
         with pate_tf.Labeller(source, epsilon=60.0, delta=1e-5) as labeller:
             student = pate_tf.Student().fit(pool, labeller.label(pool))
         assert student.evaluate(data.held_out) > (0.5 if dataset is PRICES else 0.8)
-    # What a network without a last activation says of several labels is log odds.
+    # A network without a last activation returns log odds for several labels.
     said = sources[1].for_pool(pool).votes(pool.inputs).labels[-1]
     expected = scipy.special.expit(predictions[0]) if several else predictions[0]
     low, high = dataset.target_range or (0.0, 1.0)
@@ -387,7 +389,7 @@ def test_what_fits_classes_alone_is_refused_before_anything_is_charged(tmp_path,
     labels.save(tmp_path / "labels")
     stored = pate_tf.Labels.load(tmp_path / "labels", data.pool)
     with pytest.raises(ValueError, match=f"labels: .* got target {dataset.target} of"):
-        pate_tf.Student().fit(data.pool, stored)  # of which no linear head is stored
+        pate_tf.Student().fit(data.pool, stored)  # for which no linear head is stored
 
 
 def test_a_data_set_says_what_it_predicts():

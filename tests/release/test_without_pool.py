@@ -32,7 +32,7 @@ SCHEMA = schema_of(
 
 
 def table(number=4_000, seed=0):
-    """Visits of patients, some of a ward that the schema does not list."""
+    """Returns visits of patients, some to a ward that the schema does not list."""
     random = np.random.default_rng(seed)
     age, ward = random.uniform(0, 100, number), random.choice(["a", "b", "secret"], number)
     ill = np.where(age + 40 * (ward == "a") > 75, "yes", "no")
@@ -69,7 +69,7 @@ def stored_table(folder, fields, owner=None):
 
 
 def text_of(folder, epsilon=4.0, pool=None):
-    """All that a plan and a description say, and the names of all files."""
+    """Returns the text of a plan and a description, and the names of all files."""
     sums = FeatureSums.load(folder)
     with Labeller(sums, epsilon=epsilon, delta=1e-6) as labeller:
         plan = labeller.plan(data_of(table(2)).pool if pool is None else pool)
@@ -174,7 +174,7 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner, cos
     published = [pate_tf.fit(data, **arguments).student.publish() for _ in range(2)]
     statement = published[0].statement
     assert statement.estimate_is_apart and not published[1].statement.estimate_is_apart
-    # The second call took stored sums, and can't know that they are of other records.
+    # The second call used stored sums. It can't know that they come from other records.
     assert statement.headline[0] < published[1].statement.headline[0] <= 4.0 + cost
     accuracy, low, high, epsilon = statement.estimated_accuracy
     assert 0.8 < low < accuracy <= high <= 1.0 and high - low < 0.2 and epsilon == cost
@@ -192,7 +192,7 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner, cos
     assert f"{100 * accuracy:.1f} % (95 % interval {100 * low:.1f} to" in statement.to_markdown()
     assert verify(published[0].folder / "privacy_statement.json") == "agrees with the ledger"
     assert audit_run(tmp_path).outcome == PASSED
-    # Held back by position, or by owner: never learned from, whatever the others are.
+    # Held out by position, or by owner: never used for training, independent of the other records.
     learned, held_back = data.hold_back()
     assert len(learned.private) + len(held_back) == 4_000 and 300 < len(held_back) < 500
     assert owner is None or not np.isin(held_back.owners, learned.private.owners).any()
@@ -251,7 +251,7 @@ def test_texts_need_no_pool(tmp_path):
 
 
 def in_folders(folder, images, labels):
-    """Data of images in folders, of which nothing but names of folders and a size is declared."""
+    """Returns image folders for which only folder names and an image size are declared."""
     for number, (image, label) in enumerate(zip(images[..., 0], labels, strict=True)):
         path = folder / ("lying", "standing")[label] / f"{number:05}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +270,9 @@ def in_folders(folder, images, labels):
 
 @pytest.mark.parametrize(("channels", "are_files"), [(1, False), (3, False), (1, True)])
 def test_images_need_no_pool(tmp_path, channels, are_files):
-    """Bars that lie or stand, in cells of an image whose side seven does not divide."""
+    """Images contain horizontal or vertical bars, in cells of an image whose side 7 does not
+    divide.
+    """
     random = np.random.default_rng(1)
     labels = random.integers(0, 2, 2_000)
     images = random.uniform(0, 20, (2_000, 16, 18, channels))
@@ -289,7 +291,9 @@ def test_images_need_no_pool(tmp_path, channels, are_files):
 
 
 def test_posed_images_have_the_features_of_shifted_and_stretched_ones():
-    """An L in two places and sizes; undeclared, they differ."""
+    """Images contain an L in two places and sizes. Without the declaration, their
+    features differ.
+    """
     images = np.zeros((2, 24, 24, 1), np.uint8)
     for image, (top, size) in zip(images, ((2, 12), (6, 14)), strict=True):
         image[top : top + size, 4:7] = image[top + size - 3 : top + size, 4 : 4 + size // 2] = 200

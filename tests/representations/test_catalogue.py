@@ -107,7 +107,7 @@ def test_raw_features_of_a_table_are_scaled_numbers():
     ages, gains = rows[:, 0], rows[:, 9]
     assert scaled[0] == pytest.approx((40 - ages.mean()) / ages.std() / 2, rel=1e-5)
     assert scaled[9] == pytest.approx(-gains.mean() / gains.std() / 2, rel=1e-5)
-    assert scaled[1] == 0.0  # a column of the pool that never differs
+    assert scaled[1] == 0.0  # a constant column of the pool
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ def test_whitened_features_are_of_length_one_and_differ_less_between_directions(
     np.testing.assert_allclose(half.features(POOL.inputs[7:9]), features[7:9], atol=1e-6)
 
     def tenths(rows: np.ndarray) -> float:
-        """The tenth largest deviation of a direction, in those of the first."""
+        """Returns the tenth largest deviation of a direction, relative to the largest."""
         variances = np.linalg.eigvalsh(np.cov(rows, rowvar=False))[::-1]
         return float(np.sqrt(variances[9] / variances[0]))
 
     assert tenths(features) > 1.3 * tenths(plain.features(POOL.inputs))
-    # Another pool weighs directions otherwise, and is another encoder's.
+    # Another pool has other weights for directions, so the encoder is another one.
     assert half.digest != raw.whitened(plain, Pool(POOL.dataset, POOL.inputs[:200])).digest
 
 

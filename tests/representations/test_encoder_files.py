@@ -1,4 +1,4 @@
-"""Encoders as data: what silos get of a coordinator."""
+"""Encoders as data: the files that silos get from a coordinator."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Features of small pieces of images, held against a loop over the pieces."""
+"""Features of small patches of images, compared with a loop over the patches."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ POOL = data.load_public("digits").split(400).pool
 
 
 def images(shape, number=40, value_range=(0, 255), seed=0) -> Pool:
-    """Images of noise with a bright half."""
+    """Returns images of noise with a bright half."""
     dataset = dataclasses.replace(
         POOL.dataset, input_shape=shape, value_range=value_range, augmentation="none"
     )
@@ -33,7 +33,7 @@ def learnt(pool: Pool, seed: int = 0) -> patches.PatchPart:
 
 
 def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -> np.ndarray:
-    """One place and one filter at a time."""
+    """Returns the answers for one place and one filter at a time."""
     filters, offsets, *_ = (variable.numpy().astype(np.float64) for variable in part.learnt)
     side, _, _, num_filters = filters.shape
     low, high = dataset.value_range
@@ -85,7 +85,7 @@ def test_images_without_pieces_have_finite_features(inputs):
     encoder = catalogue.encoder_of(pool, "patches")
     assert np.isfinite(encoder.features(pool.inputs)).all()
     assert np.isfinite(encoder.scale).all()
-    if not inputs.any():  # features that never vary all have one scale
+    if not inputs.any():  # all features that never vary have one scale
         np.testing.assert_allclose(encoder.scale, encoder.scale[0])
 
 
@@ -97,7 +97,7 @@ def test_joined_representations_lie_side_by_side_and_weigh_the_same(monkeypatch,
     np.testing.assert_allclose(
         features, np.hstack([one.features(POOL.inputs) for one in apart]), atol=1e-6
     )
-    assert joined.scale is None  # of raw inputs it is unknown
+    assert joined.scale is None  # unknown for raw inputs
     views = catalogue.pool_features_by_name(POOL, "patches+raw")
     np.testing.assert_allclose(np.hstack([np.hstack(one) for one in views]), features, atol=1e-6)
     alone = apart[0]

@@ -1,4 +1,4 @@
-"""Encoders that a person brings, from memory and from disk, with both methods."""
+"""Encoders that a user brings, from memory and from disk, with both methods."""
 
 import io
 
@@ -19,7 +19,7 @@ SHAPE = DIGITS.dataset.input_shape
 
 
 def small(shape=SHAPE, seed=0) -> keras.Model:
-    """A small encoder with fixed weights, as if it had been trained elsewhere."""
+    """Returns a small encoder with fixed weights, as if it had been trained elsewhere."""
     inputs = keras.Input(shape)
     actual = keras.layers.Rescaling(1 / 16)(inputs)
     weights = keras.initializers.RandomNormal(seed=seed)
@@ -28,7 +28,7 @@ def small(shape=SHAPE, seed=0) -> keras.Model:
 
 
 def centred(model, pool, inputs):
-    """Products of outputs less the pool's mean, divided by their norms."""
+    """Returns products of centered outputs, divided by their norms."""
     mean = model.predict(np.asarray(pool, np.float32), verbose=0).mean(axis=0)
     outputs = model.predict(np.asarray(inputs, np.float32), verbose=0) - mean
     outputs /= np.abs(outputs).max()
@@ -136,7 +136,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A file of weights of a small MobileNet."""
+    """Returns a file of weights of a small MobileNet."""
     path = tmp_path_factory.mktemp("weights") / "small.weights.h5"
     keras.utils.set_random_seed(0)
     network = keras.applications.MobileNet(alpha=0.25, weights=None, input_shape=(96, 96, 3))
@@ -187,7 +187,7 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
                 np.eye(4), [0, 1, 0, 1], np.eye(4), num_classes=2, value_range=(0, 1)
             ).pool
         )
-    assert len(built) == 2  # with top and without, not each of seven widths
+    assert len(built) == 2  # with and without top, but not for each of seven widths
 
 
 def test_each_input_is_encoded_once_and_the_student_is_encoder_and_linear_head(

@@ -1,4 +1,4 @@
-"""Models that keep what goes through them, or mix the rows of a batch."""
+"""Models that keep their inputs, or mix the rows of a batch."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ SHAPE = DIGITS.dataset.input_shape
 
 @keras.saving.register_keras_serializable("tests")
 class Keeps(layers.Layer):
-    """Passes its input on, and keeps the first of a batch."""
+    """Returns its input, and keeps the first of a batch."""
 
     def build(self, shape):
         self.kept = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
@@ -35,7 +35,7 @@ class Keeps(layers.Layer):
 
 @keras.saving.register_keras_serializable("tests")
 class KeepsInABranch(Keeps):
-    """Keeps bright inputs alone."""
+    """Keeps only bright inputs."""
 
     def call(self, inputs):
         bright = tf.reduce_max(inputs) > 1e3
@@ -53,7 +53,7 @@ class Calls(layers.Layer):
 
 @keras.saving.register_keras_serializable("tests")
 class CallsInSecret(layers.Layer):
-    """Hands its input to Python code that it calls stateless."""
+    """Hands its input to Python code that claims to be stateless."""
 
     def call(self, inputs):
         passed = tf.numpy_function(lambda array: array, [inputs], tf.float32, stateful=False)
@@ -138,14 +138,14 @@ def mixing():
     yield keras.Model(inputs, flat + ops.max(flat, axis=0, keepdims=True))
     yield keras.Model(inputs, flat + ops.roll(flat, 1, axis=0))
     yield through(Mixes())
-    softmax = layers.Softmax(axis=0)(flat)  # 1 of a single input
+    softmax = layers.Softmax(axis=0)(flat)  # 1 for a single input
     yield keras.Model(inputs, layers.Concatenate()([flat, softmax]))
     yield keras.Model(inputs, layers.Softmax(axis=None)(flat))
-    for_each = layers.Reshape(())(layers.Dense(1)(flat))  # its one axis is the batch
+    for_each = layers.Reshape(())(layers.Dense(1)(flat))  # its only axis is the batch
     softmax = layers.Reshape((1,))(layers.Activation("softmax")(for_each))
     yield keras.Model(inputs, layers.Concatenate()([flat, 16.0 * softmax]))
     yield keras.Model(inputs, layers.Dense(3, activation=lambda x: x - ops.mean(x))(flat))
-    # Attention, whose sequence is the batch.
+    # Attention over the batch as its sequence.
     rows = ops.transpose(query, (2, 0, 1))
     yield keras.Model(inputs, ops.squeeze(layers.Attention()([rows, rows]), 0))
     inner = keras.Model(inputs, flat + ops.max(flat, axis=0, keepdims=True))
@@ -198,7 +198,7 @@ def test_a_replaced_record_moves_the_sums_of_a_mixing_model_by_what_is_charged(t
     assert bars and all(bar.endswith("the model may mix inputs of a batch") for bar in bars)
 
 
-# A layer of each kind that batches are used for, by the rank of its input without the batch.
+# One layer of each kind that is used on batches, by the rank of its input without the batch.
 VALUES = {
     3: "Rescaling Normalization Activation ReLU LeakyReLU ELU PReLU Dropout SpatialDropout2D "
     "GaussianDropout GaussianNoise BatchNormalization LayerNormalization Softmax MaxPooling2D "
@@ -209,7 +209,7 @@ VALUES = {
     4: "SpatialDropout3D Conv3D MaxPooling3D AveragePooling3D GlobalAveragePooling3D "
     "GlobalMaxPooling3D ZeroPadding3D Cropping3D UpSampling3D",
     1: "RepeatVector Embedding",
-    0: "Add Subtract Multiply Average Maximum Minimum Concatenate",  # of two tensors
+    0: "Add Subtract Multiply Average Maximum Minimum Concatenate",  # on two tensors
 }
 SETTINGS = {
     "Rescaling": (0.1,),

@@ -50,7 +50,7 @@ def test_bins_lie_beside_raw_features_and_hold_about_as_many_inputs_each():
 
 
 def test_a_column_that_is_nearly_always_0_has_bins_for_what_is_not():
-    spike = _bins(Pool(TABLE, INPUTS), INPUTS)[:, BINS:]  # a number of two values has none
+    spike = _bins(Pool(TABLE, INPUTS), INPUTS)[:, BINS:]  # a number with two values has no bins
     assert 4 <= spike.shape[1] <= BINS and (spike.sum(axis=1) == 1).all()
     of_zero = spike[SPIKE == 0].any(axis=0)
     assert of_zero.sum() == 1 and not spike[SPIKE > 0][:, of_zero].all()

@@ -1,4 +1,4 @@
-"""Fixed wavelets: against sums over pixels, and what they are known for."""
+"""Fixed wavelets: against sums over pixels, and their known properties."""
 
 import cmath
 import math
@@ -16,7 +16,7 @@ PADDED = SIDE + 8
 
 
 def wavelet_at(down, right, *, scale, angle):
-    """A Morlet wavelet before its mean is taken away, and the window that it is taken by."""
+    """Returns a Morlet wavelet before its mean is subtracted, and its window."""
     width, slant = 0.8 * 2**scale, 4 / ANGLES
     along = down * math.cos(angle) + right * math.sin(angle)
     across = right * math.cos(angle) - down * math.sin(angle)
@@ -33,7 +33,7 @@ def wavelet(scale, angle):
 
 
 def filtered(image, scale, angle):
-    """Lengths of a convolution that goes round at the edges, pixel by pixel."""
+    """Returns moduli of a circular convolution, pixel by pixel."""
     actual, own = np.zeros((PADDED, PADDED)), wavelet(scale, angle)
     for row in range(PADDED):
         for column in range(PADDED):
@@ -74,7 +74,7 @@ def test_features_are_those_of_sums_over_pixels():
         1 + ANGLES + second: local_means(filtered(padded, 1, second * larger)),
         1 + 2 * ANGLES + first * ANGLES + second: local_means(filtered(once, 1, second * larger)),
     }
-    # Theirs are even, these have one more row on one side.
+    # The library's windows are even; these have one more row on one side.
     for place, values in expected.items():
         np.testing.assert_allclose(response[place], values, rtol=5e-3)
 

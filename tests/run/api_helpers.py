@@ -12,12 +12,12 @@ from pate_tf.core.dataset import Dataset
 
 
 def net(dataset: Dataset) -> keras.Model:
-    """Not compiled: trained in the traced loop."""
+    """Returns a model that is not compiled: it is trained in the traced loop."""
     return flattened(dataset, keras.layers.Dense(16, activation="relu"), scale=16.0)
 
 
 def compiled(dataset: Dataset) -> keras.Model:
-    """Compiled, with dropout, whose draws must be the teacher's own."""
+    """Returns a compiled model with dropout, whose draws must be the teacher's own."""
     hidden = keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.2)
     model = flattened(dataset, *hidden, scale=16.0, activation="softmax")
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -25,7 +25,7 @@ def compiled(dataset: Dataset) -> keras.Model:
 
 
 def digits(num_private: int = 120, **settings: object) -> pate_tf.Data:
-    """Few digits, as a user's arrays."""
+    """Returns a few digits, as a user's arrays."""
     from sklearn.datasets import load_digits
 
     archive = load_digits()
@@ -37,7 +37,7 @@ def digits(num_private: int = 120, **settings: object) -> pate_tf.Data:
 
 
 def weights(folder: pathlib.Path) -> list[list[np.ndarray]]:
-    """What each teacher learned, as it is stored."""
+    """Returns the learned weights of each teacher, as stored."""
     from pate_tf.core import artifacts
 
     arrays = {}
@@ -54,14 +54,14 @@ def weights(folder: pathlib.Path) -> list[list[np.ndarray]]:
     ]
 
 
-# Images of floats, of which a record may be whatever it likes.
+# Images of floats. A record may contain any value.
 
 IMAGES = image_dataset(8, pool_size=60, input_type="float32")
-HUGE = 3e38  # float32 holds it, and no sum of two
+HUGE = 3e38  # float32 holds it, but no sum of two
 
 
 def pictures(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes that differ in where the image is bright, under noise."""
+    """Returns three classes that differ in the bright part of the image, under noise."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 3, number)
     images = random.uniform(0, 120, (number, 8, 8, 1)).astype(np.float32)
@@ -72,7 +72,7 @@ def pictures(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @keras.saving.register_keras_serializable()
 class Standardised(keras.layers.Layer):
-    """Each image by its own mean and deviation: of a blank one nothing is finite."""
+    """Standardizes each image by its own mean and deviation. A blank image has no finite values."""
 
     def call(self, inputs):
         flat = keras.ops.reshape(inputs, (-1, 64))

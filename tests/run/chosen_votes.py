@@ -1,4 +1,4 @@
-"""An ensemble whose votes a test chooses, on the digits, and runs of a student with it."""
+"""An ensemble with votes chosen by a test, on the digits, and runs of a student with it."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ PLACES = {row.tobytes(): place for place, row in enumerate(PUBLIC.inputs)}
 
 @dataclasses.dataclass
 class FakeEnsemble(Voter):
-    """Votes that a test chooses; counts how often it was asked."""
+    """Votes chosen by a test; counts how often it was queried."""
 
     table: np.ndarray
     digest: str = "ab" * 32
@@ -55,7 +55,9 @@ class FakeEnsemble(Voter):
 
 
 def table(agreement: int, seed: int = 0) -> np.ndarray:
-    """Votes `[num_teachers, pool]` of which about `agreement` in a hundred are the true label."""
+    """Returns votes `[num_teachers, pool]`, about `agreement` percent of them for the
+    true label.
+    """
     random = np.random.default_rng(seed)
     labels = np.tile(PUBLIC.labels[:POOL], (NUM_TEACHERS, 1))
     agree = random.uniform(0, 100, labels.shape) < agreement
@@ -63,7 +65,7 @@ def table(agreement: int, seed: int = 0) -> np.ndarray:
 
 
 def release_settings(**values) -> ReleaseSettings:
-    """Settings of a release, each value where its class has it."""
+    """Returns settings of a release, each value in its class."""
 
     def of(kind):
         names = {field.name for field in dataclasses.fields(kind)} & set(values)
@@ -73,14 +75,14 @@ def release_settings(**values) -> ReleaseSettings:
 
 
 def plan_of(settings, voters, pool, delta=1e-5) -> ReleasePlan:
-    """The plan of an ensemble's votes, which asks it nothing."""
+    """Returns the plan of an ensemble's votes, without querying it."""
     known = Known.of(pool, unit=voters.unit, num_records=None, voters=Electorate.of(voters))
     budget = dataclasses.replace(settings.budget, delta=delta)
     return choose(known, dataclasses.replace(settings, budget=budget))
 
 
 def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choices) -> ReleasePlan:
-    """The plan of a mechanism with its noise."""
+    """Returns the plan of a mechanism with its noise."""
     settings = release_settings(
         mechanism=mechanism or mechanisms.LaplaceNoisyMax(gamma=0.1),
         num_queries=num_queries,
@@ -90,7 +92,7 @@ def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choice
 
 
 def opened(folder, teachers, *, seed=None, delta=1e-5, **budget) -> Labeller:
-    """Their labeller, open."""
+    """Returns their labeller, open."""
     settings = release_settings(
         mechanism=mechanisms.LaplaceNoisyMax(gamma=0.1), insecure_seed=seed, delta=delta, **budget
     )
@@ -98,12 +100,12 @@ def opened(folder, teachers, *, seed=None, delta=1e-5, **budget) -> Labeller:
 
 
 def released(labeller, pool, **choices) -> Labels:
-    """Labels of such a plan."""
+    """Returns labels of such a plan."""
     return labeller.release(planned(labeller.source, pool, **choices), pool)
 
 
 def student_settings(model="mlp", *, max_steps=20, seed=0) -> StudentSettings:
-    """A student that learns little, of labels alone."""
+    """Returns a student that learns little, from labels only."""
     if model == "random_forest":
         return StudentSettings(student=model, seed=seed)
     return StudentSettings(
@@ -118,7 +120,7 @@ def student_settings(model="mlp", *, max_steps=20, seed=0) -> StudentSettings:
 
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-    """What a run made."""
+    """The results of a run."""
 
     labels: Labels
     student: Student
@@ -145,7 +147,7 @@ def run(
     public=PUBLIC,
     **budget,
 ) -> FinishedRun:
-    """The calls of `pate student`."""
+    """Makes the calls of `pate student`."""
     split, out = public.split(pool_size), folder / "released"
     labeller = Labeller.from_settings(
         ensemble,

@@ -1,4 +1,4 @@
-"""Teachers that silos bring along by `module:function`."""
+"""Teachers that silos provide by `module:function`."""
 
 import keras
 import numpy as np
@@ -13,7 +13,9 @@ def fitted_classifier(dataset):
 
 
 def keras_model(dataset):
-    """Scores that are its input's first pixels: pixel j of an image for class j."""
+    """Returns a model whose scores are its input's first pixels: pixel j of an image
+    for class j.
+    """
     inputs = keras.Input(dataset.input_shape)
     pixels = keras.layers.Flatten()(inputs)
     weights = np.eye(64, dataset.num_classes)

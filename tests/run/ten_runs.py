@@ -1,4 +1,4 @@
-"""Ten runs with seeded noise, each in a process of its own, and what each of them released."""
+"""Ten runs with seeded noise, each in a separate process, and the releases of each."""
 
 import functools
 import itertools
@@ -13,13 +13,15 @@ from script_processes import REPOSITORY, learn_little, start
 
 MAIN = str(REPOSITORY / "pate_tf/cli/main.py")
 SEED = 7
-# Facts of a statement that name a date, a digest of floating-point weights, or a place.
+# Facts of a statement that name a date, a digest of floating-point weights, or a path.
 UNSTABLE = ("created", "date", "digest", "run_name", "accuracy", "version", "ledger_head", "Verify")
 DATE = re.compile(r"\d{4}-\d\d-\d\d(-\d+)?")
 
 
 def seed_noise() -> None:
-    """Makes all privacy noise of this process predictable: each draw by its law and number."""
+    """Makes all privacy noise of this process predictable: each draw depends on its law
+    and number.
+    """
     from pate_tf.release.noise import SeededNoise, SystemNoise
 
     for name in ("words", "laplace_integers", "gaussian_integers"):
@@ -43,7 +45,7 @@ def command(*flags: str) -> None:
 
 
 def write_table(name: str, number: int, seed: int, *, owners: bool = False) -> None:
-    """Writes a file of two columns, whose class follows from both with some noise."""
+    """Writes a file of two columns. The class follows from both, with some noise."""
     random = np.random.default_rng(seed)
     age, pressure = random.integers(18, 90, number), random.integers(80, 200, number)
     ill = np.where(age + pressure + random.normal(0, 10, number) > 195, "yes", "no")
@@ -61,7 +63,7 @@ def write_schema(*lines: str) -> None:
 
 
 def tables(*flags: str, pool: bool = True, owners: bool = False) -> None:
-    """Runs `pate run` on made-up files."""
+    """Runs `pate run` on synthetic files."""
     write_table("visits.csv", 3000, 1, owners=owners)
     write_table("public.csv", 600, 2)
     write_schema(*(['owner = "person"'] if owners else []))
@@ -148,7 +150,7 @@ def classifier() -> None:
 
 
 def silos(kind: str) -> None:
-    """Asks five silos for their votes, or for their sums."""
+    """Requests votes, or sums, from five silos."""
     import five_silos
     import silo_helpers
 
@@ -192,7 +194,7 @@ def _seeded(run) -> None:
 
 
 def outcome(name: str, folder: pathlib.Path) -> dict[str, object]:
-    """Runs one of `RUNS` in an empty folder; returns what it released and charged, JSON values."""
+    """Runs one of `RUNS` in an empty folder; returns its releases and charges as JSON values."""
     ended = start(functools.partial(_seeded, RUNS[name]), folder=folder).wait()
     assert ended.code == 0, ended.err[-3000:]
     found: dict[str, object] = {}
@@ -203,7 +205,7 @@ def outcome(name: str, folder: pathlib.Path) -> dict[str, object]:
     if labels.exists():
         with np.load(labels) as archive:
             found |= {name: archive[name].tolist() for name in ("labels", "query_indices")}
-            if "noisy_sums" in archive:  # in units of 2**-20; the last bits are those of a machine
+            if "noisy_sums" in archive:  # in units of 2**-20; the last bits depend on the machine
                 found["first sums"] = (archive["noisy_sums"].ravel()[:100] / 2**20).tolist()
     statement = folder / "run" / "released" / "privacy_statement.json"
     if statement.exists():
@@ -212,7 +214,7 @@ def outcome(name: str, folder: pathlib.Path) -> dict[str, object]:
 
 
 def _stable(value: object) -> object:
-    """Returns JSON values without dates, digests, places and measured accuracies."""
+    """Returns JSON values without dates, digests, paths and measured accuracies."""
     if isinstance(value, dict):
         stable = {DATE.sub("DATE", name): _stable(each) for name, each in value.items()}
         return {

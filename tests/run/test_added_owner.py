@@ -1,8 +1,8 @@
-"""One owner more: whatever follows from the number, size or content of records would differ.
+"""One more owner: everything that depends on the number, size or content of records would differ.
 
-Whole runs, as a user starts them, on data sets that differ by one owner of three records. All that
-a run leaves and says is compared: teachers bit for bit, votes, file names, what is printed and
-warned, plans and statements.
+The tests make whole runs as a user starts them, on data sets that differ by one owner of three
+records. They compare all files and output of the runs: teachers bit for bit, votes, file names,
+printed text and warnings, plans and statements.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
 from pate_tf.teachers import run_folder
 
-OWNED = 3  # records of an owner
+OWNED = 3  # records per owner
 
 
 PUBLIC = PublicExamples(IMAGES, *pictures(90, seed=1))
 POOL = PUBLIC.split(IMAGES.pool_size).pool
-# Of a newcomer: what others are like, and what a run might stumble over.
+# The newcomer's records: typical ones, and ones that could make a run fail.
 NEWCOMERS = {
     "ordinary": pictures(OWNED, seed=2),
     "hostile": (
@@ -48,7 +48,7 @@ NEWCOMERS = {
 
 
 def private(num_owners: int, newcomer: str | None) -> PrivateExamples:
-    """Records whose owners stand in no order, and those of a newcomer among them."""
+    """Returns records whose owners are in no order, with a newcomer's records among them."""
     images, labels = pictures(OWNED * num_owners, seed=3)
     owners = np.random.default_rng(4).permutation(np.arange(len(labels)) // OWNED)
     if newcomer is not None:
@@ -67,13 +67,13 @@ def standardised(dataset: Dataset) -> keras.Model:
 
 
 def bayes(dataset: Dataset):
-    """It refuses negative numbers, of which the range of pixels has none."""
+    """Returns a model that refuses negative numbers. The range of pixels has none."""
     return MultinomialNB()
 
 
 @dataclasses.dataclass(frozen=True)
 class Traces:
-    """All that is left of a run, and all that it said."""
+    """All files and output of a run."""
 
     teachers: list[list[np.ndarray]]
     votes: np.ndarray
@@ -86,7 +86,7 @@ class Traces:
 
 
 class Told(list):
-    """Takes whatever a run tells."""
+    """Collects everything that a run reports."""
 
     def reporting(self) -> Reporting:
         def takes(*description, **named):
@@ -96,14 +96,15 @@ class Told(list):
         return Reporting(clock=takes, progress_bar=takes, note=self.append, warn=self.append)
 
 
-SENSITIVE = ("accuracy", "constant", "seconds", "each", "ensemble")  # or another place, or time
+SENSITIVE = ("accuracy", "constant", "seconds", "each", "ensemble")  # or another path, or time
 
 
 def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, **asked) -> Traces:
     told, place = Told(), folder / "run"
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        patch.setattr(run_folder, "SECONDS_BETWEEN_SAVES", math.inf)  # names of files say when
+        # names of files contain the time
+        patch.setattr(run_folder, "SECONDS_BETWEEN_SAVES", math.inf)
         teachers = pate_tf.Teachers(num_teachers=num_teachers, directory=place, **asked)
         teachers.fit(examples, POOL, reporting=told.reporting())
         data = pate_tf.Data(private=examples, public=PUBLIC.split(IMAGES.pool_size))
@@ -117,7 +118,7 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
             for path in place.rglob("*")
         },
         said=[*told, *(f"{one.category.__name__}: {one.message}" for one in warned)],
-        # Each run has a folder of its own to point TensorBoard at.
+        # Each run has its own folder for TensorBoard.
         rows=[
             row
             for row in report.rows
@@ -134,12 +135,12 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
 
 
 def plans(ensemble) -> list[object]:
-    """Plans, as far as anything is asked of the ensemble for them."""
+    """Returns plans, as far as they need the ensemble."""
     return [plan_of(release_settings(epsilon=50.0), ensemble, POOL)]
 
 
 def changed(before: Traces, after: Traces) -> set[int]:
-    """The teachers that differ in any bit."""
+    """Returns the teachers that differ in any bit."""
 
     def bits(arrays: list[np.ndarray]) -> list[tuple[object, ...]]:
         return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
@@ -153,11 +154,11 @@ def teacher_of(owner: int, num_teachers: int) -> int:
 
 
 def check(before: Traces, after: Traces, theirs: int) -> None:
-    """Nothing differs but one teacher."""
+    """Checks that only one teacher differs."""
     assert changed(before, after) <= {theirs}
     differ = (before.votes != after.votes).any(axis=1)
     assert set(np.flatnonzero(differ).tolist()) <= {theirs}
-    # But for the folders' paths.
+    # Except for the folders' paths.
     rows = [[row for row in each.rows if row[0] != "TensorBoard"] for each in (before, after)]
     assert rows[0] == rows[1]
     for name in ("files", "said", "values", "described", "plans"):
@@ -183,14 +184,14 @@ OTHERS = {
     **{
         build.__name__: {"net": f"classifiers_for_tests:{build.__name__}"}
         for build in classifiers_for_tests.STORABLE
-        if build is not classifiers_for_tests.searched  # it keeps how long it took
+        if build is not classifiers_for_tests.searched  # it stores its duration
     },
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def representation_of_pool(tmp_path_factory):
-    """What is learned of the pool alone is learned before, with what that says."""
+    """Trains everything that needs only the pool beforehand, with its messages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         patch.setattr(contrastive, "NETWORKS", 1)
@@ -269,7 +270,7 @@ def test_a_class_that_one_owner_alone_has_stops_no_run(tmp_path):
 
 
 def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
-    """The statement of a student whose labels were asked of such teachers."""
+    """Returns the statement of a student whose labels come from such teachers."""
     examples = private(30, newcomer)
     teachers = pate_tf.Teachers(
         "ridge", num_teachers=4, representation="raw", directory=folder / "teachers"
@@ -285,7 +286,7 @@ def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
 def test_a_statement_says_the_same(tmp_path, monkeypatch):
     actual = []
     for newcomer in (None, "hostile"):
-        # As on two machines: what the same source was charged elsewhere is stated, too.
+        # As on two machines: the statement also includes charges of the same source elsewhere.
         monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {newcomer}"))
         actual.append(stated(tmp_path / f"run {newcomer}", newcomer))
     one, other = actual

@@ -1,4 +1,4 @@
-"""What is planned, simulated and checked before anything is charged, and what is said after."""
+"""Plans, simulations and checks before anything is charged, and messages afterwards."""
 
 import types
 import warnings
@@ -88,7 +88,7 @@ def test_the_forecast_describes_the_mechanism_that_is_charged_and_drawn(
     if data.pool:
         assert set(tried) == {labels.cost.charge} and planned.forecast.is_measured
     assert labels.exceeds_noise
-    # Another release is another mechanism, and has a trial of its own.
+    # Another release is another mechanism, and has its own trial.
     with pate_tf.Labeller(sums, epsilon=2.0 * epsilon, accept_forecast=True) as labeller:
         other = labeller.plan(data.pool)
         assert other.mechanism != planned.mechanism and other.forecast != planned.forecast
@@ -118,7 +118,7 @@ def test_the_forecast_of_votes_describes_what_is_charged_and_drawn(
         delta=1e-5,
         mechanism=kind,
         num_queries=60 if is_joint else 10,
-        strategy="diverse" if is_joint else "first",  # counts that are learned from together
+        strategy="diverse" if is_joint else "first",  # counts for joint learning
         accept_forecast=True,
     )
     with Labeller.from_settings(teachers, settings, directory=tmp_path) as labeller:
@@ -137,7 +137,8 @@ def test_ranking_decides_where_one_class_is_nearly_everything():
     with pytest.raises(pate_tf.ForecastError, match="area under the curve is about 49%"):
         forecast._replace(auc=0.49).check(0.95)
     assert not forecast._replace(auc=0.75).is_worth(0.79)
-    # As likely better as worse than a constant answer is not refused, but worse is.
+    # A release that may be better or worse than a constant answer is accepted; a worse one is
+    # refused.
     assert Forecast(0.40, 0.64, 100.0, is_measured=True).is_worth(0.51)
     assert not Forecast(0.40, 0.64, 100.0, is_measured=True).is_worth(0.53)
 
@@ -159,9 +160,9 @@ def test_sums_without_a_signal_exceed_noise_once_in_twenty_times(mechanism):
 
 
 def test_a_worthless_release_says_so(tmp_path):
-    """Without a pool no trial can tell: features say nothing of these labels.
+    """Without a pool there is no trial, and here the features do not depend on the labels.
 
-    Sums of such features exceed noise in at most 5 % of releases: none of four is found to be
+    Sums of such features exceed noise in at most 5 % of releases. None of four is found to be
     worthless with a probability of at most 1e-5.
     """
     data = table(1_500, 0, signal=0.0)

@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's own checks, pipelines, cost, and what must be public."""
+"""The estimator: scikit-learn's own checks, pipelines, cost, and required public arguments."""
 
 import pickle
 import sys
@@ -18,7 +18,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 import pate_tf
 
-# Checks of scikit-learn that must fail, each with its reason, by `classes`. None of learned ones.
+# Checks of scikit-learn that must fail, each with its reason, by `classes`. Learned classes have
+# none.
 OTHER_LABELS = "its labels are not among `classes`, which is what the message says"
 EXPECTED_FAILED_CHECKS = {
     None: {},
@@ -67,7 +68,7 @@ def fitted(records):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("classes", EXPECTED_FAILED_CHECKS)
 def test_scikit_learn_finds_nothing_wrong_but_what_must_fail(classes):
-    # Of feature sums, as these checks know no public inputs.
+    # For feature sums, because these checks have no public inputs.
     whole = pate_tf.PateClassifier(classes=classes, **WITHOUT_POOL)
     expected = EXPECTED_FAILED_CHECKS[classes]
     results = check_estimator(whole, expected_failed_checks=expected, on_skip=None)
@@ -165,7 +166,7 @@ def test_a_search_warns_once_of_what_its_fits_cost_together(records, monkeypatch
 
 
 def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
-    """One label more or less makes scikit-learn warn that there are many classes."""
+    """Adding or removing one label can make scikit-learn warn that there are many classes."""
     module = sys.modules["pate_tf.run.classifier"]
     monkeypatch.setattr(module, "fit", lambda data, **_: SimpleNamespace(cost=len(data.private)))
     inputs = np.random.default_rng(0).normal(size=(24, 2))
@@ -176,7 +177,7 @@ def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
             check_classification_targets(labels)
             assert len(told) == (last == 12)
             classifier(classes=range(13)).fit(inputs, labels, X_public=inputs)
-        assert len(told) == (last == 12)  # none but that of the check
+        assert len(told) == (last == 12)  # only the warning of the check
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Compiled Keras models as teachers: trained by `fit`, and by their own share alone."""
+"""Compiled Keras models as teachers: trained by `fit`, and only by their own shard."""
 
 import pathlib
 import random
@@ -36,7 +36,7 @@ def data() -> pate_tf.Data:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, data) -> pathlib.Path:
-    """A finished ensemble; don't write to it."""
+    """Returns a finished ensemble; don't write to it."""
     path = tmp_path_factory.mktemp("compiled")
     fitted(path, data.private)
     return path
@@ -77,7 +77,8 @@ def test_the_callers_generators_get_their_states_back(tmp_path, data):
 def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path, monkeypatch):
     monkeypatch.setattr(settings, "PASSES", 3)
     monkeypatch.setattr(settings, "MIN_STEPS", 3)
-    # A smaller share means fewer steps, and fewer draws from generators that all could share.
+    # A smaller shard means fewer steps, and fewer draws from generators that all models could
+    # share.
     owners = np.array([f"owner {number // 4}" for number in range(48)])
     data = api_helpers.digits(48, owners=owners)
     kept = owners != "owner 3"
@@ -122,7 +123,7 @@ def test_keras_own_generator_begins_at_the_seed_and_tells_nothing_afterwards():
         after.append(np.array(keras.random.normal((4,))))
     random.setstate(state)
     np.testing.assert_array_equal(*inside)
-    np.testing.assert_array_equal(*after)  # it does not tell how much was drawn inside
+    np.testing.assert_array_equal(*after)  # it does not reveal the number of draws
 
 
 def test_a_model_that_all_teachers_share_is_refused(tmp_path, data):

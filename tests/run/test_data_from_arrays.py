@@ -1,4 +1,4 @@
-"""Arrays of a user's own: kept as they are, or refused with one line."""
+"""A user's own arrays are kept unchanged, or refused with one line."""
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ def test_labels_may_be_names_of_classes():
     data = made(y_private=names[LABELS[:20]], y_public=names[LABELS[20:]], class_names=list("abcd"))
     assert data.private.labels.tolist() == LABELS[:20].tolist()
     assert data.held_out.labels.tolist() == LABELS[-6:].tolist()
-    for missing in ("", None):  # of public samples alone
+    for missing in ("", None):  # only of public samples
         named = [*names[LABELS[20:-1]], missing]
         data = made(y_public=named, class_names=list("abcd"))
         assert data.held_out.labels.tolist() == [*LABELS[-6:-1], -1]

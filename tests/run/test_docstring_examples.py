@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the public API, in the order in which one needs the other."""
+"""Runs the examples in the docstrings of the public API, each after the examples that it needs."""
 
 import doctest
 import importlib
@@ -43,7 +43,7 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What earlier examples leave to later ones."""
+    """Returns the names that earlier examples define for later ones."""
     folder: pathlib.Path = tmp_path_factory.mktemp("examples")
     return {"folder": folder}
 

@@ -1,4 +1,6 @@
-"""From data to a student in one call: the same as the parts, and what does not fit is refused."""
+"""One call from data to a student gives the same result as its parts, and refuses invalid
+arguments.
+"""
 
 import numpy as np
 import pytest
@@ -157,7 +159,7 @@ def test_sums_of_a_table_are_for_good_of_what_labels_its_pool_best(
     data = pate_tf.Data.from_arrays(inputs[:1_500], truth[:1_500], inputs[1_500:], **public)
     run = {"method": "feature_sums", "directory": tmp_path}
     assert pate_tf.fit(data, **run, epsilon=4.0).source.representation == chosen
-    # Only what is stored is tried again.
+    # Only stored results are tried again.
     always = Forecast(1.0, 1.0, 500.0)
     monkeypatch.setattr(plan_of_sums, "trial", lambda samples, encoder, *_: (always, 1.0))
     assert pate_tf.fit(data, **run, epsilon=2.0).source.representation == chosen

@@ -1,4 +1,4 @@
-"""What is expected of labels before anything is charged."""
+"""The accuracy forecast of labels, before anything is charged."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_a_forecast_is_a_range_that_more_epsilon_raises(method):
     assert "most frequent class of the pool has a share of 50.0%" in more.in_words(0.5)
     if method == "feature_sums":
         assert more.low > forecast(method, epsilon=3.0, num_features=2_000).low
-    # Votes don't depend on how many records there are.
+    # Votes don't depend on the number of records.
     assert (forecast(method, num_records=None) is None) == (method == "feature_sums")
 
 
@@ -50,7 +50,9 @@ def test_what_pictures_tell_beyond_the_most_frequent_class_is_measured(tmp_path,
 
 
 def test_a_rare_class_is_compared_on_the_same_samples():
-    """One in twenty; a fifth of it is told apart, for sure more than a constant answer does."""
+    """One in twenty has the rare class. The labeller finds a fifth of it, more than a constant
+    answer does.
+    """
     place = np.arange(1_000)
     truth, right = (place % 20 == 0).astype(int), (place % 100 == 0).astype(int)
     forecast = Forecast.measured(right, truth, 1_000)
@@ -59,6 +61,6 @@ def test_a_rare_class_is_compared_on_the_same_samples():
     for useless in (0 * truth, np.roll(right, 1)):
         with pytest.raises(pate_tf.ForecastError, match="a constant answer"):
             Forecast.measured(useless, truth, 1_000).check(0.95)
-    # Noise of one draw that decides all.
+    # The noise of one draw decides everything.
     predictions = np.where(place % 2, truth, 1 - truth)
     assert Forecast.measured(predictions, truth, 1_000, place % 2)[:2] == (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""When noisy counts are released to be learned from together: by public values alone."""
+"""Only public values decide whether noisy counts are released for joint learning."""
 
 import types
 
@@ -28,7 +28,7 @@ def asked(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None, strate
 
 
 def number(epsilon, **changes):
-    """Of noisy counts alone."""
+    """Returns a release of noisy counts only."""
     actual = asked(epsilon, **changes, strategy="diverse")
     assert actual is None or (actual.mechanism, actual.strategy) == (GaussianHistogram, "diverse")
     return None if actual is None else actual.num_queries
@@ -48,7 +48,7 @@ def test_a_number_that_was_given_is_checked_too():
 
 
 def planned(epsilon=0.1, joined=True, **choices):
-    """The plan of 2,000 teachers whose counts may be learned from together."""
+    """Returns the plan of 2,000 teachers whose counts allow joint learning."""
     teachers = FakeEnsemble(np.zeros((2_000, 250), int))
     facts = {"model": "ridge", "representation": "patches" if joined else None}
     teachers.config = types.SimpleNamespace(**facts)

@@ -1,4 +1,4 @@
-"""Labels are released, stored, read again, and published only as the ledger knows them."""
+"""Labels are released, stored and read again. They are published only as the ledger knows them."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     )
     kept = json.loads((folder / "labels.json").read_text())
     assert kept["cost"]["epsilon"] == again.released.cost.epsilon == expected
-    # They are there to be published.
+    # The labels exist and can be published.
     assert {path.stat().st_mode & 0o044 for path in folder.iterdir()} == {0o044}
 
 

@@ -1,8 +1,7 @@
-"""What a second run in a folder does, says and stores tells nothing of whether records changed.
+"""The behavior, output and files of a second run in a folder never reveal whether records changed.
 
-The attack: somebody knows all records but one. A run in a folder of the records of a month before
-stops, warns or answers; if that depends on the unknown record, before or now, candidates can be
-tried.
+The attack: somebody knows all records except one. A run stops, warns or answers in a folder of last
+month's records. If this depends on the unknown record, the attacker can try candidates.
 """
 
 import json
@@ -48,7 +47,7 @@ def shared(folder, examples):
 
 
 def changed(record: int, *, source=None) -> PrivateExamples:
-    """The records, of which one is another."""
+    """Returns the records, one of them replaced."""
     images, labels = RECORDS.copy(), LABELS.copy()
     images[record] += 7.0
     labels[record] = (labels[record] + 1) % 3
@@ -64,7 +63,8 @@ def test_a_second_run_uses_what_is_stored_whatever_the_records(tmp_path, run):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert run(folder, changed(now)) == first
-        # What another test left open may be closed meanwhile: that tells nothing of records.
+        # A file left open by another test may be closed meanwhile, which reveals nothing about
+        # records.
         others = (SensitiveWarning, ResourceWarning)
         told = [each for each in caught if not issubclass(each.category, others)]
         told = [str(each.message).replace(str(folder), "RUN") for each in told]
@@ -72,7 +72,7 @@ def test_a_second_run_uses_what_is_stored_whatever_the_records(tmp_path, run):
     assert len(texts) == 1, texts
     (text,) = texts
     assert "DATE" in text and "the private records are not read again" in text
-    # How many records there are is public.
+    # The number of records is public.
     fewer = PrivateExamples(IMAGES, RECORDS[:80], LABELS[:80])
     with pytest.raises(ValueError, match=r"num_records|not of 80; choose another folder"):
         run(folder, fewer)
@@ -80,11 +80,13 @@ def test_a_second_run_uses_what_is_stored_whatever_the_records(tmp_path, run):
 
 @pytest.mark.parametrize("now", [2, 3])
 def test_teachers_of_other_records_are_not_mixed_with_those_of_a_stopped_run(tmp_path, now):
-    """The result is that of the records given last: no record of both teaches two teachers."""
+    """The result depends on the last given records only: no record of both data sets trains two
+    teachers.
+    """
     teachers(tmp_path / "stopped", changed(3), range(3))
     (file,) = (tmp_path / "stopped/sensitive/teachers").glob("finished-*")
     stored = file.read_bytes()
-    # Whether these two are trained from 0 or from 3 on depends on records; nothing else does.
+    # Only the training of these two, from 0 or from 3, depends on records.
     result = teachers(tmp_path / "stopped", changed(now))
     assert result == teachers(tmp_path / "whole", changed(now))
     assert (file.exists() and file.read_bytes() == stored) == (now == 3)
@@ -92,7 +94,7 @@ def test_teachers_of_other_records_are_not_mixed_with_those_of_a_stopped_run(tmp
 
 @pytest.mark.parametrize("run", [sums, teachers])
 def test_stored_results_are_not_charged_to_another_name(tmp_path, run):
-    """Else what the other name's releases cost together would lack these."""
+    """Otherwise the total cost of the other name's releases would miss these."""
     run(tmp_path / "named", changed(1, source=PrivateSource.named("patients")))
     run(tmp_path / "named", changed(2, source=PrivateSource.named("Patients ")))
     run(tmp_path / "unnamed", changed(1))

@@ -1,4 +1,4 @@
-"""Teachers of a user's own making: votes, models, whatever has `predict`, and scikit-learn's."""
+"""Custom teachers: votes, models, any object with `predict`, and scikit-learn's estimators."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ class Says:
 
 
 def alike(number: int) -> list[Says]:
-    """Teachers that agree, and are no copies of each other."""
+    """Returns teachers that agree but are not copies of each other."""
     return [Says(3, number=place) for place in range(number)]
 
 
@@ -44,7 +44,7 @@ def released(teachers, data, number=10):
 
 
 def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
-    # Clear pluralities, so that noise of a hundredth of a vote decides nothing.
+    # Pluralities are clear, so noise of a hundredth of a vote decides nothing.
     truth = RANDOM.integers(0, 10, 12)
     votes = np.tile(truth, (9, 1))
     votes[:3] = RANDOM.integers(0, 10, (3, 12))
@@ -169,7 +169,7 @@ def test_one_score_is_of_the_second_of_two_classes(tmp_path):
 
 
 def test_a_model_that_is_there_twice_has_one_vote(tmp_path, data):
-    """The same object, one with its weights, and a file that it was written to again."""
+    """Tests the same object, a copy with the same weights, and a second file of the same model."""
     network, same = api_helpers.net(data.dataset), api_helpers.net(data.dataset)
     same.set_weights(network.get_weights())
     tree = DecisionTreeClassifier(random_state=0).fit([[0.0], [1.0]], [0, 1])
@@ -195,7 +195,7 @@ class Scores:
 
 
 def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
-    """Whether they are follows from the records that a model learned from."""
+    """Whether scores are finite depends on the records that a model was trained on."""
     nan, inf = np.nan, np.inf
     models = [
         Scores(*scores, *[0.0] * 7) for scores in ((nan, nan, 1), (0, -inf, inf), (2, inf, nan))
@@ -213,7 +213,7 @@ def test_what_are_no_models_is_refused(models):
 
 
 def test_one_estimator_for_all_teachers_learns_nothing_of_others(tmp_path, data):
-    # warm_start goes on from what was learned before, which would be another teacher's records.
+    # warm_start resumes from earlier training, which used another teacher's records.
     shared = LogisticRegression(max_iter=3, warm_start=True)
     votes = [
         pate_tf.Teachers(net, num_teachers=3, directory=tmp_path / name)

@@ -1,4 +1,4 @@
-"""The public API from end to end: what is typed in the guide, on few digits."""
+"""The public API from end to end, as typed in the guide, on few digits."""
 
 import pathlib
 
@@ -58,7 +58,7 @@ def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
     published = student.publish(tmp_path / "released")
     served = tf.saved_model.load(str(published.student_folder)).signatures["serving_default"]
     inputs = whole.data.held_out.inputs[:9]
-    # The model ends in probabilities; these, not their softmax, are served.
+    # The model ends in probabilities. The server returns these, not their softmax.
     np.testing.assert_allclose(
         served(image=tf.constant(inputs))["probabilities"].numpy(),
         model(tf.constant(inputs, tf.float32)).numpy(),

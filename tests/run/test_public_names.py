@@ -1,4 +1,4 @@
-"""`import pate_tf`: quick, without TensorFlow, with these names and no others."""
+"""`import pate_tf` is quick, needs no TensorFlow, and has exactly these names."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""The estimator of numbers: what it makes of records, and what it predicts."""
+"""The estimator of numbers: its training on records, and its predictions."""
 
 import sys
 from types import SimpleNamespace

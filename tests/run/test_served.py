@@ -24,7 +24,9 @@ ROWS = "id;age;sex;ill\n1;0,2;F;no\n2;0,9;M;yes\n3;0,7;F;\n4;0,1;M;yes\n"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run folder with two versions, the second of which says yes from an age of a half on."""
+    """Returns a run folder with two versions. The second predicts yes from the middle of the age
+    range.
+    """
     folder = tmp_path_factory.mktemp("run")
     dataset = SCHEMA.dataset("visits", 10)
     for scale in (-8.0, 8.0):

@@ -1,4 +1,4 @@
-"""A silo's teacher or sums: brought along by name, or of its records as everybody's are."""
+"""A silo's teacher or sums: provided by name, or computed from its records as in every silo."""
 
 import dataclasses
 import pathlib
@@ -61,7 +61,7 @@ def test_sums_are_of_the_records_and_their_owners(records, tmp_path):
     run = dataclasses.replace(RUN, records=records, representation="raw")
     made, arrays = make_sums(run), np.load(records)
     assert (made.unit, made.num_records) == ("record", len(arrays["labels"]))
-    # Vectors end with the same constant, so that last sums count records.
+    # All vectors end with the same constant, so the last sums count records.
     counts = made.values[-1] / made.values[-1].sum()
     expected = np.bincount(arrays["labels"], minlength=10) / len(arrays["labels"])
     assert counts == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Students of votes that a test chooses: from the calls of a notebook to a statement."""
+"""Students of votes chosen by a test: from the calls of a notebook to a statement."""
 
 import dataclasses
 import functools
@@ -31,11 +31,11 @@ from pate_tf.statement import check_statement
 from pate_tf.statement.privacy_statement import epsilon_text
 from pate_tf.students import student_training
 
-RIGHT = np.tile(PUBLIC.labels, (NUM_TEACHERS, 1))  # all teachers are, on all inputs
+RIGHT = np.tile(PUBLIC.labels, (NUM_TEACHERS, 1))  # all teachers vote so, on all inputs
 FEW_STEPS = pytest.mark.usefixtures("few_steps")
 
 
-# Where a test is about labels and what they cost.
+# For tests about labels and their cost.
 quick = functools.partial(run, model="random_forest")
 
 
@@ -48,7 +48,7 @@ def test_the_statement_on_owners_names_what_replacing_one_costs(tmp_path):
     ensemble.unit = "owner"
     made = quick(tmp_path, ensemble).statement
     assert made.unit == "owner"
-    # Moved from one class to another by two teachers: e^(4 gamma) a label.
+    # Two teachers moved from one class to another: e^(4 gamma) per label.
     assert made.epsilon < made.guarantees[1].epsilon == made.epsilon_ledger_replaced
     with Ledger.read(tmp_path / "sensitive") as ledger:
         check_statement(statement(tmp_path), ledger)
@@ -66,7 +66,7 @@ def test_a_run_is_stated_reported_and_only_what_may_be_is_released(tmp_path, mec
     assert (result.statement.epsilon, result.statement.mechanism) == (expected, mechanism)
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
     assert f"(ε = {epsilon_text(expected)}, δ = 1e-5)" in page
-    # At a gap of 90 votes the noise hardly ever wins.
+    # At a gap of 90 votes the noise almost never changes the label.
     assert result.published.measured["label_accuracy"] > 0.8
     assert result.published.measured["student_num_evaluated"] == len(PUBLIC) - POOL
     report = student_report(result.published, result.student)
@@ -97,7 +97,7 @@ def test_public_samples_need_no_labels(tmp_path):
     assert len(measured.pop("student_never_predicts")) < 10 and set(measured.values()) == {None}
     rows = dict(student_report(result.published, result.student).rows)
     assert rows["student accuracy"] == "not measured: there are no public labels"
-    # Neither labels nor weights ever looked at true labels.
+    # Neither labels nor weights depend on true labels.
     same = run(tmp_path / "same", FakeEnsemble(RIGHT), mechanism=exact)
     assert same.statement.student_digest == result.statement.student_digest
 
@@ -117,7 +117,7 @@ def test_labels_of_one_class_are_said_at_once_and_make_a_constant_student(tmp_pa
 
 
 def release(folder: pathlib.Path, **changes) -> dict:
-    """Draws a sanitised epsilon of a run's votes and returns what was published of it."""
+    """Draws a sanitised epsilon of a run's votes and returns its publication."""
     source = read_run(folder)
     released = release_of(source, SystemNoise(), folder=folder / "sensitive", **changes)
     return dataclasses.asdict(released.sanitised)
@@ -134,13 +134,13 @@ def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
     assert published["worst_case_epsilon"] >= actual["epsilon_ledger"] > actual["epsilon"]
     with Ledger.read(tmp_path / "sensitive") as ledger:
         check_statement(actual, ledger)
-    # More labels: what was released does not cover them.
+    # There are more labels now, which the earlier release does not cover.
     quick(tmp_path, ensemble, mechanism=mechanism, num_queries=NUM_QUERIES + 1)
     assert statement(tmp_path)["sanitised"] is None
 
 
 def test_nothing_released_depends_on_votes_but_through_the_labels(tmp_path):
-    # Two ensembles of different votes, digests and agreement, that give the same labels.
+    # Two ensembles with different votes, digests and agreement give the same labels.
     unanimous = RIGHT[:, :POOL]
     divided = unanimous.copy()
     divided[:20] = (unanimous[0] + np.arange(20)[:, None]) % 10
@@ -149,9 +149,9 @@ def test_nothing_released_depends_on_votes_but_through_the_labels(tmp_path):
     for name, ensemble in sides.items():
         run(tmp_path / name, ensemble, mechanism=mechanism, noise_seed=3, max_steps=150)
         np.testing.assert_array_equal(labels(tmp_path / name)["labels"], unanimous[0, :NUM_QUERIES])
-    # The student's digest is in there: the students are the same bit for bit.
+    # It contains the student's digest: the students are bit-identical.
     statements = [statement(tmp_path / name) for name in sides]
-    # Time and a secret salt make every ledger's head another one.
+    # Time and a secret salt make the head of every ledger unique.
     heads = [stated.pop("ledger_head")[1] for stated in statements]
     verified = [stated["sections"].pop("Verify")[0] for stated in statements]
     assert verified[0].replace(heads[0][:8], "") == verified[1].replace(heads[1][:8], "")
@@ -176,14 +176,14 @@ def test_seeded_noise_is_never_called_private(tmp_path):
     assert not np.array_equal(drawn[0], drawn[2])
     assert statement(tmp_path / "one")["secure_noise"] is False
     assert "nothing is private" in statement(tmp_path / "one")["kind"]
-    # Not even after a later run with real noise: the ensemble has leaked.
+    # Not even after a later run with real noise, because the ensemble has leaked.
     later = quick(tmp_path / "one", ensemble, num_queries=NUM_QUERIES + 1)
     assert later.statement.secure_noise is False
 
 
 def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
     ensemble = FakeEnsemble(table(90))
-    for budget in (0.5, 50.0):  # another run can't slip past the first one
+    for budget in (0.5, 50.0):  # another run can't bypass the first one
         with pytest.raises(LedgerError, match="epsilon_budget"):
             quick(tmp_path, ensemble, epsilon_budget=budget)
         assert list(tmp_path.glob("released/*")) == []

@@ -1,4 +1,4 @@
-"""What a run folder says of itself, and where data come from."""
+"""The description in a run folder, and the sources of its data."""
 
 import dataclasses
 import pathlib
@@ -43,7 +43,7 @@ def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_pa
     np.testing.assert_array_equal(DataSource().load_private(QUIET).owners, visits)
 
 
-# What a run folder says of itself.
+# The description in a run folder.
 
 NAMED = DataSource(dataset="mnist")
 FILES = DataSource(files=FileSource(public=pathlib.Path("p.csv"), label="ill"))
@@ -100,7 +100,7 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     flags = ("--nb_teachers=6", "--max_steps=3", "--stdnt_share=300", "--train_dir=run")
     ended = run_script("train_teachers.py", *flags, folder=tmp_path)
     assert ended.code == 0, ended.err
-    assert "Teachers: cnn, 3 steps each" in ended.out  # a default is noted
+    assert "Teachers: cnn, 3 steps each" in ended.out  # a default is recorded
     said = described_run(tmp_path / "run")
     assert (said.num_teachers, said.pool_size) == (6, 300)
     command = ("train_student.py", "--train_dir=run", "--queries=20", "--lap_scale=1")

@@ -1,7 +1,7 @@
-"""Ten runs with seeded noise release what they released when `ten_runs.json` was written.
+"""Ten runs with seeded noise release the same values as when `ten_runs.json` was written.
 
-After a change on purpose, write it anew:
-`WRITE_TEN_RUNS=1 python -m pytest -m long tests/run/test_ten_runs.py`.
+After an intentional change, rewrite it: `WRITE_TEN_RUNS=1 python -m pytest -m long
+tests/run/test_ten_runs.py`.
 """
 
 import json
@@ -16,7 +16,9 @@ STORED = pathlib.Path(__file__).with_name("ten_runs.json")
 
 
 def rounded(value):
-    """JSON values whose floats have 12 digits: another machine's SciPy differs in the last ones."""
+    """Returns JSON values whose floats have 12 digits, because SciPy's last digits depend on the
+    machine.
+    """
     if isinstance(value, dict):
         return {name: rounded(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -35,7 +37,7 @@ def test_a_run_releases_what_it_did(tmp_path, name):
     stored = all_stored[name]
     sums = stored.pop("first sums", [])
     assert outcome.pop("first sums", []) == pytest.approx(sums, abs=1e-3)
-    # Labels that are inferred from sums follow from decompositions in floating point.
+    # Labels inferred from sums depend on floating-point decompositions.
     labels, expected = outcome.pop("labels", []), stored.pop("labels", [])
     assert len(labels) == len(expected)
     agreeing = np.count_nonzero(np.equal(labels, expected))

@@ -1,4 +1,4 @@
-"""Small participants, and uploads of a made-up run."""
+"""Small participants, and uploads of a synthetic run."""
 
 import types
 
@@ -24,7 +24,7 @@ def records(number: int, seed: int = 0) -> PrivateExamples:
 
 
 def changed(shard: PrivateExamples, number: int, value: float) -> PrivateExamples:
-    """The same records but one, all of whose inputs have a value."""
+    """Returns the same records except for one, whose inputs all have the same value."""
     inputs = shard.inputs.copy()
     inputs[number] = value
     return PrivateExamples(shard.dataset, inputs, shard.labels)
@@ -45,12 +45,12 @@ def linear(first: str = "zeros") -> keras.Model:
     return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_initializer=first)])
 
 
-# Takes the place of a `DurableRun`; nothing is charged.
+# Replaces a `DurableRun`; nothing is charged.
 UNCHARGED = types.SimpleNamespace(charge=lambda charge, *, secure_noise: None)
 
 
 class NoNoise(SystemNoise):
-    """Draws zeros, so that what is drawn twice is the same."""
+    """Draws zeros, so that two draws are equal."""
 
     def words(self, size):
         return np.zeros(size, np.uint64)

@@ -1,4 +1,6 @@
-"""A run of shared training is charged once and resumes once, whatever is copied or put back."""
+"""A run of shared training is charged once and resumes once, even if files are copied
+or restored.
+"""
 
 import shutil
 
@@ -38,7 +40,7 @@ def save(run: DurableRun, round_number: int) -> None:
 
 
 def in_ledger(directory) -> tuple[list[int], list[int]]:
-    """How often each charge was charged, and the rounds noted."""
+    """Returns how often each charge was charged, and the noted rounds."""
     with Ledger.read(directory / "sensitive" / "ledger") as ledger:
         rows = [row for row in ledger.history() if row.kind == "released"]
         return list(ledger.charges.values()), [row.details["kept"]["round"] for row in rows]
@@ -53,7 +55,7 @@ def test_a_run_that_resumes_is_charged_once(tmp_path, monkeypatch):
     with begun(tmp_path) as run:
         save(run, 2)
         monkeypatch.setattr(run, "_note", lambda *_: None)
-        save(run, 3)  # killed between saving and noting: nothing has left
+        save(run, 3)  # killed between saving and noting: nothing was sent
     with begun(tmp_path) as run:
         assert run.facts().epsilon == first.epsilon
     assert in_ledger(tmp_path) == ([1], [1, 2, 3])
@@ -82,7 +84,9 @@ def test_a_state_from_before_or_another_of_the_same_round_is_refused(tmp_path):
 def test_of_two_copies_that_run_at_once_one_at_most_releases(
     tmp_path, monkeypatch, at_the_same_time
 ):
-    """At the same time: one notes between the other's look at the registry and its row."""
+    """In one case both run at once: one notes its row after the other has read the registry and
+    before it notes its own.
+    """
     original, copy = tmp_path / "original", tmp_path / "copy"
     begun(original).close()
     shutil.copytree(original, copy)
@@ -129,7 +133,7 @@ def test_what_is_gone_can_be_acknowledged_and_the_run_is_charged_again(tmp_path,
         facts = run.facts()
         save(run, 2)
     assert facts.was_reset and once < facts.epsilon == pytest.approx(TWICE, rel=0.01)
-    # From then on as ever: charged no third time, with the acknowledgement or without.
+    # From then on nothing changes: no third charge, with or without the acknowledgement.
     for acknowledged in (False, True):
         with begun(tmp_path, acknowledge_reset=acknowledged) as run:
             assert run.facts().epsilon == facts.epsilon

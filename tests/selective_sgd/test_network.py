@@ -42,7 +42,7 @@ TERMS = terms_of(upload=0.25, gamma=2.0)
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Files by name, of the authority that all trust."""
+    """Returns files by name, from the authority that everybody trusts."""
     return write_demo_certificates(tmp_path_factory.mktemp("certificates"), [*NAMES, "stranger"])
 
 
@@ -102,7 +102,7 @@ def test_turns_go_round_and_a_pull_waits_for_its_turn(served, caplog):
             assert all(served.pull(later, turn) is None for later in lines[number + 1 :])
             pulled = served.pull(line, turn)
             assert pulled.values.tolist() == expected.tolist()
-            for _ in range(2):  # sent again it is applied once
+            for _ in range(2):  # applied once although it is sent twice
                 assert served.push(line, round=turn, version=pulled.version)
             expected[[3, 7]] += np.array([0.5, -1.0], np.float32)
             assert served.server.state.values.tolist() == expected.tolist()
@@ -201,7 +201,7 @@ class Dying(RemoteServer):
         return super().pull(participant, round_number)
 
     def _push(self, sent):
-        self.step()  # what is sent was stored
+        self.step()  # the sent values were stored
         super()._push(sent)
         self.step()
 
@@ -286,7 +286,7 @@ def test_three_participants_of_which_one_dies_everywhere_come_to_what_one_proces
 
 
 def test_noise_is_drawn_once_for_what_may_have_left(tmp_path, served):
-    """A participant that was killed sends the very numbers that it stored, not new noise."""
+    """A participant that was killed sends the numbers that it stored, with the same noise."""
     settings, sent = terms_of(privacy="record", target_epsilon=5.0).settings, []
 
     def call(method, request, kind, **_):

@@ -1,4 +1,4 @@
-"""Noisy shared training: clipping, noise, what never stops it, an audit."""
+"""Noisy shared training: clipping, noise, inputs that must not stop it, an audit."""
 
 import dataclasses
 import types
@@ -41,7 +41,7 @@ def sum_of(network, shard, drawn, *, indices=None, clip=1.0) -> np.ndarray:
 
 
 def test_sums_are_those_of_a_loop_over_records(monkeypatch):
-    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MAX_RECORDS", 8)  # of a batch
+    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MAX_RECORDS", 8)  # per batch
     network, shard, drawn = model(), records(20), np.arange(0, 20, 3)
     indices, clip = np.sort(np.random.default_rng(0).permutation(53)[:17]), 0.3
     steps = sum_of(network, shard, drawn, indices=indices, clip=clip)
@@ -69,18 +69,18 @@ WIDE = dataclasses.replace(DATASET, input_shape=(1024,), num_classes=10)
 
 
 class Kinks:
-    """A network in which one unit decides on the whole gradient of a record.
+    """A network in which one unit decides the whole gradient of a record.
 
-    Its bias is put where a last bit decides whether it is active. Last bits of a row come out
-    otherwise where a batch has one row alone, as matrix products have another kernel for that, and
-    at the end of a batch, where exponentials are not computed several at a time: an odd number of
-    units makes the last unit of the last record such a one.
+    Its bias is set so that a last bit decides whether the unit is active. The last bits of a row
+    differ in two cases: if the batch has only one row, because matrix products use another kernel
+    for it, and at the end of a batch, where exponentials are not vectorized. An odd number of units
+    puts the last unit of the last record into the second case.
     """
 
     def __init__(self, num_records: int) -> None:
         self.generator = np.random.default_rng(1)
         inputs = self.generator.normal(size=(num_records, 1024)).astype(np.float32)
-        inputs[5] = 3e38  # what it comes to is not finite
+        inputs[5] = 3e38  # the result is not finite
         shard = PrivateExamples(WIDE, inputs, np.zeros(num_records, np.int64))
         sizes = ((131, "exponential"), (64, "relu"), (10, None))
         dense = [keras.layers.Dense(size, activation=name) for size, name in sizes]
@@ -93,7 +93,7 @@ class Kinks:
         self.parameters = np.concatenate([part.ravel() for part in parts])
         starts = np.cumsum([0, *(part.size for part in parts)])
         self.place_of_bias = starts[3]
-        # Some weights of the last unit, what comes of it, and the bias.
+        # Some weights into and out of the last unit, and its bias.
         self.indices = np.array([*range(130, first.size, 131 * 64), starts[3] - 64, starts[3]])
         self.gradients = RecordGradients(FlatView(network), {0: shard})
 
@@ -104,7 +104,7 @@ class Kinks:
         )
 
     def edges(self, record: int) -> tuple[np.float32, np.float32]:
-        """Two numbers beside each other: the bias of an idle unit and that of an active one."""
+        """Returns two adjacent numbers: the bias of an idle unit and the bias of an active unit."""
         low, middle, high = np.float32([-4096.0, 0.0, 4096.0])
         while middle not in (low, high):
             is_active = self.sum(middle, [record]).any()
@@ -117,7 +117,7 @@ def test_what_a_record_adds_does_not_depend_on_which_others_are_drawn(monkeypatc
     monkeypatch.setattr("pate_tf.selective_sgd.local_training.MAX_RECORDS", 64)
     kinks = Kinks(80)
     size = kinks.gradients._num_places
-    assert size == 63  # the last records share places with the first
+    assert size == 63  # the last records have the same places as the first ones
     for record in (0, size - 1, 79):
         others = np.setdiff1d(np.arange(80), [record])
         for bias in kinks.edges(record):
@@ -129,7 +129,7 @@ def test_what_a_record_adds_does_not_depend_on_which_others_are_drawn(monkeypatc
 
 
 class Looked(keras.layers.Layer):
-    """Looks its first input up, which fails for what is in no row."""
+    """Looks up its first input, which fails for a number without a row."""
 
     def build(self, shape):
         self.table = self.add_weight(shape=(9, 3), name="table")
@@ -139,7 +139,7 @@ class Looked(keras.layers.Layer):
 
 
 def looked_up(lowest: float) -> tuple[keras.Model, PrivateExamples]:
-    """A model that fails for record 2, and records whose range begins at a value."""
+    """Returns a model that fails for record 2, and records whose range begins at a value."""
     dataset = dataclasses.replace(DATASET, value_range=(lowest, 8.0))
     shard = records(12)
     shard = changed(PrivateExamples(dataset, np.abs(shard.inputs), shard.labels), 2, 50.0)
@@ -182,7 +182,7 @@ def test_nothing_is_charged_that_does_not_fit(layer, options, why):
 
 
 def test_no_record_stops_a_run_or_changes_what_is_drawn():
-    """With a record whose loss is infinite everything that others see goes on as without it."""
+    """If the loss of one record is infinite, all visible output is the same as without it."""
     settings = {"num_participants": 2, "rounds": 3, "upload": 0.3, **RECORD}
     first, second = shards(2, 10).values()
     seen = []
@@ -225,10 +225,11 @@ def test_it_learns_where_noise_is_small():
 
 
 def canary_statistics(scale_factor: float, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a server sees of a canary, along its gradient, with it and with its opposite.
+    """Returns the canary's effect at the server, along its gradient, with the canary and its
+    opposite.
 
-    All else is known. The first round of one participant with q = 1: the sum is the canary's
-    clipped gradient and the noise.
+    Everything else is known. This is the first round of one participant with q = 1, so the sum is
+    the canary's clipped gradient and the noise.
     """
     settings = TrainingSettings(
         num_participants=1, rounds=1, privacy="record", target_epsilon=1.0, sampling_rate=1.0
@@ -241,7 +242,7 @@ def canary_statistics(scale_factor: float, number: int) -> tuple[np.ndarray, np.
 
 
 def epsilon_that_is_shown(here: np.ndarray, there: np.ndarray, delta: float) -> float:
-    """A lower bound of epsilon, wrong with probability 1e-4 at most for each threshold."""
+    """Returns a lower bound on epsilon, wrong with probability at most 1e-4 for each threshold."""
     shown = 0.0
     for threshold in np.quantile(np.concatenate([here, there]), (0.5, 0.9, 0.97, 0.99, 0.997)):
         hits, alarms, number = (here > threshold).sum(), (there > threshold).sum(), len(here)

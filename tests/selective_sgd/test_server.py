@@ -1,4 +1,4 @@
-"""The server and what it takes: state machines with kills against a plain model, bad uploads."""
+"""The server and its uploads: state machines with kills against a plain model, bad uploads."""
 
 import functools
 import os
@@ -38,9 +38,9 @@ def state_of(served: ParameterServer) -> dict[str, bytes]:
 
 
 class TurnMachine(RuleBasedStateMachine):
-    """Participants that pull, push, repeat and cheat; a server that is killed at any moment.
+    """Participants that pull, push, repeat and cheat, and a server that is killed at any moment.
 
-    The model is a list of what was applied, and who holds which version.
+    The model is a list of the applied uploads, and the version that each participant has.
     """
 
     protocol = "round_robin"
@@ -55,7 +55,7 @@ class TurnMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self):
-        """What the process had in memory is gone; nothing is closed in order."""
+        """Kills the process: its memory is lost, and nothing is closed in order."""
         self.server = server(self.protocol, self.folder)
 
     @property
@@ -112,7 +112,7 @@ class TurnMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 5), changes=CHANGES)
     def take_turns(self, number, changes):
-        """Several turns one after another, so that runs come to their end."""
+        """Takes several turns one after another, so that runs finish."""
         for _ in range(number):
             if self.version < ROUNDS * PARTICIPANTS:
                 if self.protocol == "asynchronous":
@@ -141,13 +141,13 @@ class TurnMachine(RuleBasedStateMachine):
         participant=PARTICIPANT, changes=CHANGES, ahead=st.integers(-2, 5), newer=st.integers(0, 1)
     )
     def push_out_of_turn(self, participant, changes, ahead, newer):
-        """A round before or after the one that is due, or a version that is yet to come."""
+        """Pushes a round before or after the next one, or a version that does not exist yet."""
         turn = self.next_round(participant) + ahead
         if turn < 0 or ahead == -1 or (ahead == 0 and not newer and self.is_next(participant)):
             return
         is_early = self.protocol == "synchronous" and turn == self.version // PARTICIPANTS
         if is_early and not newer and self.version % PARTICIPANTS == 0:
-            return  # as it should be, though others come first
+            return  # valid, although others come first
         self.refused(self.upload(participant, changes, turn, self.version + newer), "upload|turn")
 
     def refused(self, sent, why):
@@ -207,7 +207,7 @@ def test_what_is_malformed_is_refused_in_a_line_and_changes_nothing(indices, val
 
 
 def _push_and_die(folder: pathlib.Path, at: str) -> None:
-    """A server that is killed while it takes an upload."""
+    """Kills the server while it receives an upload."""
     served = server(folder=folder)
     for participant in range(2):
         served.push(upload(participant, 0, participant))
@@ -225,7 +225,7 @@ def test_a_killed_server_resumes_and_applies_each_upload_once(tmp_path, at):
     dying = start(functools.partial(_push_and_die, folder, at), folder=tmp_path)
     assert dying.wait().code == -signal.SIGKILL
     served, expected = server(folder=folder), server()
-    assert served.version == 2  # the participant never got an answer, and sends it again
+    assert served.version == 2  # the participant got no answer, so it sends the upload again
     assert served.push(upload(2, 0, 2))
     for participant in range(3):
         expected.push(upload(participant, 0, participant))

@@ -12,10 +12,10 @@ from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 
 def plain_sgd(rounds: int, rates: list[float]) -> np.ndarray:
-    """SGD over the participants' batches in order, by hand, on a model of its own."""
+    """Runs SGD over the participants' batches in order, by hand, on a separate model."""
     network = model()
 
-    @tf.function  # whose kernels round as those of the participants do
+    @tf.function  # its kernels round like the participants' kernels
     def gradients_of(inputs, labels):
         with tf.GradientTape() as tape:
             logits = network(inputs, training=True)

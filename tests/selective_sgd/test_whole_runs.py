@@ -1,4 +1,6 @@
-"""Whole runs: one charge gives one model, over TLS too, and the statement says what all cost."""
+"""Whole runs: one charge gives one model, over TLS too, and the statement reports the
+total cost.
+"""
 
 import dataclasses
 import threading
@@ -60,14 +62,14 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
 
     work_together()
     first = results["clinic"].tobytes()
-    work("clinic")  # has the parameters of all, and needs no server
+    work("clinic")  # it has everyone's parameters and needs no server
     for name in NAMES:
         (tmp_path / name / "sensitive" / "participant" / "global_parameters.npz").unlink()
     given["give_up_after"] = 0.5
     with pytest.raises(ConnectionError, match="gave up after"):
         work("clinic")
     given["give_up_after"] = 60.0
-    work_together()  # the server was started again after the end
+    work_together()  # the server was restarted after the end
     assert results["clinic"].tobytes() == first
     assert results["server"].values["accuracy_global"] > 0.15  # .61 with a deviation of .1
     statement = statement_in(tmp_path / "server")
@@ -79,7 +81,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
             assert list(ledger.charges.values()) == [1]
             assert ledger.holds(Head(sequence=sequence, digest=digest))
         assert audit_run(tmp_path / name).outcome == PASSED
-    # No ledger lies with the server.
+    # The server's folder has no ledger.
     assert audit_run(tmp_path / "server").outcome == NOT_CHECKED
     model = tmp_path / "server/released/shared_model/1/saved_model.pb"
     model.write_bytes(model.read_bytes() + b" ")

@@ -1,4 +1,4 @@
-"""Students that know their data, exported, and what Keras says of their inputs."""
+"""Students that know their data, exported, and the Keras model's answers for their inputs."""
 
 import dataclasses
 import pathlib
@@ -14,7 +14,7 @@ from pate_tf.models import architectures as models
 from pate_tf.serving.export import export_student, student_digest
 
 NUM_IMAGES = 1_000
-ROUNDING = 1e-3  # between two logits; other batches and runtimes round otherwise
+ROUNDING = 1e-3  # between two logits; other batches and runtimes round differently
 TABLE = table_dataset(4, -1.0, 1.0)
 
 
@@ -24,10 +24,10 @@ class Exported:
 
     Attributes:
         model: the Keras model.
-        dataset: what it is for.
+        dataset: the student's data set.
         folder: the exported version.
         inputs: raw inputs `[num_inputs, *input_shape]`, none of them between two classes.
-        labels: what the Keras model says of them, int64 `[num_inputs]`.
+        labels: the Keras model's labels of the inputs, int64 `[num_inputs]`.
     """
 
     model: keras.Model
@@ -56,7 +56,7 @@ def digits(tmp_path_factory) -> Exported:
     images, labels = public.inputs[: 2 * NUM_IMAGES], public.labels[: 2 * NUM_IMAGES]
     model.fit(images.astype(np.float32), labels, epochs=3, shuffle=False, verbose=0)
     made = exported(model, public.dataset, images, tmp_path_factory.mktemp("served"))
-    assert len(np.unique(made.labels)) == 10  # else the same labels would mean little
+    assert len(np.unique(made.labels)) == 10  # otherwise equal labels would prove little
     return made
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow Serving is C++ around a SavedModel; so is this, in C."""
+"""Serves a SavedModel from C, as TensorFlow Serving does from C++."""
 
 import pathlib
 import shutil
@@ -22,13 +22,13 @@ def classify(tmp_path_factory) -> pathlib.Path:
     command = [compiler, "-Wall", "-Werror", f"-I{tf.sysconfig.get_include()}", str(SOURCE)]
     command += ["-o", str(program), f"-L{libraries}", f"-Wl,-rpath,{libraries}"]
     command += ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
-    command += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # a fourth of the time
+    command += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # a quarter of the time
     subprocess.run(command, check=True, timeout=120)
     return program
 
 
 def operations(folder: pathlib.Path) -> list[str]:
-    """Name of the input's operation, name of the label's, and which of its outputs it is."""
+    """Returns the names of the input and label operations, and the output number of the label."""
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     signature = saved.meta_graphs[0].signature_def["serving_default"]
     (image,), label = signature.inputs.values(), signature.outputs["label"]

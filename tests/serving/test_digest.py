@@ -1,4 +1,4 @@
-"""A served student is matched to its statement."""
+"""Matches a served student to its statement."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def test_a_forest_matches_its_own_statement(table, tmp_path):
 
 
 def test_other_weights_do_not_match(table, tmp_path):
-    """One weight by its last bit."""
+    """Changes the last bit of one weight."""
     changed = keras.models.clone_model(table.model)
     weights = table.model.get_weights()
     weights[-1][0] = np.nextafter(weights[-1][0], np.float32(9.0))
@@ -47,7 +47,7 @@ def test_other_weights_do_not_match(table, tmp_path):
 
 
 def test_the_digest_can_be_told_without_this_library(digits):
-    """As docs/serving tells it."""
+    """Follows the instructions of docs/serving."""
     digest = hashlib.sha256()
     for weight in tf.saved_model.load(str(digits.folder)).weights:
         array = weight.numpy()
@@ -58,7 +58,7 @@ def test_the_digest_can_be_told_without_this_library(digits):
 
 
 class AlwaysSeven(tf.Module):
-    """Carries the weights of a student and does not use them."""
+    """Has the weights of a student but does not use them."""
 
     def __init__(self, weights: list[tf.Variable]) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def test_a_killed_export_is_complete_or_not_there(tmp_path, moment):
         answers = ServedStudent(folder / "1").answer(load_public("digits").inputs[:3])
         assert answers[0].shape == (3,)
     else:
-        assert versions == []  # of what is left behind TensorFlow Serving sees nothing
+        assert versions == []  # TensorFlow Serving ignores the leftover files
         artifacts.remove_abandoned(folder)
         assert os.listdir(folder) == []
     assert export(folder)[1] == folder / str(len(versions) + 1)

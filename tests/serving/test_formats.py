@@ -1,4 +1,4 @@
-"""ONNX and LiteRT answer as the SavedModel does."""
+"""ONNX and LiteRT answer like the SavedModel."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ from pate_tf.students.student_kinds.gan import build_classifier
 from pate_tf.students.student_kinds.random_forest import ForestModel
 
 FORMATS = ("onnx", "litert")
-# One for each kind of layer; the plain and the consistency student are such models too.
+# One model for each kind of layer. The plain and the consistency student are also such models.
 MODELS = {
     "deeper": lambda: architectures.build("deeper", DIGITS, seed=3),
     "gan": lambda: build_classifier(DIGITS, seed=3),
@@ -65,7 +65,7 @@ def test_tables_are_answered_alike(table, tmp_path):
 
 
 class Inverse(keras.layers.Layer):
-    """Neither format has such an operation."""
+    """Neither format supports this operation."""
 
     def call(self, inputs):
         square = inputs[:, :, tf.newaxis] + tf.eye(inputs.shape[1])

@@ -1,4 +1,4 @@
-"""A served student of a table takes the raw columns that people have."""
+"""A served student of a table takes the raw columns of the user's files."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""The signature for files of images."""
+"""The signature for image files."""
 
 import dataclasses
 import io
@@ -19,7 +19,7 @@ def encoded(pixels, form: str = "PNG", **options) -> bytes:
 
 
 def test_files_of_images_are_answered_as_their_pixels_are(digits):
-    """In the range of the digits, 0 to 16, and in any size of batch."""
+    """Uses the digits' range, 0 to 16, and any batch size."""
     served = tf.saved_model.load(str(digits.folder)).signatures["encoded_images"]
     for size in (0, 1, 30):
         files = [encoded(np.round(image[..., 0] * 255.0 / 16)) for image in digits.inputs[:size]]
@@ -46,5 +46,5 @@ def test_files_of_any_size_and_kind_become_what_a_folder_of_them_is_read_as(
     for place, file in enumerate(files):
         (tmp_path / "file.png").write_bytes(file)
         expected = image_folders.read_image(tmp_path / "file.png", dataset).astype(int)
-        # No filter where the size is right: the same pixels.
+        # Images of the correct size are not resampled: the pixels stay the same.
         np.testing.assert_allclose(decoded[place], expected, atol=0 if place == 3 else 1)

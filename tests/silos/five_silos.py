@@ -1,4 +1,4 @@
-"""Five silos that vote or add up feature sums, for tests, and a process that asks them."""
+"""Five silos that vote or compute feature sums, for tests, and a process that queries them."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ VOTING = {"epsilon_budget": 1e9, "allowed": ("randomised_response", "secure_hist
 
 
 def sums_of(name):
-    """Made-up sums of a silo, int64 [4, 5]."""
+    """Returns synthetic sums of a silo, int64 [4, 5]."""
     return np.arange(20).reshape(4, 5) * 10 ** NAMES.index(name)
 
 
@@ -47,20 +47,20 @@ def keys_of(folder, name):
 
 
 def roster(folder):
-    """The roster of five silos and four aggregators, whose keys lie in a folder."""
+    """Returns the roster of five silos and four aggregators, whose keys are in a folder."""
     members = tuple(Member(name=name, identity=keys_of(folder, name).identity) for name in NAMES)
     identities = tuple(keys_of(folder, name).identity for name in AGGREGATORS)
     return SiloRoster(run="r", delta=1e-6, members=members, aggregators=identities)
 
 
 def aggregators(folder):
-    """How to ask each aggregator."""
+    """Returns a connection to each aggregator."""
     opened = [Aggregator(keys_of(folder, name), folder / "of" / name) for name in AGGREGATORS]
     return [each.answer for each in opened]
 
 
 def open_silo(folder, name, *, sums=None, **changes):
-    """A silo on its folder below the one of all."""
+    """Opens a silo in its folder below the common folder."""
     content = sums or SiloSums(
         values=sums_of(name), encoder_digest=ENCODER.digest, num_records=1_000
     )
@@ -70,7 +70,7 @@ def open_silo(folder, name, *, sums=None, **changes):
 
 
 def batch(number=1, *, query=None, mechanism=None, **fields):
-    """What the coordinator asks a silo."""
+    """Returns the coordinator's request to a silo."""
     return QueryBatch(
         queries=sums_query(ENCODER.digest, "record") if query is None else query,
         run_id="r",
@@ -83,7 +83,7 @@ def batch(number=1, *, query=None, mechanism=None, **fields):
 
 
 def coordinator(folder, silos=..., *, kind="sums", **asking):
-    """A coordinator with its silos, all on their folders."""
+    """Opens a coordinator with its silos, all in their folders."""
     if silos is ...:
         voter = SiloTeacher(silo_helpers.teacher, num_classes=silo_helpers.NUM_CLASSES)
         content = {} if kind == "sums" else {"sums": voter, **VOTING}
@@ -99,12 +99,12 @@ def coordinator(folder, silos=..., *, kind="sums", **asking):
 
 
 def total(running):
-    """What opens, int64 [4, 5]."""
+    """Returns the opened total, int64 [4, 5]."""
     return running.open_total(POOL, ENCODER).result[0]
 
 
 def released(running, kind, number):
-    """What is released once so many queries were asked, by query; of sums there is one."""
+    """Returns the releases after this many queries, by query. For sums there is only one."""
     if kind == "sums":
         return {"total": total(running).tolist()}
     labels = running.ask(silo_helpers.pool(number), np.arange(number))
@@ -113,7 +113,7 @@ def released(running, kind, number):
 
 
 def ask(folder, kind):
-    """Asks forever; each line of the file `released` is what came of a round."""
+    """Sends requests forever. Each line of the file `released` is the result of a round."""
     folder.mkdir(exist_ok=True)
     running, _ = coordinator(folder, kind=kind)
     with running, open(folder / "released", "a") as out:

@@ -23,13 +23,13 @@ AGGREGATORS = tuple(Keys(f"aggregator-{number}").identity for number in range(1,
 
 
 def queries(first, last):
-    """Public queries, each different: `[last - first, 4]`."""
+    """Returns public queries, each different: `[last - first, 4]`."""
     numbers = np.arange(first, last, dtype=np.float32)
     return np.stack([numbers, numbers % 7, numbers * 0.5, numbers * 0 + 1], axis=1)
 
 
 def batch(first, last, *, batch_id="b", run_id="r", mechanism=None, deadline=None, **fields):
-    """A batch of those queries."""
+    """Returns a batch of those queries."""
     return QueryBatch(
         queries=fields.pop("inputs", queries(first, last)),
         run_id=run_id,
@@ -47,27 +47,27 @@ def teacher(inputs):
 
 
 def roster(*names, **fields):
-    """A roster of those silos and four aggregators."""
+    """Returns a roster of those silos and four aggregators."""
     members = tuple(Member(name=name, epsilon=1.0) for name in names or ("clinic",))
     fields = {"run": "r", "delta": 1e-6, "aggregators": AGGREGATORS, **fields}
     return SiloRoster(members=members, **fields)
 
 
 def pool(number=200):
-    """A pool of so many of those queries."""
+    """Returns a pool of this many of those queries."""
     dataset = table_dataset(4, 0.0, 1_000.0, NUM_CLASSES, name="lines", pool_size=number)
     return Pool(dataset, queries(0, number))
 
 
 class Silent(SystemNoise):
-    """Without noise a total shows exactly whose sums are in it."""
+    """Draws no noise, so a total shows exactly whose sums it contains."""
 
     def gaussian_integers(self, scale, size):
         return np.zeros(size, np.int64)
 
 
 class Noted(SystemNoise):
-    """Honest noise, and the last draw of it: for the referee alone."""
+    """Draws honest noise and keeps the last draw, for the referee only."""
 
     def gaussian_integers(self, scale, size):
         self.drawn = super().gaussian_integers(scale, size)
@@ -75,7 +75,7 @@ class Noted(SystemNoise):
 
 
 def policy(**changes):
-    """A policy that allows everything below."""
+    """Returns a policy that allows everything below."""
     fields = {
         "silo": "clinic",
         "epsilon_budget": 1_000.0,
@@ -87,7 +87,7 @@ def policy(**changes):
 
 
 def silo(folder, *, model=teacher, noise=None, clock=time.time, acknowledge_reset=False, **changes):
-    """A silo with that teacher, or with other content; it knows the four aggregators."""
+    """Returns a silo with that teacher, or with other content; it knows the four aggregators."""
     if not isinstance(model, SiloSums):
         model = SiloTeacher(model, num_classes=NUM_CLASSES, input_shape=SHAPE)
     own = {name: changes.pop(name) for name in ("roster", "keys") if name in changes}
@@ -103,16 +103,16 @@ def silo(folder, *, model=teacher, noise=None, clock=time.time, acknowledge_rese
 
 
 def spent(silo):
-    """Epsilon of all that a silo was charged."""
+    """Returns epsilon of all charges of a silo."""
     return smallest_epsilon(silo.account.charges, silo.policy.delta)[0]
 
 
 def answer_until(silo, batch, point):
-    """A silo's answer; None where an error strikes at a point, in the place of a kill."""
+    """Returns a silo's answer, or None if an error occurs at a point, in place of a kill."""
 
     def strike(name):
         if name == point:
-            raise SystemExit  # no handler of errors stops it
+            raise SystemExit  # no error handler stops it
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(SystemExit):
         patch.setattr("pate_tf.silos.silo.fault_point", strike)

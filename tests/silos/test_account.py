@@ -1,4 +1,4 @@
-"""A silo's account keeps what every store does."""
+"""A silo's account fulfills the contract of every store."""
 
 import dataclasses
 from contextlib import closing

@@ -66,11 +66,13 @@ def test_silos_that_refuse_are_counted_and_the_others_suffice():
     with ten_lines(*group(4), asking=Asking(least_answers=5)) as coordinator:
         none = coordinator.ask(POOL, np.arange(10))
         assert (none.num_answered, none.num_queries) == (0, 10)
-        assert none.cost.number == 10  # charged, whether there was a label or not
+        assert none.cost.number == 10  # charged, with or without a label
 
 
 def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
-    """It asks the same silo in many runs, repeats and flips bits, until the budget ends."""
+    """It queries the same silo in many runs, repeats and flips bits, until the budget
+    is used up.
+    """
     one = silo(None, epsilon_budget=40.0, queries_per_day=200, silo="s0")
     answers = {}
     for number in range(30):

@@ -1,6 +1,6 @@
-"""Random interleavings of asking, replying, replaying, altering, killing, and clocks that disagree.
+"""Random interleavings of requests, replies, replays, changes, kills, and inconsistent clocks.
 
-A kill is an error at a point where a real one strikes, and a new object on the same folder:
+A kill is an error at a point where a real kill may occur, and a new object on the same folder.
 `test_silo_crashes` kills processes at the same points.
 """
 
@@ -26,22 +26,24 @@ POINTS = ("silo_debited", "silo_drawn", "silo_stored")
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Two silos, two coordinators with a run each, and clocks that jump, each silo's by itself."""
+    """Two silos, two coordinators with a run each, and clocks that jump independently
+    in each silo.
+    """
 
     def __init__(self):
         super().__init__()
         self.folder = pathlib.Path(tempfile.mkdtemp())
-        os.environ["PATE_TF_STATE"] = str(self.folder / "state")  # a fixture puts it back
+        os.environ["PATE_TF_STATE"] = str(self.folder / "state")  # a fixture restores it
         self.now = 1_000.0
         self.ahead = dict.fromkeys(NAMES, 0.0)  # of a silo's clock
-        self.sealed = {name: {} for name in NAMES}  # sealed shares that ever left, by batch
-        self.sealed_in = {name: {} for name in NAMES}  # the one batch that a query is sealed in
+        self.sealed = {name: {} for name in NAMES}  # all sealed shares that were sent, by batch
+        self.sealed_in = {name: {} for name in NAMES}  # the only batch in which a query is sealed
         self.silos = {name: self.open_silo(name) for name in NAMES}
         self.cores = {}
         for run in ("r1", "r2"):
             self.restart_coordinator(run)
         self.numbers = itertools.count(1)
-        self.left = {name: {} for name in NAMES}  # everything that ever left a silo, by query
+        self.left = {name: {} for name in NAMES}  # everything that a silo sent, by query
         self.drawn = []
         self.unsent = []
 
@@ -111,7 +113,7 @@ class Interleavings(RuleBasedStateMachine):
             self.note(name, asked, answer)
             return
         self.restart_silo(name)
-        # What became durable binds, although no one has heard it.
+        # Stored decisions are binding, even if no one has received them.
         account = self.silos[name].account
         for query, answer in account.stored_answers(asked.digests).items():
             assert self.left[name].setdefault(query, answer.label) == answer.label
@@ -141,8 +143,8 @@ class Interleavings(RuleBasedStateMachine):
         if was_sent:
             assert submitted is Answer.SAME
         else:
-            # Another reply to the batch may have been taken since, which is then the same one
-            # unless the silo refused it at the time.
+            # Another reply to the batch may have been accepted since. It is the same reply unless
+            # the silo refused it at the time.
             assert submitted in (Answer.OK, Answer.SAME, Answer.LATE, Answer.CONFLICT)
 
     @rule(name=st.sampled_from(NAMES))

@@ -1,4 +1,6 @@
-"""A silo that was put back from a copy: its own registry tells, or the coordinator's commitment."""
+"""A silo restored from a copy is detected by its own registry, or by the coordinator's
+commitment.
+"""
 
 import secrets
 import shutil
@@ -16,7 +18,7 @@ NAMES = ("clinic", "school")
 
 
 def another_machine(monkeypatch, tmp_path):
-    """A registry that saw nothing, as where a whole machine was put back."""
+    """Uses an empty registry, as after restoring a whole machine."""
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / secrets.token_hex(4)))
 
 
@@ -30,7 +32,7 @@ def coordinator(tmp_path, silos):
 
 
 def test_a_coordinator_s_commitment_stops_a_silo_that_is_behind(tmp_path, monkeypatch):
-    """Account and registry were put back together: nothing on the silo's machine tells."""
+    """Account and registry were restored together, so nothing on the silo's machine shows it."""
     silos = {name: silo(tmp_path / name, silo=name) for name in NAMES}
     with coordinator(tmp_path, list(silos.values())) as running:
         running.ask(pool(), np.arange(10))
@@ -55,7 +57,7 @@ def test_a_coordinator_s_commitment_stops_a_silo_that_is_behind(tmp_path, monkey
         replies = running.journal.rounds[-1].replies
         assert replies["clinic"].reason is Reason.UNKNOWN_COMMITMENT
         assert isinstance(replies["school"], RandomisedVotes)
-        # A refusal takes no commitment away.
+        # A refusal removes no commitment.
         with pytest.warns(LedgerWarning):
             running.ask(pool(), np.arange(40))
     assert behind.account.history() == rows
@@ -79,7 +81,7 @@ def test_a_lost_account_goes_on_once_its_owner_acknowledges_the_commitment(tmp_p
     with silo(tmp_path / "account", acknowledge_reset=True) as one:
         assert isinstance(one.answer(batch(5, 9, commitment=commitment)), RandomisedVotes)
         assert one.account.was_reset
-        # Of one commitment alone.
+        # Of one commitment only.
         with pytest.warns(LedgerWarning):
             assert isinstance(one.answer(batch(20, 22, commitment=bytes(32))), Refusal)
     with silo(tmp_path / "account") as one:
@@ -105,7 +107,7 @@ def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism)
                 ):
                     assert one.answer(query_batch).reason is Reason.UNKNOWN_COMMITMENT
         assert one.account.history() == rows
-        # An older one, or none, is no lie that gets more than the truth does.
+        # Sending an older commitment, or none, gains nothing over the truth.
         again = batch(0, 5, mechanism=mechanism)
         later = one.answer(
             batch(5, 9, mechanism=mechanism, batch_id="c", commitment=first.commitment)

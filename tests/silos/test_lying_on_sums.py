@@ -1,7 +1,7 @@
-"""Those who lie where silos add up feature sums: coordinator, aggregators, and a silo.
+"""Dishonest coordinators, aggregators and silos in runs of feature sums.
 
-What random liars can read is `secure/test_lying.py`'s subject; here are the lies that have a name,
-and a coordinator that lies to silos with their ledgers and to aggregators, which are killed.
+`secure/test_lying.py` tests random lies against the aggregators. This file tests known attacks, and
+a coordinator that lies to silos with their ledgers and to aggregators, which are killed.
 """
 
 import collections
@@ -38,7 +38,7 @@ TABLES = {name: sums_of(name) for name in NAMES}
 
 @pytest.fixture
 def setting(tmp_path):
-    """Parties, silos' keys, terms, and what each silo shared."""
+    """Returns aggregators, silos' keys, terms, and the secret shares of each silo."""
     keys, silos = some_keys(), {name: Keys(name) for name in NAMES}
     terms = sums_terms(keys, silos, RELEASE, num_classes=20)
     sealed = sealed_sums(silos, terms, TABLES, dict.fromkeys(silos, Silent()))
@@ -54,7 +54,7 @@ def total_of(names):
 
 @pytest.mark.parametrize("last", list(Step))
 def test_a_silo_is_not_dropped_after_parties_spoke(setting, last):
-    """The coordinator has heard a step, and begins again without one silo.
+    """The coordinator has heard a step, and starts again without one silo.
 
     The difference of two totals would be the table of one silo.
     """
@@ -67,10 +67,11 @@ def test_a_silo_is_not_dropped_after_parties_spoke(setting, last):
 
 
 def test_a_share_that_is_replaced_leaves_its_silo_out(setting):
-    """The attack that read a silo's votes: one aggregator gets a share of the adversary's making.
+    """Covers the attack that read a silo's votes: one aggregator gets a share made by the
+    adversary.
 
-    Aggregator 4 and the coordinator know that share; were it added up with the others' true ones,
-    the other aggregators' sums would tell the silo's table.
+    Aggregator 4 and the coordinator know that share. If it were added to the true shares of the
+    rest, the sums of the other aggregators would reveal the silo's table.
     """
     aggregators, silos, terms, sealed = setting
     made = deal(shamir.from_integers(np.zeros(terms.shape, np.int64)), terms, SystemNoise())
@@ -85,7 +86,7 @@ def test_a_share_that_is_replaced_leaves_its_silo_out(setting):
 
 
 def test_a_total_that_no_records_have_is_refused(tmp_path):
-    """A silo that shares huge numbers spoils the total, and is noticed before anyone trusts it."""
+    """A silo that shares huge numbers spoils the total. This is noticed before anyone trusts it."""
     tables = {name: np.full((4, 5), 10**6) for name in NAMES}
     tables["c"] = np.full((4, 5), -(2**62))
     sums = {
@@ -107,7 +108,9 @@ def test_a_total_that_no_records_have_is_refused(tmp_path):
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from([0, 1, 40]), st.sampled_from([1e-3, 3.0, 300.0]))
 def test_a_total_of_records_is_never_refused(seed, number, noise):
-    """Records that are all the same, and far from each other, with and without an owner."""
+    """Tests records that are all equal, and records that are far apart, with and
+    without an owner.
+    """
     random = np.random.default_rng(seed)
     features = random.normal(size=(number, 30)).astype(np.float32) + random.choice([0.0, 50.0])
     features[random.random(number) < 0.1] = np.nan
@@ -118,15 +121,15 @@ def test_a_total_of_records_is_never_refused(seed, number, noise):
 
 
 HONEST = (1, 2, 3)
-# Batches that the coordinator asks for; a silo's policy allows the first two alone.
+# Batches that the coordinator requests. A silo's policy allows only the first two.
 BATCHES = {
     "first": batch(1),
     "second": batch(2),
     "of three": batch(1, mechanism=dataclasses.replace(RELEASE, least_silos=3)),
     "of two": batch(1, mechanism=dataclasses.replace(RELEASE, least_silos=2)),
 }
-# What aggregators are asked about, of a roster that is whole or cut; what honest silos deal for is
-# likelier.
+# Requests to aggregators, with a complete or reduced roster. Batches with honest silos are more
+# likely.
 TERMS = st.tuples(
     st.sampled_from([*BATCHES, "first", "first", "second"]), st.sampled_from([5, 5, 5, 4, 2])
 )
@@ -135,14 +138,14 @@ LAST = st.sampled_from([Step.RELEASE, Step.RELEASE, *STEPS])
 
 
 def choose(data, choices):
-    """What the adversary draws; the first, which keeps to the protocol, without `data`."""
+    """Draws the adversary's choice; without `data`, the first, which follows the protocol."""
     return choices[0] if data is None else data.draw(st.sampled_from(choices))
 
 
 class LyingCoordinator(stateful.RuleBasedStateMachine):
-    """It relays, replays, mixes and kills as it likes, and holds the keys of aggregator 4.
+    """It relays, replays, mixes and kills as it likes, and has the keys of aggregator 4.
 
-    Silos draw no noise, so that a total shows exactly whose tables are in it.
+    Silos draw no noise, so a total shows exactly whose tables it contains.
     """
 
     num_opened = 0
@@ -160,7 +163,7 @@ class LyingCoordinator(stateful.RuleBasedStateMachine):
             listed = roster.identities[: max(number, BATCHES[name].mechanism.least_silos)]
             terms = BatchTerms.of_batch(BATCHES[name], roster.aggregators, listed)
             self.terms[name, number] = terms
-        self.sealed = {name: {} for name in BATCHES}  # by batch: what each silo sent
+        self.sealed = {name: {} for name in BATCHES}  # by batch: the messages of each silo
         self.heard = collections.defaultdict(list)  # by terms, step, aggregator
         for name in (*five_silos.AGGREGATORS, *NAMES):
             self.restart(name)
@@ -196,7 +199,7 @@ class LyingCoordinator(stateful.RuleBasedStateMachine):
         data=st.data(), terms=TERMS, step=st.sampled_from(STEPS), number=st.integers(1, 4)
     )
     def ask_an_aggregator(self, data, terms, step, number, kept=None):
-        """Asks with any of the messages and shares that there are."""
+        """Sends a request with any of the existing messages and shares."""
         messages, dealt = [], []
         if step is Step.COMMIT:
             name = choose(data, [terms[0]] * 60 + [*BATCHES])
@@ -218,7 +221,9 @@ class LyingCoordinator(stateful.RuleBasedStateMachine):
                 heard.append(message)
 
     def ask_in_order(self, data, terms, last, is_lying=False, kept=None):
-        """Asks all on each step; to lie is to ask again, and to let aggregator 4 contradict."""
+        """Sends all requests of each step. Its lies are repeated requests and contradictions of
+        aggregator 4.
+        """
         for name in NAMES:
             self.ask_a_silo(name, terms[0], None)
         for step in STEPS[: STEPS.index(last) + 1]:
@@ -228,8 +233,8 @@ class LyingCoordinator(stateful.RuleBasedStateMachine):
             if is_lying:
                 self.lie(data, terms, step)
 
-    # Lies matter most about a batch that is nearly complete, or opened: each example begins with
-    # one, of enough silos or of too few.
+    # Lies matter most for a batch that is nearly complete, or opened. Each example begins with such
+    # a batch, of enough silos or of too few.
     begin = stateful.initialize(data=st.none(), terms=FIRST, last=LAST, kept=KEPT)(ask_in_order)
     ask = stateful.rule(data=st.data(), terms=TERMS, last=LAST, is_lying=st.booleans())(
         ask_in_order

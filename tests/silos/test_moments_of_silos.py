@@ -1,4 +1,4 @@
-"""Silos without a public pool: second moments add up beside sums, and a linear model follows."""
+"""Silos without a public pool: second moments are added next to sums, and give a linear model."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ def silo_sums(sums):
 
 @pytest.fixture
 def setting(tmp_path, monkeypatch):
-    """Sums of all records, those of each silo, and the mechanism."""
+    """Returns sums of all records, sums of each silo, and the mechanism."""
     whole = sums_of(tmp_path / "whole")
     parts = {
         name: silo_sums(sums_of(tmp_path / f"of {name}", 400 * place, 400 * place + 400))
@@ -64,7 +64,7 @@ def setting(tmp_path, monkeypatch):
 
 
 def labels_of(folder, parts, schema=SCHEMA, **changes):
-    """Labels and the student of five silos."""
+    """Returns labels and the student of five silos."""
     data = data_of(schema=schema)
     representation = pate_tf.Representation("bins").fit(data.pool)
     silos = [open_silo(folder, name, sums=parts[name], **changes) for name in NAMES]

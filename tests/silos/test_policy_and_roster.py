@@ -1,4 +1,4 @@
-"""The two small files: read back as written, every mistake one line."""
+"""The two small files: read back as written, and every mistake gives one line."""
 
 import dataclasses
 

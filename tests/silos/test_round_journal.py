@@ -1,4 +1,4 @@
-"""What a coordinator says to late, repeated, altered, foreign and misshapen submissions."""
+"""The coordinator's answers to late, repeated, changed, foreign and malformed submissions."""
 
 import dataclasses
 
@@ -57,7 +57,7 @@ def test_who_is_waited_for_is_named():
 
 def test_each_silo_gets_the_queries_until_it_replied(journal):
     assert len(journal.poll("a").queries) == len(journal.poll("b").queries) == 4
-    assert journal.poll("c") is None  # asked nothing
+    assert journal.poll("c") is None  # got no query
     assert journal.submit(votes("a", [0, 1, 2, 3])) is Answer.OK
     assert journal.poll("a") is None and journal.poll("b") is not None
     journal.keep(a_round(2))
@@ -69,11 +69,11 @@ def test_submissions_are_told_apart(journal, clock):
     assert journal.submit(votes("a", [0, 1, 2, 3])) is Answer.SAME
     assert journal.submit(votes("a", [0, 1, 2, 4])) is Answer.CONFLICT
     assert journal.submit(refusal("a")) is Answer.CONFLICT
-    assert journal.submit(votes("b", [0, 1, 2])) is Answer.UNKNOWN  # b was asked four
+    assert journal.submit(votes("b", [0, 1, 2])) is Answer.UNKNOWN  # b got four queries
     assert journal.submit(votes("b", [0, 1, 2, NUM_CLASSES])) is Answer.UNKNOWN
     assert journal.submit(votes("b", [0, 1, 2, 3], number=7)) is Answer.UNKNOWN
     assert journal.submit(votes("b", [0, 1, 2, 3], run_id="s")) is Answer.UNKNOWN
-    assert journal.submit(votes("c", [0])) is Answer.UNKNOWN  # was asked nothing
+    assert journal.submit(votes("c", [0])) is Answer.UNKNOWN  # got no query
     sealed = SealedShares(run_id="r", batch_id="round-1", silo="b", sealed=(b"1", b"2", b"3"))
     assert journal.submit(sealed) is Answer.UNKNOWN
     clock.now = 1_060.0
@@ -150,12 +150,12 @@ def test_a_coordinator_keeps_the_latest_commitment_of_each_silo(journal, tmp_pat
     journal.keep(a_round(2))
     assert journal.poll("a").commitment is None
     assert journal.submit(votes("a", [0] * 4, commitment=b"1" * 32)) is Answer.OK
-    assert journal.poll("a").commitment == b"1" * 32  # of a round that was open before
-    # Another commitment makes no other reply of it, and what was taken before stands.
+    assert journal.poll("a").commitment == b"1" * 32  # of an earlier open round
+    # Another commitment does not change the reply, and the accepted reply is kept.
     assert journal.submit(votes("a", [0] * 4, commitment=b"9" * 32)) is Answer.SAME
     assert journal.submit(votes("a", [0] * 4, number=2, commitment=b"2" * 32)) is Answer.OK
     assert journal.submit(votes("b", [0] * 4, commitment=b"3" * 32)) is Answer.OK
-    assert journal.submit(refusal("b", 2)) is Answer.OK  # takes no commitment away
+    assert journal.submit(refusal("b", 2)) is Answer.OK  # removes no commitment
     journal.close()
     again = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
     again.keep(a_round(3))

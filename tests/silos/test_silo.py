@@ -1,4 +1,4 @@
-"""A silo charges before it answers, answers a query once, and refuses without its data."""
+"""A silo charges before it answers, answers a query once, and refuses without using its data."""
 
 import dataclasses
 import math
@@ -183,7 +183,7 @@ FAILING = [
 @pytest.mark.parametrize("model", FAILING)
 @pytest.mark.parametrize("mechanism", [RANDOMISED, SECURE], ids=lambda each: each.name)
 def test_whether_a_silo_answers_does_not_depend_on_its_teacher(model, mechanism, monkeypatch):
-    """An answer or none would be an output that is charged as nothing."""
+    """Whether it answers would otherwise be an output without a charge."""
     query_batch, voted, sizes = batch(0, 200, mechanism=mechanism), [], []
     honest = sealing.seal_votes
     monkeypatch.setattr(
@@ -206,13 +206,15 @@ def test_whether_a_silo_answers_does_not_depend_on_its_teacher(model, mechanism,
         assert np.array_equal(voted[1], np.zeros(200))
 
 
-# Of one audit: that its lower bound is above the epsilon of the law that was drawn from.
+# False-alarm probability of one audit: its lower bound is above the epsilon of the drawn law.
 FALSE_ALARM = 1e-7
 AUDITED = RandomisedResponse(num_classes=10, epsilon=1.0)
 
 
 def audited(number):
-    """A lower bound on the epsilon of an answer, from so many of each of two constant teachers."""
+    """Returns a lower bound on the epsilon of an answer, from this many answers of two constant
+    teachers.
+    """
     counts = []
     for vote in (3, 7):
         inputs = np.arange(number, dtype=np.float32)[:, np.newaxis]

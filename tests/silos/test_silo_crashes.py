@@ -1,4 +1,4 @@
-"""Kills silos and their coordinator: what left stays, is charged, and is charged once."""
+"""Kills silos and their coordinator: everything sent stays valid and is charged exactly once."""
 
 import functools
 import itertools
@@ -21,7 +21,7 @@ FAULT_POINTS = (
 
 
 def check_after_a_kill(folder, kind):
-    """Checks what silos, coordinator and the public hold; returns how many queries were charged."""
+    """Checks the state of silos, coordinator and public; returns the number of charged queries."""
     left = {}
     for line in (folder / "released").read_text().splitlines(keepends=True):
         for query, value in json.loads(line).items() if line.endswith("\n") else ():
@@ -36,7 +36,7 @@ def check_after_a_kill(folder, kind):
                 assert [stored[query].label for query in queries] == reply.labels.tolist()
             elif reply is not None:
                 assert reply.sealed in silo.account.sealed.values()
-        # The same questions again, and new ones.
+        # The same queries again, and new ones.
         number = 2 + sum(len(round_.batch.queries) for round_ in running.journal.rounds)
         assert left.items() <= five_silos.released(running, kind, number).items()
         number = sum(len(round_.batch.queries) for round_ in running.journal.rounds)

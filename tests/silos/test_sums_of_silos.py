@@ -1,4 +1,4 @@
-"""Silos that add up feature sums: charged once, and refused by policy."""
+"""Silos that compute feature sums: charged once, and refused by policy."""
 
 import dataclasses
 import random

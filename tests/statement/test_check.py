@@ -24,7 +24,7 @@ SANITISED = {"epsilon": 0.001, "delta": DELTA, "confidence": 0.99, "worst_case_e
 
 @pytest.fixture
 def charged(tmp_path):
-    """A ledger of two students, and the statement of the second."""
+    """Returns a ledger of two students, and the statement of the second."""
     first = release_labels(tmp_path, golden_counts("H1", 5))
     second = release_labels(tmp_path, golden_counts("H2", 7))
     assert first.ledger_rows != second.ledger_rows
@@ -55,7 +55,7 @@ def test_a_reset_can_not_be_hidden(tmp_path):
     assert page.splitlines()[2].startswith("**THE LEDGER WAS RESET")
     with pytest.raises(ValueError, match="ledger_was_reset is False, but True in the ledger"):
         check(folder, {**statement, "ledger_was_reset": False})
-    # What the lost ledger was charged for is part of what the ensemble cost.
+    # The charges of the lost ledger are part of the ensemble's cost.
     assert statement["epsilon_ledger"] > statement["epsilon"]
 
 
@@ -208,7 +208,7 @@ def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained(tmp_path):
-    """Two participants' ledgers, charged the same, and the statement of their model."""
+    """Returns two participants' ledgers with equal charges, and the statement of their model."""
     charge = NoisyTraining(sampling_rate=0.1, noise_multiplier=1.0, rounds=20)
     folders = [tmp_path / "one", tmp_path / "other"]
     for number, folder in enumerate(folders):

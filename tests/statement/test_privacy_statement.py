@@ -1,4 +1,4 @@
-"""Statements of all three systems: page, JSON, reader; what each of them says."""
+"""Statements of all three systems: page, JSON, reader, and their contents."""
 
 import dataclasses
 import itertools
@@ -71,14 +71,14 @@ def labels(**changes):
 
 
 def sums(**changes):
-    """Of feature sums, which have neither teachers nor queries."""
+    """Returns a statement of feature sums, which has neither teachers nor queries."""
     kind = base.MECHANISMS["gaussian_feature_sums"]
     facts = {"mechanism": kind(sigma=8.4512), "num_teachers": None, "num_records": 4_930}
     return labels(**facts | changes)
 
 
 def estimated(epsilon, is_apart=True):
-    """What a statement says of an estimate of the accuracy."""
+    """Returns the text of a statement about an estimate of the accuracy."""
     charge = mechanism_of_estimate(epsilon)
     facts = {"estimated_accuracy": (0.85, 0.84, 0.86, epsilon), "estimate_charge": charge}
     return {**facts, "estimate_is_apart": is_apart}
@@ -165,13 +165,13 @@ EVERY = {
     "infinite": shared(epsilon=math.inf),
     "no noise": shared(charge=None, epsilon=math.inf, delta=0.0, unit="none", ledger_heads=()),
 }
-# The left column of the terms, and what a format left open.
+# The left column of the terms, and values that a format left open.
 BANNED = r"\b(house|door|alike|paid|whoever|nobody|ensembles?|witness\w*)\b|[{}]|(?-i:None)"
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_contract_of_every_statement(name):
-    """It comes back from JSON, and its page says what every page must, once."""
+    """It can be read back from JSON, and its page contains every required text once."""
     made = EVERY[name]
     text = json.dumps(made.to_dict(), allow_nan=False)
     for reader in (PrivacyStatement, type(made)):
@@ -258,7 +258,7 @@ def test_names_are_the_holders_and_stay_in_their_place():
     assert "Purpose" not in bare and "\nSigned: ___" in bare and "second name" not in bare
     assert "| everything charged to this ledger | **5.44** | 1e-5 |" in bare
     assert "| all releases charged" not in sums(epsilon_source=9.0, num_ledgers=1).to_markdown()
-    # A holder can't write a row, a code span or a tag into the page.
+    # A data holder can't write a row, a code span or a tag into the page.
     rude = sums(source_name="a | b`\n\n# c <script>", holder="x\n\n## Verified").to_markdown()
     assert "`a / b' # c &lt;script&gt;`" in rude and "\n## Verified" not in rude
 
@@ -278,7 +278,7 @@ def test_what_is_purely_private_has_delta_0():
         pure_if_as_small(spent.charges, spent.epsilon, spent.delta) for spent in silos().silos
     )
     assert (first, none) == ((2.0, 0.0), (0.0, 0.0))
-    # Of fifty answers the epsilon at delta is smaller than the sum of theirs.
+    # For fifty answers, epsilon at delta is smaller than the sum of their epsilons.
     assert many[0] < 100.0 and many[1] == 1e-6
     (guarantee,) = silos().guarantees
     assert (guarantee.epsilon, guarantee.delta) == many
@@ -301,7 +301,9 @@ def test_a_released_epsilon_stands_beside_its_worst_case():
 
 
 def right_guesses(mechanism):
-    """How often a held-back label is guessed from one noisy count, which it moves by one."""
+    """Returns how often an attacker guesses a held-out label from a noisy count that it moves by
+    one.
+    """
     return 1.0 - 0.5 * math.exp(-1.0 / (2.0 * mechanism.scale))
 
 
@@ -313,7 +315,7 @@ def right_guesses(mechanism):
 def test_the_headline_covers_everything_that_the_page_publishes(
     make, release, epsilon, number, is_apart
 ):
-    """The attack: a held-back label is guessed from an estimate that is dearer than the labels."""
+    """The attack: guess a held-out label from an estimate that costs more than the labels."""
     asked = {
         "num_queries": number,
         "num_answered": number,
@@ -339,11 +341,12 @@ def test_the_headline_covers_everything_that_the_page_publishes(
     if release is not None:
         assert first.epsilon >= release.worst_case_epsilon and first.delta >= release.delta
         assert [row.release for row in others if row.kind == DATA_DEPENDENT]
-    # Two records, and an owner that is replaced, may be in both parts: costs add up.
+    # Two records, or a replaced owner, may be in both parts: costs add up.
     together = several_teachers_epsilon({LAPLACE: number, made.estimate_charge: 1}, delta=1e-5)
     assert made.several[2] == together
     assert not is_apart or together >= made.epsilon
-    due = max(together, 9.87654 if release else 0.0)  # a released number is of the whole ledger
+    # a released number belongs to the whole ledger
+    due = max(together, 9.87654 if release else 0.0)
     assert make is labels or others[0].epsilon == due
 
 
@@ -384,7 +387,7 @@ def test_without_noise_there_is_no_guarantee():
 
 
 def gaussian_delta(shift: float, epsilon: float) -> float:
-    """The delta at epsilon of Gaussian noise of scale 1 on a number that moves so far."""
+    """Returns delta at epsilon of Gaussian noise of scale 1 on a number that moves this far."""
     return norm.cdf(shift / 2 - epsilon / shift) - np.exp(epsilon) * norm.cdf(
         -shift / 2 - epsilon / shift
     )
@@ -392,7 +395,7 @@ def gaussian_delta(shift: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize("unit", ["owner", "record"])
 def test_somebody_in_k_silos_moves_the_total_by_more_than_one_silos_number(unit):
-    """The attack: different records in k silos, each of which moves its sums as far as it may."""
+    """The attack: different records in k silos, each of which moves its sums as far as allowed."""
     made = silo_sums(unit)
     sigma, (stated, *replaced) = made.sums.sigma, made.guarantees
     moved = 1.0 if unit == "owner" else 2.0
@@ -415,15 +418,15 @@ def test_somebody_in_k_silos_costs_what_their_answers_cost_together():
     charge = RandomisedResponse(epsilon=2.0, num_classes=10)
     made = silos(charge, (1, 1, 1))
     assert made.guarantees[0].epsilon == 2.0
-    # Votes of k silos that all leave as they are: e^(2 k) times as likely as if all were others.
+    # All votes of k silos are unchanged: e^(2 k) times as likely as if all were replaced.
     most, least = (np.exp(s * charge.epsilon) / (np.exp(charge.epsilon) + 9) for s in (1, 0))
     likelier = np.log(most / least)
     for number in (2, 3):
-        assert number * likelier > 2.0 + 1.9  # more than one silo's number says
+        assert number * likelier > 2.0 + 1.9  # more than the number for one silo
         kept, other = most**number, least**number
         assert kept - np.exp(made.several[number]) * other <= made.several_delta
         assert kept - np.exp(made.guarantees[0].epsilon) * other > 0.05
-    # The silos that answered most count, and those that did not answer do not.
+    # The silos with the most answers count; silos without answers do not.
     assert set(silos(charge, (1, 50, 0)).several) == {2}
     assert silos(charge, (1, 50, 0)).several[2] == smallest_epsilon({charge: 51}, 1e-6)[0]
     assert silos(charge, (3, 0, 0)).several == {}
@@ -431,7 +434,7 @@ def test_somebody_in_k_silos_costs_what_their_answers_cost_together():
 
 @pytest.mark.parametrize("unit", ["record", "participant"])
 def test_somebody_at_k_participants_moves_more_than_one_participants_number(unit):
-    """The attack: different records at k participants, each of which moves as much as it may."""
+    """The attack: different records at k participants, each of which moves as much as allowed."""
     charge = NoisyTraining(sampling_rate=1.0, noise_multiplier=40.0, rounds=20, unit=unit)
     epsilon, _ = smallest_epsilon({charge: 1}, 1e-5)
     made = shared(charge=charge, epsilon=epsilon, unit=unit, num_participants=9)
@@ -467,7 +470,7 @@ def test_mechanisms_that_answers_chose_cost_several_silos_more_delta():
     st.floats(0.0, 8.0),
 )
 def test_no_guess_beats_the_stated_share(weights, seed, epsilon):
-    # Two laws on a few outcomes; delta is what they need at this epsilon, in both directions.
+    # Two laws on a few outcomes, and the delta that they need at this epsilon, in both directions.
     one = np.array(weights) / sum(weights)
     other = np.random.default_rng(seed).dirichlet(np.ones(len(one)))
     factor = np.exp(epsilon)
@@ -483,7 +486,8 @@ def test_no_guess_beats_the_stated_share(weights, seed, epsilon):
 
 def test_the_share_of_right_guesses_is_reached_by_randomised_response():
     for epsilon, delta in ((0.0, 0.0), (1.0, 0.0), (1.0, 0.2), (9.0, 1e-5)):
-        # With delta the answer is told plainly, else the truth is exp(epsilon) times likelier.
+        # With probability delta the answer is revealed; otherwise the truth is exp(epsilon) times
+        # likelier.
         truth = np.exp(epsilon) / (1.0 + np.exp(epsilon))
         expected = delta + (1.0 - delta) * truth
         assert largest_share_of_right_guesses(epsilon, delta) == pytest.approx(expected, rel=1e-14)

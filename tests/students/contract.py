@@ -1,4 +1,6 @@
-"""What every student must do, and every one trained by `fit`; `test_contract.py` runs it."""
+"""Requirements on every student, and on every student trained by `fit`; run by
+`test_contract.py`.
+"""
 
 import dataclasses
 
@@ -20,7 +22,7 @@ QUERIES = 60
 
 
 class Killed(BaseException):
-    """What a kill looks like from inside."""
+    """Simulates a kill from inside the process."""
 
 
 class KillAfter(keras.callbacks.Callback):
@@ -45,12 +47,12 @@ class Poison(KillAfter):
 
 
 class StudentContract:
-    """A subclass names a student, the data it learns and a configuration that trains quickly."""
+    """A subclass names a student, its training data and a configuration that trains quickly."""
 
     config: StudentConfig
     public: PublicExamples
     pool_size = 400
-    better_than = 0.5  # a constant guess is right on about 12 % of the digits
+    better_than = 0.5  # a constant guess is correct on about 12 % of the digits
 
     def train(self, labels=None, pool=None, **kwargs):
         changes = {key: kwargs.pop(key) for key in ("max_steps",) if key in kwargs}
@@ -86,7 +88,7 @@ class StudentContract:
         folder = export.export_student(model, dataset, tmp_path / "student", {})
         held_out = self.public.split(self.pool_size).held_out
         served = ServedStudent(folder).answer(held_out.inputs)[0]
-        # Batches of another size round otherwise; the labels are the same but at exact ties.
+        # Batches of another size round differently. The labels are equal except for exact ties.
         assert (served == self.classify(model)[0]).mean() > 0.99
 
     def test_one_label_is_enough_also_in_a_strategy_scope(self):
@@ -105,7 +107,9 @@ class StudentContract:
             self.train(released_labels([0], [1], num_classes + 1))
 
     def test_it_learns_from_weighted_labels(self):
-        """A third of the weight lies on another class; a forest takes the largest."""
+        """A third of the weight is on another class. A forest uses the class with the largest
+        weight.
+        """
         truth, num_classes = self.public.labels[:QUERIES], self.public.dataset.num_classes
         weights = (2 * np.eye(num_classes)[truth] + np.eye(num_classes)[truth - 1]) / 3
         labels = PoolLabels(
@@ -119,10 +123,10 @@ class StudentContract:
 
 
 class FittedStudentContract(StudentContract):
-    """What every student must do besides that is trained by `fit`."""
+    """Additional requirements on every student that is trained by `fit`."""
 
     def test_it_is_the_weights_that_it_learns(self):
-        """Labels of the wrong class with weights of the right one."""
+        """Uses labels of the wrong class with weights of the correct class."""
         truth, num_classes = self.public.labels[:QUERIES], self.public.dataset.num_classes
         labels = PoolLabels(
             query_indices=np.arange(QUERIES),
@@ -147,7 +151,7 @@ class FittedStudentContract(StudentContract):
             self.train(max_steps=3, folder=tmp_path, callbacks=[KillAfter(2)])
         resumed = self.train(max_steps=3, folder=tmp_path, callbacks=[count]).get_weights()
         assert epochs == [2]
-        # Exact, so the same seed gives the same weights too.
+        # Training is exact, so the same seed also gives the same weights.
         for one, again in zip(whole, resumed, strict=True):
             np.testing.assert_array_equal(one, again)
 

@@ -56,7 +56,7 @@ def test_outputs_are_those_of_the_model_of_any_number(num):
     np.testing.assert_array_equal(outputs(double, given), 2.0 * given)
 
 
-# Colors change, where there are any, and stay colors of the same image.
+# Colors change if there are any, and remain colors of the same image.
 
 NUM_IMAGES = 2_000
 PIXELS = np.random.default_rng(0).uniform(0.35, 0.65, size=(NUM_IMAGES, 2, 2, 3))
@@ -68,7 +68,9 @@ def changed(seed):
 
 
 def by_the_textbook(image, brightness, contrast, saturation, hue, grey):
-    """One image, as Chen et al. describe it, with the turn about gray as a rotation in space."""
+    """Augments one image as Chen et al. describe it, with the turn about gray as a rotation in
+    space.
+    """
     bright = np.clip(image * (1 + 0.4 * brightness), 0, 1)
     mean = bright.mean()
     actual = np.clip(mean + (bright - mean) * (1 + 0.4 * contrast), 0, 1)

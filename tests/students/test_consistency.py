@@ -34,7 +34,7 @@ def test_only_confident_answers_teach_and_nothing_flows_back_into_them():
         loss = consistency.agreement_loss(logits, changed)
     unchanging, changing = tape.gradient(loss, [logits, changed])
     law = tf.nn.softmax(changed).numpy()
-    # The mean is over all three, the third has no say.
+    # The mean is over all three inputs; the third contributes no label.
     assert float(loss) == pytest.approx(-(np.log(law[0, 0]) + np.log(law[1, 1])) / 3, rel=1e-5)
     assert unchanging is None
     assert np.abs(changing[:2]).min() > 0.0
@@ -47,7 +47,7 @@ def test_changed_images_are_taught_what_the_averaged_weights_say():
     student = consistency.ConsistencyStudent(classifier, public.dataset, warm_up_steps=1)
     student.compile(optimizer=keras.optimizers.SGD(0.0))
     for place, average in enumerate(student.averages):
-        average.assign(tf.random.stateless_normal(average.shape, [place, 1]))  # sure of itself
+        average.assign(tf.random.stateless_normal(average.shape, [place, 1]))  # confident
     images = tf.constant(public.inputs[:60], tf.float32)
     _, plain, changed = tf.split(images, 3)
     own = consistency.agreement_loss(classifier(plain), classifier(changed))

@@ -37,7 +37,7 @@ def config(student: str, **changes: object) -> StudentConfig:
 
 
 def as_table(public: PublicExamples) -> PublicExamples:
-    """The digits as 64 features, without augmentation."""
+    """Returns the digits as 64 features, without augmentation."""
     dataset = dataclasses.replace(
         public.dataset, kind="tabular", input_type="", input_shape=(64,), augmentation="none"
     )
@@ -64,7 +64,8 @@ class TestGan(FittedStudentContract):
             patch.setattr(gan, "GENERATOR_UNITS", (64, 64))
             yield
 
-    # Each begins by tracing two networks; weights of the right class are learned from anyway.
+    # Each student first traces two networks. It learns from weights of the correct class in any
+    # case.
     @pytest.mark.long
     def test_it_learns_from_weighted_labels(self):
         super().test_it_learns_from_weighted_labels()
@@ -87,7 +88,7 @@ class TestRandomForest(StudentContract):
 @pytest.mark.parametrize("student", ["supervised", "consistency"])
 @pytest.mark.parametrize("rates", [(0.1, 0.5), (0.1, 0.1)], ids=["changed", "same"])
 def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_path, monkeypatch):
-    # Of the same name, steps, labels and shapes: nothing but the settings tell the two apart.
+    # Name, steps, labels and shapes are equal: only the settings distinguish the two.
     def net(dataset):
         layers = [keras.layers.Flatten(), keras.layers.Dropout(rate), keras.layers.Dense(10)]
         return keras.Sequential([keras.Input(dataset.input_shape), *layers])
@@ -110,7 +111,7 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
     rate = rates[1]
     kind_of(student).train(*arguments, folder=tmp_path, callbacks=[count])
     assert epochs == ([2] if rates[0] == rates[1] else [0, 1, 2])
-    if rates[0] != rates[1]:  # nor does another one, or another seed, take it away
+    if rates[0] != rates[1]:  # a different student or seed does not remove it either
         epochs.clear()
         other = dataclasses.replace(arguments[0], seed=2)
         kind_of(student).train(other, *arguments[1:], folder=tmp_path, callbacks=[count])
@@ -121,7 +122,7 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
 
 def test_every_student_keeps_the_contract():
     classes = StudentContract.__subclasses__() + FittedStudentContract.__subclasses__()
-    # A linear head follows from feature sums, not from labels: tests/run/test_feature_sums.py.
+    # A linear head needs feature sums instead of labels: tests/run/test_feature_sums.py.
     trained = set(names()) - {"linear_head"}
     assert {one.config.student for one in classes if hasattr(one, "config")} == trained
 

@@ -20,7 +20,7 @@ def measured(labels, truth, probabilities=None):
 
 
 def test_accuracy_has_wilsons_interval():
-    # Wilson 1927, worked by hand for 8 of 10: z = 1.96.
+    # Wilson 1927, computed by hand for 8 of 10: z = 1.96.
     measures = measured([1] * 10, [1] * 8 + [0] * 2)
     assert (measures["accuracy"], measures["num_evaluated"]) == (0.8, 10)
     assert measures["accuracy_interval"] == pytest.approx([0.4902, 0.9433], abs=1e-4)
@@ -38,20 +38,20 @@ def test_numbers_and_several_labels_against_their_definitions():
     truth = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0]])
     probable = np.array([[0.9, 0.2, 0.1], [0.3, 0.1, 0.2], [0.4, 0.8, 0.3]])
     found = measure_labels((probable >= 0.5).astype(int), truth, probable)
-    # Of label 2 one of two pairs is in order; no sample has label 3.
+    # For label 2, one of two pairs is in order. No sample has label 3.
     assert found["label_auc"] == [1.0, 0.5, None] and found["auc"] == 0.75
     assert found["label_recall"] == [0.5, 0.5, None] and found["exact_match"] == 1 / 3
 
 
 def numbered(num: int) -> PublicExamples:
-    """Images that show their own positions."""
+    """Returns images that show their own positions."""
     inputs = np.zeros((num, 8, 8, 1), np.uint8)
     inputs[:, 0, 0, 0] = np.arange(num)
     return PublicExamples(DIGITS, inputs, np.arange(num) % 10)
 
 
 def labelled(num: int, *known: int) -> PublicExamples:
-    """The same, with labels of some alone."""
+    """Returns the same images, some of them labeled."""
     labels = np.full(num, -1)
     labels[list(known)] = np.array(known) % 10
     return PublicExamples(DIGITS, numbered(num).inputs, labels)

@@ -1,4 +1,6 @@
-"""The student that fits is known before labels are: by public values alone."""
+"""The choice of the student is known before any labels, because it depends only on
+public values.
+"""
 
 import dataclasses
 

@@ -34,7 +34,7 @@ def of_three(indices, labels, num_classes: int = 3) -> ReleasedLabels:
 
 
 def noisy(num: int, seed: int, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
-    """Coarse inputs, so that equal ones with other labels occur: leaves are then not pure."""
+    """Returns coarse inputs. Equal inputs have different labels, so leaves are not pure."""
     random = np.random.default_rng(seed)
     inputs = random.integers(-3, 3, (num, 4)).astype(np.float32) / 3
     return inputs, np.array(classes)[random.integers(0, len(classes), num)]
@@ -67,7 +67,7 @@ def test_the_served_graph_answers_exactly_as_scikit_learn(tmp_path, num, classes
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_ties_and_near_ties_are_decided_as_by_the_arrays(seed):
-    """Leaves whose probabilities differ in the last bits alone, as rounding makes them."""
+    """Uses leaves whose probabilities differ only in the last bits, as after rounding."""
     random = np.random.default_rng(seed)
     num_trees = int(random.integers(1, 40))
     children = np.tile(np.array([[1, 2], [-1, -1], [-1, -1]], np.int32), (num_trees, 1))
@@ -92,7 +92,7 @@ def test_a_value_at_a_threshold_goes_left():
         starts=np.array([0, 3]),
         children=np.array([[1, 2], [-1, -1], [-1, -1]], np.int32),
         features=np.zeros(3, np.int32),
-        thresholds=np.array([0.1, 0.0, 0.0]),  # float32(0.1) is above float64(0.1)
+        thresholds=np.array([0.1, 0.0, 0.0]),  # float32(0.1) is larger than float64(0.1)
         probabilities=np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]),
         num_features=1,
     )

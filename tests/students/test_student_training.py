@@ -1,4 +1,4 @@
-"""How students of any kind are trained."""
+"""The training shared by all kinds of students."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""A small training problem, and how to train it."""
+"""A small training problem, and code to train it."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ BLOBS = image_dataset(8, name="blobs", augmentation="affine")
 
 
 def blob_images(num: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes that differ in where the image is bright, under noise."""
+    """Returns three classes that differ in the bright part of the image, under noise."""
     random = np.random.default_rng(seed)
     labels = np.arange(num) % 3
     images = random.uniform(0, 120, (num, 8, 8, 1))
@@ -33,7 +33,7 @@ def examples(num: int = 64) -> PrivateExamples:
 
 
 def uneven_partition(num: int = 64) -> Partition:
-    """Shards of different size, the first smaller than a batch."""
+    """Returns shards of different size, the first smaller than a batch."""
     assignment = np.repeat(np.arange(NUM_TEACHERS), [5, 15, 20, num - 40])
     return Partition(assignment, num_teachers=NUM_TEACHERS)
 
@@ -58,7 +58,7 @@ def training_job(private: PrivateExamples | None = None, **changes: object) -> T
 
 
 def job_of_owners() -> TrainingJob:
-    """Shards of different numbers of steps; the last one of five is empty."""
+    """Returns shards with different numbers of steps; the last one of five is empty."""
     shards = Partition(uneven_partition().assignment, num_teachers=NUM_TEACHERS + 1, unit="owner")
     of_owners = config(num_teachers=NUM_TEACHERS + 1, unit="owner", max_steps=None, batch_size=2)
     return TrainingJob(config=of_owners, examples=examples(), partition=shards)
@@ -77,7 +77,7 @@ def bits(trained: TrainedTeacher) -> list[tuple[object, ...]]:
 
 
 def random_teachers(config: TeacherConfig) -> list[TrainedTeacher]:
-    """Networks with random weights."""
+    """Returns networks with random weights."""
     teachers = []
     for teacher in range(config.num_teachers):
         model = architectures.build(config.model, config.dataset, seed=teacher)
@@ -93,7 +93,7 @@ def variables(model: keras.Model) -> list:
 
 
 def slow_twin(config: TeacherConfig, teachers: Sequence[TrainedTeacher], inputs: np.ndarray):
-    """Votes `[num_teachers, num_inputs]` of one Keras model after another."""
+    """Returns votes `[num_teachers, num_inputs]` of one Keras model after another."""
     votes = []
     for teacher in teachers:
         model = architectures.build(config.model, config.dataset)

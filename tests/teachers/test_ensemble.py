@@ -23,10 +23,11 @@ def test_answers_are_those_of_one_keras_model_after_another(model, tmp_path):
     config, teachers = saved(tmp_path / "ensemble", model=model)
     inputs, _ = helpers.blob_images(2 * voters.VOTING_BATCH + 1)
     expected = helpers.slow_twin(config, teachers, inputs)
-    # The teachers differ, so that mixing them up would show.
+    # The teachers differ, so that the test notices if they are confused.
     assert len({row.tobytes() for row in expected}) == 5
     loaded, told = teacher_kinds.load_ensemble(tmp_path / "ensemble"), []
-    # Different kernels round differently: a tie of logits may go either way, a real vote not.
+    # Different kernels round differently. A tie of logits may go either way, but a clear vote may
+    # not.
     assert (loaded.votes(inputs, told.append).labels != expected).mean() < 0.002
     assert sum(told) == len(inputs) and len(told) == 3
     signatures = tf.saved_model.load(str(tmp_path / "ensemble")).signatures
@@ -62,7 +63,7 @@ def test_a_flipped_bit_never_changes_votes_unnoticed(tmp_path, position):
 
 
 def test_a_teacher_that_diverged_votes_and_spoils_no_other(tmp_path):
-    """By the first class where all of its logits are NaN; and without a warning."""
+    """It votes for the first class if all of its logits are NaN, without a warning."""
     _, teachers = saved(tmp_path / "before")
     images, _ = helpers.blob_images(50)
     before = teacher_kinds.load_ensemble(tmp_path / "before").votes(images).labels

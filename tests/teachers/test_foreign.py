@@ -1,4 +1,4 @@
-"""Teachers from elsewhere: labels and folders of models."""
+"""Teachers from other programs: labels and folders of models."""
 
 import shutil
 
@@ -50,7 +50,7 @@ def test_labels_that_do_not_fit_are_one_clear_line(labels):
 
 
 def saved_models(folder, number=2):
-    """A SavedModel and `.keras` files; returns the models."""
+    """Writes a SavedModel and `.keras` files; returns the models."""
     models = [
         architectures.build(helpers.SMALL, helpers.BLOBS, seed=seed) for seed in range(number)
     ]

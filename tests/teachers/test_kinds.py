@@ -1,4 +1,4 @@
-"""What every kind of teacher promises, a toy of one file included."""
+"""The contract of every kind of teacher, including a toy in one file."""
 
 import json
 import os
@@ -108,13 +108,13 @@ def test_all_teachers_vote_on_all_queries(whole, case):
     assert loaded.counts(QUERIES[:0]).values.shape == (0, 3)
     assert loaded.covers_pool
     if case not in ("network", "compiled"):
-        assert set(votes.labels[EMPTY].tolist()) == {0}  # which says nothing
+        assert set(votes.labels[EMPTY].tolist()) == {0}  # without information
     with pytest.raises(ValueError, match="queries must"):
         loaded.votes(np.zeros((2, 28, 28, 1), np.uint8))
 
 
 def slow_votes(model, encoder):
-    """Votes of teachers on features, one teacher and one query at a time."""
+    """Returns votes of teachers on features, one teacher and one query at a time."""
     features, queries = encoder.features(IMAGES), encoder.features(QUERIES)
     for teacher, shard in enumerate(SHARDS.all_records()):
         rows, labels = features[shard], LABELS[shard]
@@ -134,7 +134,7 @@ def slow_votes(model, encoder):
 def test_votes_on_features_are_those_of_a_slow_twin(whole, case):
     if "representation" in CASES[case]:
         slow = list(slow_votes(CASES[case]["net"], representations.encoder_of(POOL, "raw", SEED)))
-        # Float16, or a batch of another size, may turn a vote between equals.
+        # Float16, or a batch of another size, may change a vote between equal classes.
         assert (load(whole).votes(QUERIES).labels == slow).mean() > 0.99
         assert load(whole).encoder_digest
 
@@ -254,7 +254,7 @@ def test_a_toy_kind_of_one_file_works_from_python_and_from_the_flag(tmp_path):
 
 
 class Table(voters.Voter):
-    """Teachers whose votes on an input are a column that its first pixel names."""
+    """Teachers whose votes on an input are the column given by its first pixel."""
 
     dataset = helpers.BLOBS
     digest = "ab" * 32

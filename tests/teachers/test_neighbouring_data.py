@@ -1,7 +1,7 @@
-"""Neighboring private data by brute force: all teachers trained again, every bit compared.
+"""Neighboring private data by brute force: all teachers are retrained, and every bit is compared.
 
-The number of steps comes by default (`max_steps=None`), and shares are long enough against the
-batches for it to differ between data sets.
+The number of steps is the default (`max_steps=None`). Shards are long enough compared with the
+batches that it differs between data sets.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ MOVING = next(name for name in OWNERS if teacher_of(name) not in (teacher_of(NEW
 
 
 def all_records() -> list[Record]:
-    """About 80 records whose owners stand in no order."""
+    """Returns about 80 records whose owners are in no order."""
     together = [
         record for place, owner in enumerate(OWNERS) for record in records_of(owner, 2 + place % 4)
     ]
@@ -74,7 +74,7 @@ def without(owner: str, records: list[Record]) -> list[Record]:
 
 
 def with_more(owner: str, number: int, records: list[Record]) -> list[Record]:
-    """Records of one owner between those of others."""
+    """Inserts records of one owner between other records."""
     more = list(records)
     for place, record in enumerate(records_of(owner, number)):
         more.insert(3 + 11 * place, record)
@@ -86,7 +86,7 @@ def another(record: Record) -> Record:
 
 
 BASE = all_records()
-# What is done to the owners, and whose teachers may change.
+# Changes of the owners, and the teachers that may change.
 OWNER_CHANGES: dict[str, tuple[list[Record], tuple[str, ...]]] = {
     "an owner is added": (with_more(NEW, 5, BASE), (NEW,)),
     "an owner is removed": (without(OWNERS[0], BASE), (OWNERS[0],)),
@@ -94,7 +94,7 @@ OWNER_CHANGES: dict[str, tuple[list[Record], tuple[str, ...]]] = {
     "an owner brings more records": (with_more(OWNERS[3], 9, BASE), (OWNERS[3],)),
     "an owner is replaced": (with_more(NEW, 5, without(MOVING, BASE)), (MOVING, NEW)),
 }
-# What is done to the records, and at which positions of the longer list.
+# Changes of the records, and their positions in the longer list.
 RECORD_CHANGES: dict[str, tuple[list[Record], tuple[int, ...]]] = {
     "a record is replaced": ([*BASE[:40], another(BASE[40]), *BASE[41:]], (40,)),
     "a record is appended": ([*BASE, another(BASE[0])], (len(BASE),)),
@@ -116,7 +116,7 @@ def shares_by_position(records: list[Record]) -> Partition:
     return random_partition(num_records=len(records), num_teachers=NUM_TEACHERS, seed=SEED)
 
 
-Learned = list[list[np.ndarray]]  # of each teacher, everything that was learned
+Learned = list[list[np.ndarray]]  # all learned values of each teacher
 Learn = Callable[[list[Record], Partition], Learned]
 
 
@@ -128,7 +128,7 @@ def config(model: str, unit: str):
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    """Of a network whose rounding could depend on the batch."""
+    """Returns a network whose rounding could depend on the batch."""
     generator = np.random.default_rng(0)
     pool = Pool(helpers.BLOBS, generator.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8))
     part = contrastive.ContrastivePart(helpers.BLOBS, 0)
@@ -171,7 +171,7 @@ def learned_by_position(learn) -> Learned:
 
 
 def changed(before: Learned, after: Learned) -> set[int]:
-    """The teachers that differ in any bit."""
+    """Returns the teachers that differ in any bit."""
 
     def bits(arrays: list[np.ndarray]) -> list[tuple[object, ...]]:
         return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
@@ -181,7 +181,7 @@ def changed(before: Learned, after: Learned) -> set[int]:
 
 
 class Place(Part):
-    """An input, and its place in the batch: as rounding might, this one depends on the place."""
+    """Appends an input's place in the batch: like rounding, this feature depends on the place."""
 
     widths, learnt = (65,), ()
 
@@ -192,7 +192,7 @@ class Place(Part):
 
 @pytest.mark.parametrize("change", OWNER_CHANGES)
 def test_features_of_an_owners_records_depend_on_no_other_owner(change):
-    """Not even by rounding: what an owner adds to feature sums is exactly that owner's."""
+    """Not even rounding differs: the contribution of an owner depends only on that owner."""
     encoder = Encoder(helpers.BLOBS, [Place()], {})
 
     def by_owner(records: list[Record]) -> dict[str, list[bytes]]:
@@ -235,7 +235,8 @@ def test_only_the_teacher_of_the_record_changes(learn, learned_by_position, chan
 
 
 def test_these_data_sets_differ_in_the_default_number_of_steps():
-    # Else the tests above would pass for teachers whose steps follow from the sum of all records.
+    # Otherwise the tests above would pass for teachers whose steps follow from the total number of
+    # records.
     def steps(records: list[Record]) -> list[int]:
         shards = shares_by_owner(records).all_records()
         return [config(KERAS, "owner").num_steps(len(shard)) for shard in shards]

@@ -1,4 +1,6 @@
-"""Classifiers of scikit-learn as teachers: against twins, in processes, and no code in files."""
+"""Classifiers of scikit-learn as teachers: against reference versions, in processes, and no code in
+files.
+"""
 
 import dataclasses
 import pickle

@@ -9,7 +9,7 @@ RECORDS = [np.arange(6.0), np.arange(3)]
 
 
 def trained(seed: int) -> TrainedTeacher:
-    """More than ten arrays: their order must not become that of their names."""
+    """Trains more than ten arrays: their order must not become the order of their names."""
     random = np.random.default_rng(seed)
     arrays = [random.normal(size=size + seed).astype(np.float32) for size in range(1, 13)]
     return TrainedTeacher([*arrays, np.array(seed, np.uint32)], np.arange(seed, dtype=np.float32))

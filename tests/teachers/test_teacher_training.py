@@ -1,4 +1,4 @@
-"""The traced loop: each teacher by itself, and as Keras' `fit` would train it."""
+"""The traced loop trains each teacher separately, and as Keras' `fit` would train it."""
 
 import keras
 import numpy as np
@@ -45,7 +45,7 @@ def test_two_devices_train_the_same_teachers(undisturbed, tmp_path):
 
 
 def test_every_record_of_a_shard_has_influence(undisturbed):
-    # With 5 records and 72 examples seen, no record is left out by the shuffling.
+    # With 5 records and 72 examples seen, the shuffling omits no record.
     private = helpers.examples()
     for record in helpers.uneven_partition().all_records()[0]:
         labels = np.array(private.labels)
@@ -73,14 +73,14 @@ def test_a_class_that_counts_more_is_learnt_first():
 
 
 def test_a_training_that_diverges_stops_nothing():
-    """Whether it does follows from the teacher's records."""
+    """Divergence depends on the teacher's records."""
     job = helpers.training_job(model=helpers.SMALL, learning_rate=1.0, max_steps=50)
-    object.__setattr__(job.config, "learning_rate", 1e38)  # no setting may be so large
+    object.__setattr__(job.config, "learning_rate", 1e38)  # larger than settings allow
     (trained,) = helpers.train_all(job, [3])
     assert len(trained.losses) == 50 and not np.isfinite(trained.losses).all()
 
 
-# A model's losses count as in Keras' `fit`, and sparse gradients are gradients.
+# A model's added losses count as in Keras' `fit`, and sparse gradients are gradients.
 
 TABLE = table_dataset(4, 0.0, 9.0)
 NUM_RECORDS, RATE = 8, 0.5
@@ -110,7 +110,7 @@ def test_a_step_is_that_of_keras_fit(model):
     for variable, weight in zip(twin.trainable_variables, before, strict=True):
         variable.assign(weight)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # The rate of the last step of all is a fiftieth.
+    # The rate of the very last step is a fiftieth.
     twin.compile(optimizer=keras.optimizers.Adam(RATE / 50), loss=loss)
     history = twin.fit(
         *(inputs[:NUM_RECORDS], private.labels[:NUM_RECORDS]),
@@ -119,7 +119,7 @@ def test_a_step_is_that_of_keras_fit(model):
         verbose=0,
     )
     assert after.losses[0] == pytest.approx(history.history["loss"][0], rel=1e-5)
-    if model == "embedding":  # of whose repeated rows Keras adds up the squares, not the gradients
+    if model == "embedding":  # for its repeated rows, Keras adds the squares, not the gradients
         moved = np.abs(after.arrays[0] - before[0]).max(axis=1) > 0.0
         np.testing.assert_array_equal(moved, np.isin(np.arange(10), inputs[:NUM_RECORDS]))
         return

@@ -46,7 +46,7 @@ TOY = MostFrequent()
 
 
 def add() -> None:
-    """A setup of scripts."""
+    """A setup for scripts."""
     teacher_kinds.KINDS["toy"] = ("most_frequent",)
     sys.modules[f"{teacher_kinds.__name__}.toy"] = sys.modules[__name__]
 

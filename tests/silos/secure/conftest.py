@@ -1,4 +1,4 @@
-"""Folders of these tests lie in memory where that is possible: aggregators often write."""
+"""Puts the folders of these tests into memory if possible, because aggregators write often."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Parties, terms and silos of made-up batches."""
+"""Aggregators, terms and silos of synthetic batches."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from pate_tf.silos.coordinator import open_histogram
 from pate_tf.silos.protocol import STEPS, AggregatorTask, BatchTerms, Keys, Step, Transcript
 from pate_tf.silos.sealing import seal_sums, seal_votes
 
-FAINT = 1e-7  # votes: noise of a tenth of a lattice step
+FAINT = 1e-7  # in votes: noise of a tenth of a lattice step
 
 
 def some_keys(number=4):
@@ -56,7 +56,7 @@ def asked(aggregators):
 
 
 def tasks(terms, sealed, step, messages=()):
-    """What a coordinator that keeps to the protocol asks the aggregators, by their numbers."""
+    """Returns the tasks of an honest coordinator for the aggregators, by aggregator number."""
     return {
         number: AggregatorTask(
             step=step,
@@ -71,7 +71,7 @@ def tasks(terms, sealed, step, messages=()):
 
 
 def run_until(aggregators, terms, sealed, last):
-    """The messages of every step up to the last one, by step."""
+    """Returns the messages of every step up to the last one, by step."""
     rounds, messages = {}, ()
     for step in STEPS:
         asked_now = tasks(terms, sealed, step, messages)
@@ -83,7 +83,7 @@ def run_until(aggregators, terms, sealed, last):
 
 
 def transcript_of(aggregator, terms, step):
-    """What a aggregator knew when it answered a step, from its journal."""
+    """Returns the transcript that an aggregator knew when it answered a step, from its journal."""
     said = Transcript(terms)
     for following in STEPS[1 : STEPS.index(step) + 1]:
         said = said.after(aggregator.journal.step(terms, following)[1:])
@@ -91,14 +91,14 @@ def transcript_of(aggregator, terms, step):
 
 
 def sums_terms(keys, silos, release, *, num_classes):
-    """Terms of a batch of feature sums, `num_classes` numbers, of silos' keys by name."""
+    """Returns terms of a batch of feature sums, `num_classes` numbers, with silos' keys by name."""
     terms = some_terms(keys, num_queries=1, num_classes=num_classes)
     listed = tuple(one.identity for one in silos.values())
     return dataclasses.replace(terms, mechanism=release, silos=listed)
 
 
 def sealed_sums(silos, terms, sums, noises):
-    """What silos share, with noise by name; those without one drop out."""
+    """Returns the sealed sums of the silos, with noise by name. Silos without noise drop out."""
     return {
         name: seal_sums(sums[name], terms, keys=silos[name], noise=noise)
         for name, noise in noises.items()
@@ -106,7 +106,7 @@ def sealed_sums(silos, terms, sums, noises):
 
 
 class Batch:
-    """Keys, terms, votes of silos and aggregators of one batch."""
+    """Keys, terms, silos' votes and aggregators of one batch."""
 
     def __init__(self, folder, num_silos=3, *, num_parties=4, noise=None, **changes):
         self.keys = some_keys(num_parties)
@@ -120,6 +120,6 @@ class Batch:
         return open_histogram(self.terms, self.sealed, self.ways)
 
     def noise(self, opened):
-        """What was added to the votes that are in a histogram, in lattice steps."""
+        """Returns the noise of a histogram, in lattice steps, by subtracting its votes."""
         counted = {silo: self.labels[silo] for silo in opened.silos}
         return opened.noisy_counts - counts_of(counted, self.terms) * LATTICE

@@ -31,7 +31,9 @@ FALSE_ALARM = 1e-7
 
 @pytest.fixture
 def batch(tmp_path):
-    """Keys, terms, sealed votes of three silos, aggregators; noise tells two draws apart."""
+    """Returns keys, terms, sealed votes of three silos, and aggregators; noise distinguishes two
+    draws.
+    """
     keys = some_keys()
     terms = some_terms(keys, sigma=1000.0)
     sealed = sealed_votes(some_labels(terms, 3), terms)
@@ -39,7 +41,7 @@ def batch(tmp_path):
 
 
 def by_party(message, batch, **changes):
-    """An aggregator's message with changes, signed by it."""
+    """Returns an aggregator's message with changes, signed by it."""
     return dataclasses.replace(message, **changes).signed(batch[0][message.aggregator - 1])
 
 
@@ -94,7 +96,7 @@ def test_secrets_are_gone_once_released_and_none_is_told_without_all_noise(
 
 
 def test_a_journal_that_was_put_back_or_lost_is_refused(tmp_path, batch):
-    """Else it would answer a second time, with other noise and under another challenge."""
+    """Otherwise it would answer twice, with other noise and under another challenge."""
     keys, terms, sealed, aggregators = batch
     run_until(aggregators, terms, sealed, Step.COMMIT)
     folder, copy = tmp_path / "aggregator-2", tmp_path / "copy"
@@ -144,7 +146,7 @@ def test_forged_messages_are_refused(tmp_path, batch, step, lie):
 
 
 def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
-    """Aggregator 4 and the coordinator are one: they want two sums that differ in one silo."""
+    """Aggregator 4 and the coordinator collude. They want two sums that differ in one silo."""
     _, terms, sealed, aggregators = batch
     rounds = run_until(aggregators, terms, sealed, Step.CHECK)
     honest = rounds[Step.CHECK]
@@ -158,7 +160,7 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
         for number, story in stories.items()
     }
     silos = {number: decode(tuple[str, ...], agreed[number].content) for number in (1, 2)}
-    assert len(silos[2]) == len(silos[1]) - 1  # a silo fewer
+    assert len(silos[2]) == len(silos[1]) - 1  # one silo fewer
     for number in stories:
         last = by_party(dataclasses.replace(agreed[number], aggregator=4), batch)
         task = AggregatorTask(step=Step.RELEASE, terms=terms, messages=(*agreed.values(), last))
@@ -167,7 +169,7 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
 
 
 def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
-    """Aggregator 4 commits to another seed toward aggregator 2: no share is opened under both."""
+    """Aggregator 4 commits to another seed toward aggregator 2. No share is opened under both."""
     _, terms, sealed, aggregators = batch
     rounds = run_until(aggregators, terms, sealed, Step.COMMIT)
     honest = rounds[Step.COMMIT]
@@ -203,7 +205,8 @@ def test_broken_journals_are_refused(tmp_path, batch):
 
 
 def audited_distance(folder, *, sigma, cheats, num_queries=10_000):
-    """A lower bound on how far apart the laws are that open; wrong with FALSE_ALARM at most.
+    """Returns a lower bound on the distance of the opened laws, wrong with probability at most
+    FALSE_ALARM.
 
     One vote moves from the first class to the second.
     """

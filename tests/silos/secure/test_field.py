@@ -1,4 +1,4 @@
-"""The field, against Python's own whole numbers."""
+"""The field, against Python integers."""
 
 import numpy as np
 import pytest

@@ -1,19 +1,19 @@
 """Coordinator, up to t aggregators and any silos lie together, at every step, in any way.
 
-The adversary holds the keys of t aggregators, deals for silos of its own and in the names of honest
-ones, and relays what it likes to whom it likes, after it has heard all honest aggregators. It
-chooses moves at random among the standard ones: replace, replay, reorder, equivocate, answer last,
-drop, repeat. After each game two questions are asked, neither of which knows which move was made:
+The adversary has the keys of t aggregators. It deals for its own silos and in the names of honest
+ones. It relays any message to anybody, after it has heard all honest aggregators. It chooses moves
+at random from the standard ones: replace, replay, reorder, equivocate, answer last, drop, repeat.
+After each game the test checks two properties. Neither check knows which move was made:
 
-- *Reads*: everything that it holds is linear in what it does not know (votes, the coefficients of
-  honest sharings, honest noise), modulo the prime. All relations that it can form are compared with
-  the one it is entitled to: L times the votes of a set of silos plus the noise of all honest
-  aggregators. Any other relation is a leak, whatever it is.
-Feature sums are played, too: silos sign, aggregators add no noise, and it is entitled to sums of
-honest silos' tables of which `least_silos - colluding` or more are in them.
+- *Reads*: everything that the adversary holds is linear in the secrets (votes, the coefficients of
+  honest sharings, honest noise), modulo the prime. The test compares all relations that it can form
+  with the only permitted relation: L times the votes of a set of silos plus the noise of all honest
+  aggregators. Every other relation is a leak.
+  The games also use feature sums. There silos sign and aggregators add no noise. The adversary may
+  learn sums of the tables of at least `least_silos - colluding` honest silos.
 
-- *Biases*: with a coordinator that keeps to the protocol, what opens is the votes of honest silos,
-  one vote a query of each other silo, and noise that was fixed at the first step.
+- *Biases*: with an honest coordinator, the opened result is the votes of honest silos, one vote per
+  query of each other silo, and noise that was fixed at the first step.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ NUM_CLASSES = 2
 
 @dataclasses.dataclass
 class Dealt:
-    """A silo's shares as they were sealed by an honest silo or by the adversary."""
+    """A silo's secret shares as sealed by an honest silo or by the adversary."""
 
     silo: str
     labels: np.ndarray | None  # of an honest silo
@@ -54,7 +54,7 @@ class Dealt:
 
 
 class Game:
-    """Parties 1 .. h are honest; the adversary has the keys of the others."""
+    """Aggregators 1 .. h are honest; the adversary has the keys of the rest."""
 
     def __init__(self, folder, dice, *, num_parties, threshold, are_sums=False):
         self.dice = dice
@@ -94,9 +94,10 @@ class Game:
             name: self.deal(name, one.labels, self.other_terms).sealed
             for name, one in self.dealt.items()
         }
-        self.used = {number: {} for number in self.honest}  # by aggregator and silo: shares it took
-        self.heard = {step: {} for step in STEPS}  # by step: what each honest aggregator said
-        self.told = {step: {} for step in STEPS}  # by step: the messages that it was asked with
+        # by aggregator and silo: the shares it accepted
+        self.used = {number: {} for number in self.honest}
+        self.heard = {step: {} for step in STEPS}  # by step: the message of each honest aggregator
+        self.told = {step: {} for step in STEPS}  # by step: the messages in its task
 
     def deal(self, silo, labels, terms):
         one_hot = np.zeros(terms.shape, np.uint64)
@@ -114,14 +115,16 @@ class Game:
         return len(self.heard[Step.RELEASE]) == len(self.honest)
 
     def noise_of(self, commitment, dealer, number):
-        """A aggregator's share of the noise that another one committed to."""
+        """Returns an aggregator's secret share of the noise that another aggregator
+        committed to.
+        """
         sealed, keys = commitment.noise[number - 1], self.keys[number - 1]
         sender = self.terms.aggregators[dealer - 1].name
         row = sealing.unseal(sealed, self.terms, sender=sender, kind="noise", keys=keys)
         return shamir.from_bytes(row, (self.terms.size,), "noise")
 
     def numbers_of(self, number, sealed, silo):
-        """What a aggregator finds in what is sealed to it; None if it does not open."""
+        """Returns the numbers sealed to an aggregator, or None if they do not open."""
         try:
             return sealing.open_share(sealed, self.terms, silo=silo, keys=self.keys[number - 1])[0]
         except ValueError:
@@ -129,7 +132,9 @@ class Game:
 
 
 class Adversary:
-    """Moves of those who are not honest. Hears all honest aggregators before its own speak."""
+    """Moves of the dishonest side. It hears all honest aggregators before its own aggregators
+    speak.
+    """
 
     def __init__(self, game, *, coordinator_lies=True):
         self.game, self.dice, self.terms = game, game.dice, game.terms
@@ -137,20 +142,22 @@ class Adversary:
         self.seeds = {number: os.urandom(32) for number in game.bad}
         self.forged = {}
         self.lock = threading.Lock()
-        # How careful it is not to be refused: a game that is spoilt at once tries little.
+        # How careful it is to avoid refusals: a game that is spoiled at once tests little.
         self.care = self.dice.choice([0.0, 0.6, 0.95])
 
     def chance(self, likely):
         return self.dice.random() < likely
 
     def dares(self, likely):
-        """Whether it does what may spoil the batch."""
+        """Returns whether it takes a risk that may spoil the batch."""
         return self.dice.random() < likely * (1.0 - self.care)
 
     # ---- silos ----
 
     def random_shares(self):
-        """Shares of votes that are none, or of no polynomial, or of a polynomial of degree 2 t."""
+        """Returns secret shares of invalid votes, of no polynomial, or of a polynomial of degree 2
+        t.
+        """
         size, count = self.terms.share_size, len(self.terms.aggregators)
         kind = self.dice.choice(["votes", "votes", "heavy", "uniform", "degree", "square"])
         one_hot = np.array([[1, 0]], np.uint64)
@@ -172,7 +179,9 @@ class Adversary:
         return shares
 
     def share_of(self, silo):
-        """A genuine share, with the digests of all of the silo's shares and its signature."""
+        """Returns a genuine secret share, with the digests of all shares of the silo and its
+        signature.
+        """
         number = self.game.bad[0]
         whole = sealing.unseal(
             self.game.dealt[silo].sealed[number - 1],
@@ -184,7 +193,9 @@ class Adversary:
         return decode(sealing.SilosShare, whole)
 
     def forge(self, silo):
-        """New shares in a silo's name: with digests of their own, or beside the genuine ones."""
+        """Returns new secret shares in a silo's name: with new digests, or next to the genuine
+        shares.
+        """
         shares = self.random_shares()
         if silo not in self.game.dealt or self.chance(0.5):
             keys = self.game.silo_keys.get("bad-1")
@@ -206,7 +217,9 @@ class Adversary:
         )
 
     def sealed_to(self, number):
-        """What the coordinator hands to one aggregator as silos' shares."""
+        """Returns the messages that the coordinator gives to one aggregator as silos' secret
+        shares.
+        """
         sealed = {}
         for silo, one in self.game.dealt.items():
             move = self.dice.choices(
@@ -234,7 +247,7 @@ class Adversary:
             sealed[silo] = self.forged[silo][number - 1]
         return sealed
 
-    # ---- its aggregators ----
+    # ---- the adversary's aggregators ----
 
     def say(self, number, step, seen, content):
         message = AggregatorMessage(
@@ -243,7 +256,7 @@ class Adversary:
         return message.signed(self.game.keys[number - 1])
 
     def commit(self, number, honest):
-        """A commitment of one of its aggregators: to any silos, dealings, noise."""
+        """Returns a commitment of one of its aggregators to any silos, dealings and noise."""
         told = [protocol.Commitment.of(one.content, self.terms) for one in honest]
         dealings = dict(self.dice.choice(told).dealings)
         if self.dares(0.05) and dealings:
@@ -280,7 +293,9 @@ class Adversary:
         return encode(commitment)
 
     def fitting(self, step, honest, target):
-        """Values by which t + 1 honest aggregators' shares open; for the check: to a target."""
+        """Returns values for which t + 1 honest aggregators' shares open; for the check, to a
+        target.
+        """
         silos = self.common
         size = self.terms.shape[0] if step is Step.MASK else 1
         try:
@@ -298,7 +313,7 @@ class Adversary:
         return {number: shamir.interpolate(shares, used, number) for number in self.game.bad}
 
     def open(self, number, step, honest):
-        """Shares of one of its aggregators on the steps that open something."""
+        """Returns the shares of one of its aggregators in the steps that open something."""
         kind = "fit"
         if self.dares(0.5):
             kind = self.dice.choice(["zero", "zero", "random"])
@@ -315,12 +330,12 @@ class Adversary:
         return shamir.to_bytes(values)
 
     def messages_after(self, step):
-        """All aggregators' messages on a step as one honest aggregator is to see them."""
+        """Returns the messages of all aggregators on a step, as shown to one honest aggregator."""
         honest = [self.game.heard[step][number] for number in self.game.honest]
         return (*honest, *(self.lie(number, step, honest) for number in self.game.bad))
 
     def lie(self, number, step, honest):
-        """A message of one of its aggregators, after all honest ones were heard."""
+        """Returns a message of one of its aggregators, after it heard all honest aggregators."""
         seen = b"" if step is Step.COMMIT else self.seen
         if step is Step.COMMIT:
             content = self.commit(number, honest)
@@ -338,7 +353,7 @@ class Adversary:
         return self.say(number, step, seen, content)
 
     def learn(self, step, story):
-        """Notes what the next step's messages must name."""
+        """Notes the values that the next step's messages must name."""
         self.seen = digest(tuple(story))
         if step is Step.COMMIT:
             honest = story[: len(self.game.honest)]
@@ -347,11 +362,11 @@ class Adversary:
 
 
 def play(game, adversary):
-    """Runs a batch as the adversary likes; every honest aggregator's messages are heard."""
+    """Runs a batch as the adversary likes. It hears every message of the honest aggregators."""
     stories = dict.fromkeys(game.honest, ())
     for step in STEPS:
         for number in game.honest:
-            for _ in range(6):  # what was refused may be asked again in another way
+            for _ in range(6):  # a refused task may be tried in another form
                 sealed = adversary.sealed_to(number) if step is Step.COMMIT else {}
                 task = AggregatorTask(
                     step=step, terms=game.terms, sealed=sealed, messages=stories[number]
@@ -370,7 +385,7 @@ def play(game, adversary):
                 break
         if len(game.heard[step]) < len(game.honest):
             return
-        if adversary.chance(0.1):  # killed, and started again on its folder
+        if adversary.chance(0.1):  # killed, and restarted on its folder
             number = adversary.dice.choice(list(game.honest))
             folder = game.aggregators[number].journal.folder
             game.aggregators[number].close()
@@ -386,7 +401,7 @@ def play(game, adversary):
         }
 
 
-# ---- what the adversary could know ---------------------------------------------------------------
+# ---- the adversary's knowledge -------------------------------------------------------------------
 
 
 class Knowledge:
@@ -408,7 +423,9 @@ class Knowledge:
                     self.rows.append(self.value("noise", aggregator, place, number))
 
     def value(self, kind, of, place, number):
-        """A aggregator's share of one secret, in the unknown coefficients of its polynomial."""
+        """Returns an aggregator's share of one secret, in the unknown coefficients of its
+        polynomial.
+        """
         degrees = range(self.game.terms.threshold + 1)
         return {(kind, of, place, power): pow(number, power, PRIME) for power in degrees}
 
@@ -421,7 +438,7 @@ class Knowledge:
         self.rows.append(row)
 
     def listen(self):
-        """Adds what every honest aggregator opened."""
+        """Adds all values that honest aggregators opened."""
         game = self.game
         num_queries = game.terms.shape[0]
         for number in game.honest:
@@ -483,7 +500,7 @@ class Knowledge:
             self.hear(terms)
 
     def masked_story(self, number, silos):
-        """The masked sums as an honest aggregator saw them open: from the honest shares alone."""
+        """Returns the masked sums that an honest aggregator saw, from the honest shares only."""
         game = self.game
         shape = (len(silos), game.terms.shape[0])
         values = {
@@ -503,7 +520,9 @@ class Knowledge:
         return one is not None and used is not None and np.array_equal(used, one.shares[number - 1])
 
     def mixed(self):
-        """Honest silos of which honest aggregators add up genuine shares beside others."""
+        """Returns honest silos whose genuine shares some honest aggregators add, while others add
+        forged shares.
+        """
         genuine = {}
         for number in self.game.heard[Step.REVEAL]:
             said = transcript_of(self.game.aggregators[number], self.game.terms, Step.REVEAL)
@@ -512,7 +531,9 @@ class Knowledge:
         return [silo for silo, kinds in genuine.items() if len(kinds) > 1]
 
     def leaks(self):
-        """Relations without sharings' coefficients and masks that it is not entitled to."""
+        """Returns relations without coefficients of sharings and masks that the adversary must not
+        know.
+        """
         num_queries = self.game.terms.shape[0]
 
         def is_secret(name):
@@ -544,7 +565,7 @@ class Knowledge:
         return actual
 
     def are_enough(self, row):
-        """Whether a relation is of sums of enough honest silos' tables, each in it once."""
+        """Returns whether a relation sums enough honest silos' tables, each of them once."""
         by_place = {}
         for (_, silo, place, _), factor in row.items():
             by_place.setdefault(place, {})[silo] = factor
@@ -556,7 +577,9 @@ class Knowledge:
 
 
 def reduced(rows, last):
-    """Rows in echelon form whose unknowns are all of the kind `last`, others eliminated first."""
+    """Returns rows in echelon form with unknowns of the kind `last` only, by eliminating the rest
+    first.
+    """
     rows = [dict(row) for row in rows]
     names = sorted({name for row in rows for name in row}, key=str)
     done = []
@@ -578,7 +601,9 @@ def reduced(rows, last):
 
 
 def check_sums(game):
-    """What honest aggregators released is what the referee adds up: no noise is missing."""
+    """Checks that the honest aggregators released the sum that the referee computes, with all
+    noise.
+    """
     terms = game.terms
     factor = np.uint64(1 if terms.are_sums else LATTICE)
     for number in game.honest:
@@ -608,7 +633,7 @@ def check_sums(game):
 
 
 def games(number, seed, **sizes):
-    """Plays so many games; yields each with its referee's knowledge."""
+    """Plays this many games. Yields each game with its referee's knowledge."""
     dice = random.Random(seed)
     for _ in range(number):
         with tempfile.TemporaryDirectory() as folder:
@@ -633,7 +658,7 @@ def nothing_is_read(number, seed, num_parties, threshold, are_sums=False):
         if game.is_released:
             check_sums(game)
             released += 1
-    # The adversary is no brute that is refused at once: games get to the end.
+    # The adversary is not refused at once: games reach their end.
     assert released >= number // 10
 
 
@@ -647,11 +672,11 @@ def test_liars_read_the_total_of_enough_silos_and_nothing_else(num_parties, thre
     nothing_is_read(30, 6, num_parties, threshold, are_sums=True)
 
 
-# ---- the harness finds what is broken ------------------------------------------------------------
+# ---- the harness finds broken protocols ----------------------------------------------------------
 
 
 def unbound(committed):
-    """Silos of which every aggregator holds some share, of whatever dealing."""
+    """Returns silos of which every aggregator has some share, from any dealing."""
     common = set(committed[0].dealings).intersection(*(each.dealings for each in committed[1:]))
     return tuple(sorted(common))
 
@@ -666,7 +691,9 @@ def test_shares_that_are_not_bound_are_found(monkeypatch, num_parties, threshold
 
 @pytest.mark.parametrize(("num_parties", "threshold"), [(3, 1), (5, 2)])
 def test_votes_that_can_be_read_are_found(monkeypatch, num_parties, threshold):
-    """Without binding and checks a forged share frees another aggregator's share of its noise."""
+    """Without binding and checks, a forged share reveals another aggregator's share of
+    its noise.
+    """
     monkeypatch.setattr(SecureHistogram, "__post_init__", lambda self: None)
     monkeypatch.setattr(protocol, "common_silos", unbound)
     monkeypatch.setattr(protocol, "passing_silos", lambda silos, masked, checked: tuple(silos))
@@ -686,11 +713,13 @@ def test_totals_of_too_few_silos_are_found(monkeypatch):
     assert any(knowledge.leaks() for _, knowledge in played)
 
 
-# ---- what a coordinator that keeps to the protocol opens -----------------------------------------
+# ---- results with an honest coordinator ----------------------------------------------------------
 
 
 class LyingParty:
-    """One of the adversary's aggregators as the coordinator asks it; hears honest ones first."""
+    """One of the adversary's aggregators as the coordinator sees it. It hears honest aggregators
+    first.
+    """
 
     def __init__(self, number, adversary, sealed):
         self.number, self.adversary, self.sealed = number, adversary, sealed
@@ -740,7 +769,9 @@ def nothing_is_biased(number, seed, num_parties, threshold):
 
 
 def opened_against(game, adversary):
-    """Opens a batch against lying silos and aggregators and checks what opened; None if nothing."""
+    """Opens a batch against lying silos and aggregators and checks the result; None without a
+    result.
+    """
     terms = game.terms
     sealed = {silo: one.sealed for silo, one in game.dealt.items()}
     bad = {}
@@ -767,7 +798,7 @@ def opened_against(game, adversary):
 
 
 def dealt_noise(game):
-    """The noise that the adversary fixed at the first step, by honest aggregators' shares."""
+    """Returns the adversary's noise, fixed at the first step, from honest aggregators' shares."""
     total = np.zeros(game.terms.size, np.int64)
     story = [protocol.Commitment.of(each.content, game.terms) for each in game.told[Step.REVEAL][1]]
     for dealer in game.bad:

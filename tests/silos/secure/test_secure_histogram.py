@@ -1,4 +1,4 @@
-"""From votes to a noisy histogram: what opens, who is left out, what is refused."""
+"""From votes to a noisy histogram: the result, silos that are left out, and refusals."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ VICTIM = "silo-002"
 
 
 def forged(terms, change):
-    """The sealed shares of a silo whose shares somebody changed before they were sealed."""
+    """Returns the sealed shares of a silo that somebody changed before sealing."""
     one_hot = np.zeros(terms.shape, np.uint64)
     one_hot[:, 0] = 1
     return sealing.seal_shares(change(one_hot, terms), terms, silo=VICTIM)
@@ -81,7 +81,9 @@ def test_what_opens_is_the_histogram_with_noise_of_every_party(tmp_path, num_par
 
 
 def test_the_noise_has_the_variance_that_is_promised(tmp_path, monkeypatch):
-    """At m = 4 and t = 1: 4 / 3 of sigma squared; 10 % more or less is noticed."""
+    """At m = 4 and t = 1 the variance is 4 / 3 of sigma squared. The test notices 10 % more or
+    less.
+    """
     monkeypatch.setattr("pate_tf.silos.aggregator.MAX_SILOS", 2)
     batch = Batch(tmp_path, 2, sigma=3.0, num_queries=10_000, num_classes=2)
     noise = batch.noise(batch.open()).ravel() / LATTICE
@@ -104,7 +106,7 @@ def sealed_otherwise(labels, keys, **changes):
     return sealing.seal_votes(labels[VICTIM], some_terms(keys, **changes), silo=VICTIM)
 
 
-# What stands in the place of a silo's sealed shares, by what is wrong with them.
+# Replacements of a silo's sealed shares, by their error.
 WRONG_SHARES = {
     "silo": lambda sealed, *_: sealed["silo-001"],
     "aggregators": lambda sealed, *_: sealed[VICTIM][::-1],
@@ -131,11 +133,13 @@ def test_shares_that_are_not_sealed_for_this_are_left_out(tmp_path, change):
     assert opened.silos == ("silo-000", "silo-001", "silo-003")
 
 
-# ---- what the checks open ------------------------------------------------------------------------
+# ---- results of the checks -----------------------------------------------------------------------
 
 
 def check_number(one_hot, seed, error=0):
-    """What opens on the last check of a vector of votes, in Python's whole numbers, and by us."""
+    """Returns the value of the last check of a vector of votes, in Python integers, and by the
+    library.
+    """
     one_hot = np.array([one_hot], np.uint64)
     batch = some_terms(some_keys(), num_queries=1, num_classes=one_hot.size)
     challenge = protocol.Challenge.of_seed(bytes([seed]) * 32, batch)
@@ -167,7 +171,7 @@ def test_the_last_check_is_zero_for_votes_alone(seed):
     assert check_number([0, 1, 0], seed, error=1) != 0
 
 
-# ---- an aggregator that is not there -------------------------------------------------------------
+# ---- an absent aggregator ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)

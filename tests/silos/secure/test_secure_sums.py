@@ -26,7 +26,7 @@ RELEASE = SecureFeatureSums(
 
 @pytest.fixture
 def setting(tmp_path):
-    """Parties, silos with keys, terms, and made-up sums."""
+    """Returns aggregators, silos with keys, terms, and synthetic sums."""
     keys = some_keys(RELEASE.num_parties)
     silos = {f"silo-{number}": Keys(f"silo-{number}") for number in range(NUM_SILOS)}
     terms = sums_terms(keys, silos, RELEASE, num_classes=SIZE)
@@ -39,7 +39,9 @@ def setting(tmp_path):
 
 
 def test_the_noise_suffices_where_colluding_silos_leave_theirs_out(setting):
-    """Two-sided at a false-alarm rate of 1e-6; one share of noise less would be rejected."""
+    """Two-sided test at a false-alarm rate of 1e-6. It would reject a sum with one noise share
+    fewer.
+    """
     aggregators, silos, terms, sums = setting
     names = list(silos)[: RELEASE.least_silos]
     noises = {
@@ -51,12 +53,12 @@ def test_the_noise_suffices_where_colluding_silos_leave_theirs_out(setting):
     low, high = scipy.stats.chi2.ppf([5e-7, 1 - 5e-7], SIZE)
     assert low <= squares <= high
     fewer = (RELEASE.num_honest - 1) / RELEASE.num_honest
-    assert scipy.stats.chi2.cdf(low / fewer, SIZE) > 1 - 1e-6  # so much that it would be noticed
+    assert scipy.stats.chi2.cdf(low / fewer, SIZE) > 1 - 1e-6  # large enough to be noticed
 
 
 @pytest.mark.parametrize("kind", ["unsigned", "own keys", "another silo's", "unlisted", "replayed"])
 def test_silos_that_are_made_up_are_left_out(setting, kind):
-    """A coordinator that stands in for honest silos would take their noise out of the total."""
+    """A coordinator that replaces honest silos would remove their noise from the total."""
     aggregators, silos, terms, sums = setting
     sealed = sealed_sums(silos, terms, sums, dict.fromkeys(silos))
     table = shamir.from_integers(np.zeros(terms.shape, np.int64))

@@ -8,12 +8,12 @@ from pate_tf.net.credentials import write_demo_certificates
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """Files by name, of the authority that everybody trusts."""
+    """Returns files by name, from the authority that everybody trusts."""
     folder = tmp_path_factory.mktemp("certificates")
     return write_demo_certificates(folder, [*SILOS, *AGGREGATORS, STRANGER])
 
 
 @pytest.fixture(scope="session")
 def other_certificates(tmp_path_factory):
-    """The same names, signed by somebody else."""
+    """Returns files with the same names, signed by another authority."""
     return write_demo_certificates(tmp_path_factory.mktemp("others"), [*SILOS, STRANGER])

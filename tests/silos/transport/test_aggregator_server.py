@@ -1,4 +1,4 @@
-"""Aggregators in processes of their own that add votes up, are killed, and come back."""
+"""Aggregators in separate processes that add votes, are killed, and restart."""
 
 import dataclasses
 import functools
@@ -98,7 +98,7 @@ def test_a_killed_aggregator_goes_on_where_it_was(run):
     first = open_histogram(run.terms, run.sealed, asks).noisy_counts
     again = open_histogram(run.terms, run.sealed, run.service.asks).noisy_counts
     assert np.array_equal(first, again)
-    assert np.abs(first - COUNTS * LATTICE).max() > LATTICE  # noise, and the same one
+    assert np.abs(first - COUNTS * LATTICE).max() > LATTICE  # noise, from a single draw
 
 
 def test_an_aggregator_that_is_away_is_named_and_opens_nothing(run):
@@ -108,7 +108,7 @@ def test_an_aggregator_that_is_away_is_named_and_opens_nothing(run):
 
 
 def test_an_aggregator_trusts_its_own_roster_alone(run):
-    """The coordinator puts keys of its own under another's name."""
+    """The coordinator puts its own keys under another name."""
     impostor = Keys("aggregator-2").identity
     first, _, *others = run.terms.aggregators
     terms = dataclasses.replace(run.terms, aggregators=(first, impostor, *others))

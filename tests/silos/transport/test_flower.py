@@ -1,4 +1,4 @@
-"""A coordinator, silos and aggregators whose messages Flower carries."""
+"""A coordinator, silos and aggregators whose messages Flower transports."""
 
 import contextlib
 import functools
@@ -42,7 +42,7 @@ COORDINATOR = f"{DATA} --method=feature_sums --epsilon=1 --train_dir=run --round
 
 
 def set_up(folder, *, method, allowed, budget, port=7000):
-    """Makes tables, folders, keys and a roster; returns what each node is started with."""
+    """Makes tables, folders, keys and a roster; returns the start configuration of each node."""
     random = np.random.default_rng(0)
     for name in (*SILOS, "public"):
         ages = random.integers(0, 100, 300)
@@ -66,7 +66,7 @@ def set_up(folder, *, method, allowed, budget, port=7000):
 
 
 def charges(folder, name):
-    """What a silo's report says of each round, without the time."""
+    """Returns a silo's report on each round, without the time."""
     flags = ("silo", "report", f"--silo_dir={name}")
     assert run_script("pate_tf/cli/main.py", *flags, folder=folder).code == 0
     rounds = json.loads((folder / name / "report.json").read_text())["rounds"]
@@ -75,9 +75,9 @@ def charges(folder, name):
 
 
 class Nodes:
-    """Nodes of this process, each a ClientApp, that answer as soon as they are asked.
+    """Nodes of this process, each a ClientApp, that answer requests at once.
 
-    The first answers once it was asked for its name and twice for a task, and then each time.
+    The first node answers after one request for its name and two for a task, and then every time.
     """
 
     def __init__(self, nodes):
@@ -108,7 +108,7 @@ class Nodes:
 
 
 def ask(nodes):
-    """Has nodes label 20 inputs; prints how many are right, and what silos were charged."""
+    """Lets nodes label 20 inputs; prints the number of correct labels, and the charges of silos."""
     for field in ("task_id", "run_id", "node_id"):  # of a process that Flower started
         setattr(TaskIdentity, field, 1)
     sys.path.append(os.getcwd())
@@ -123,7 +123,7 @@ def ask(nodes):
         services = coordinator_services(coordinator.journal, line)
         server = FlowerServer(grid, roster, services, clock=lambda: now[0])
         labels = thread.submit(coordinator.ask, pool, np.arange(20))
-        while not labels.done():  # nodes answer in the main thread, as in a process of Flower's
+        while not labels.done():  # nodes answer in the main thread, as in Flower's processes
             server.step()
             now[0] += ANSWER_SECONDS
         is_right = labels.result().labels == (pool.inputs[:20, 0] >= 50)
@@ -153,7 +153,7 @@ def test_silos_and_aggregators_answer_over_flower(tmp_path):
 
 
 class Processes:
-    """Processes by name, each a group of its own with a log."""
+    """Processes by name, each in its own process group with a log."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -176,7 +176,7 @@ class Processes:
         process.wait()
 
     def until(self, name, text, other="\0"):
-        """Waits until a log has a text, or another; returns whether it has the first."""
+        """Waits until a log has one of two texts; returns whether it has the first."""
         path = self.folder / f"{name}.log"
         end = time.monotonic() + 900.0
         while text not in path.read_text() and other not in path.read_text():
@@ -185,7 +185,7 @@ class Processes:
         return text in path.read_text()
 
     def statement(self):
-        """The text of the statement, without the student's digest."""
+        """Returns the text of the statement, without the student's digest."""
         text = (self.folder / "run" / "released" / "privacy_statement.json").read_text()
         return re.sub("[0-9a-f]{8,}", "", text)
 
@@ -210,7 +210,7 @@ def processes(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_a_run_over_flower_is_that_of_pate_coordinator(tmp_path, processes, monkeypatch):
-    """A SuperNode and the SuperLink are killed in the middle; then budgets are used up."""
+    """A SuperNode and the SuperLink are killed in the middle. Then the budgets are used up."""
     sums = {"method": "--method=feature_sums", "allowed": "secure_feature_sums", "budget": 1.0}
     port = free_port()
     nodes = set_up(tmp_path, **sums, port=port)
@@ -255,7 +255,7 @@ def test_a_run_over_flower_is_that_of_pate_coordinator(tmp_path, processes, monk
         if over_flower.until(
             f"again-{number}", "epsilon of hospital-3", "no other process at work"
         ):
-            break  # else the first ServerApp has not ended yet
+            break  # otherwise the first ServerApp is still running
     roster = tmp_path / "roster.toml"
     roster.write_text(roster.read_text().replace('"ward"', '"ward-2"'))
     submit("third", COORDINATOR.replace("--train_dir=run", "--train_dir=other"))

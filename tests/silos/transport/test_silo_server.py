@@ -1,4 +1,4 @@
-"""A coordinator on a real port: who gets in, what is said to what they send, and kill -9."""
+"""A coordinator on a real port: access, answers to messages, and kill -9."""
 
 import functools
 import logging
@@ -215,7 +215,7 @@ def test_a_coordinator_that_sends_nonsense_does_not_stop_a_silo(silo, journal, m
 
 
 def coordinate(folder, files, port):
-    """Opens another round whenever it is started."""
+    """Opens another round at every start."""
     journal = made_up_journal(folder)
     journal.keep(made_up_round(1 + len(journal.rounds)))
     with serve(journal, files, address=f"localhost:{port}"):
@@ -224,7 +224,7 @@ def coordinate(folder, files, port):
 
 
 def until_reached(ask):
-    """What a caller gets once the coordinator is there."""
+    """Returns the result of a call as soon as the coordinator is available."""
     end = time.monotonic() + 60.0
     while True:
         try:

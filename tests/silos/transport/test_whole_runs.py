@@ -1,4 +1,4 @@
-"""Whole rounds in which silos, aggregators and a coordinator speak over the network."""
+"""Whole rounds in which silos, aggregators and a coordinator communicate over the network."""
 
 import contextlib
 import functools
@@ -102,7 +102,7 @@ def test_a_coordinator_that_was_away_for_a_quarter_of_an_hour_finishes_its_round
         return now
 
     def waiting(event):
-        """Has the silos that are present reply over the network; kills a coordinator that waits."""
+        """Lets the present silos reply over the network; kills a coordinator that waits."""
         if not event.startswith("waiting"):
             return
         for name in present:
@@ -143,7 +143,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
     line, roster = AggregatorService(AGGREGATORS), made_up_roster(SILOS)
 
     def serve_silo(address, name):
-        # Its ledger is its thread's, as it would be its process's.
+        # Its ledger belongs to its thread, as it would belong to its process.
         connection = TaskConnection(address, files=certificates[name], wait_seconds=0.5)
         with open_silo(tmp_path, name, mechanism) as opened, connection:
             connection.serve(opened.result, sleep=lambda seconds: None)
@@ -177,7 +177,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
         finally:
             assert all(thread.is_alive() for thread in threads)  # they wait for more
             trouble, numbers = server.health(coordinator.journal.numbers())
-            server.end()  # and hear that the run is over
+            server.end()  # they are told that the run is over
             for thread in threads:
                 thread.join(5.0)
                 assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Certificates, rosters and coordinators of made-up runs."""
+"""Certificates, rosters and coordinators of synthetic runs."""
 
 import time
 
