@@ -271,13 +271,9 @@ def _checked(
         compares = STRATEGIES[strategy].infer is not None
         representation = name if has_name and compares else None
     queries = QueryConfig(
-        strategy=strategy,
-        num_queries=num_queries,
-        representation=representation,
-        seed=given.seed,
-        num_neighbours=given.num_neighbours,
+        strategy=strategy, num_queries=num_queries, representation=representation, seed=given.seed
     )
-    check_queries(queries, pool, covers_pool=voters.covers_pool)
+    check_queries(queries, pool)
     return ReleasePlan(mechanism=mechanism, queries=queries, voters=voters, **facts)
 
 

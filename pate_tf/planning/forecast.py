@@ -77,7 +77,7 @@ class Forecast(NamedTuple):
         public_accuracy: what a student reaches by the public labels only; None where it does not
             learn from them.
         gain: what the private data are expected to add to that.
-        gain_error: standard error of such a gain, if it were measured on the public labels.
+        gain_error: standard error of that gain.
         target: what is predicted. Of a "number" and of "labels" the range is that of their measure
             in `core.public.MEASURES`, and not of an accuracy.
     """
@@ -193,6 +193,8 @@ class Forecast(NamedTuple):
                 f"are expected to add {100.0 * self.gain:.1f} points, with a standard error of "
                 f"{100.0 * self.gain_error:.1f}."
             )
+            if self.gain <= self.gain_error:
+                compared += " Warning: the private data may add nothing."
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
@@ -201,6 +203,11 @@ class Forecast(NamedTuple):
             f"({self.low:.0%} to {self.high:.0%}, by {by}). {compared}{ranking}"
         )
 
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether private data add nothing to public labels, even one standard error higher."""
+        return self.public_accuracy is not None and self.gain + self.gain_error <= 0.0
+
     def is_worth(self, majority: float | None) -> bool:
         """Whether labels are more likely than not to be better than a constant answer.
 
@@ -208,8 +215,8 @@ class Forecast(NamedTuple):
         more than `UNEVEN_SHARE`, few labels of another class can be expected at all: what counts is
         whether the labels rank inputs better than a constant does, an area under the curve above
         1/2. A measured mean has equal chances to be too high and too low, so it is compared itself.
-        So is the measure of numbers and several labels. A student that also learns from public
-        labels needs private data that add more to them than one standard error.
+        So is the measure of numbers and several labels. For a student that also learns from public
+        labels, the private data are not worth it if they add nothing, by one standard error.
 
         Args:
             majority: share of the pool's most frequent class; None where the pool has no labels.
@@ -218,7 +225,7 @@ class Forecast(NamedTuple):
             return self.accuracy > MEASURES[self.target][1]
         if self.is_noise or majority is None:
             return not self.is_noise
-        if self.public_accuracy is not None and self.gain <= self.gain_error:
+        if self.adds_nothing:
             return False
         if majority > UNEVEN_SHARE and self.auc is not None:
             return self.auc > 0.5
@@ -237,7 +244,7 @@ class Forecast(NamedTuple):
         if self.is_worth(majority):
             return
         why = NOISE if self.is_noise else "a constant answer is expected to be as good"
-        if self.public_accuracy is not None and self.gain <= self.gain_error:
+        if self.adds_nothing:
             why = "the private data are not expected to add anything to the public labels"
         raise ForecastError(
             f"forecast: expected labels that are worth their cost, got "

@@ -11,13 +11,12 @@ from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
-import scipy.special
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled, target_rows
+from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled
 from pate_tf.core.public import Pool, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
@@ -26,29 +25,19 @@ from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sum
 from pate_tf.planning.forecast import Forecast, ForecastError
 from pate_tf.planning.release_settings import Known, ReleasePlan, ReleaseSettings
 from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
-from pate_tf.postprocessing.label_propagation import nearest_centres
 from pate_tf.postprocessing.regression import (
     Averages,
     NoisySums,
     class_probabilities,
     likeliest_factor,
     neighbourhood_averages,
-    public_weights,
-    regress,
     regress_sums,
-    standardisation,
     weights_of_rounds,
 )
 from pate_tf.postprocessing.targets import predicted
 from pate_tf.queries.strategies import QueryConfig
-from pate_tf.release.exact_sums import (
-    counts_by_class,
-    residual_sums,
-    sums_by_class,
-    sums_of_products,
-    vector_steps,
-)
-from pate_tf.release.feature_sums import pool_centres
+from pate_tf.release.exact_sums import residual_sums, sums_by_class, vector_steps
+from pate_tf.release.feature_sums import Summands, pool_centres
 from pate_tf.release.noise import SeededNoise, check_drawable
 from pate_tf.representations.catalogue import (
     check_representation,
@@ -59,14 +48,14 @@ from pate_tf.representations.catalogue import (
 )
 from pate_tf.representations.raw import MAX_OF_PAIRS
 
-OF_VOTES = ("num_queries", "strategy", "num_neighbours")  # settings
+OF_VOTES = ("num_queries", "strategy")  # settings
 
 MOST_LABELED = 3_000  # public samples, in the trial of a representation
 FEWEST_LABELED: Final = 20  # from which on n p (1 - p) reaches 5, and a binomial law is near normal
 FOLDS: Final = 3  # of these
 DRAWS: Final = 3  # of the noise, for each fold
 WITHOUT_NOISE: Final = 10**6  # records whose sums outweigh the noise
-WORLDS: Final = 20  # draws of weights and noise, for the gain that private records promise
+WITHOUT_SUMS: Final = 1e9  # standard deviations of noise in which sums disappear
 
 
 class SumsOption:
@@ -188,24 +177,18 @@ class SumsOption:
             return name, *self._trial(name, encoders[name], DRAWS)
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
-        """Returns what the planned mechanism would give, on labeled samples of the pool.
-
-        Where public labels join the sums, it is what public labels of other samples give; after
-        several draws, with what the private records are expected to add.
-        """
+        """Returns what the planned mechanism would give, on labeled samples of the pool."""
         known = self._known
         is_linear = known.pool.dataset.augmentation == "none" or encoder.is_frozen
         if self._trains_on_labels and is_linear:
-            forecast, logit_factor = trial(known.pool, encoder, self._mechanism, 0, num_draws=1)
-            if num_draws > 1:
-                deviation = self._mechanism.standard_deviation
-                gain = expected_gain(known.pool, encoder, deviation, known.num_records or 1)
-                forecast = forecast.with_private(*gain)
-            return forecast, logit_factor
+            number = known.num_records or 1
+            return trial_with_public_labels(known.pool, encoder, self._mechanism, number)
         has_views = known.has_augmentation and not encoder.is_frozen
         views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
-        number = self._mechanism.num_clusters
-        centres = None if number is None else pool_centres(encoder, known.pool)[number]
+        num_clusters = self._mechanism.num_clusters
+        centres = None
+        if num_clusters is not None:
+            centres = pool_centres(encoder, known.pool)[num_clusters]
         num_records = known.num_records or 0
         return trial(known.pool, encoder, self._mechanism, num_records, views, num_draws, centres)
 
@@ -295,8 +278,7 @@ def trial(
         pool: public; of its samples with a true label the first `MOST_LABELED` take part.
         encoder: of their features.
         mechanism: that will release sums of the private records' vectors.
-        num_records: private records; public. 0 for what the public labels of the other samples give
-            without any private record.
+        num_records: private records; public.
         views: of the pool, as of `pool_features_by_name`, where labels follow from neighborhoods.
         num_draws: of the noise, for each fold.
         centres: of the clusters, where the mechanism counts records in clusters.
@@ -333,8 +315,11 @@ def trial(
     released = list[NoisySums]()
     folds = np.arange(len(labels)) % FOLDS
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
+    clusters = {} if centres is None else {len(centres): centres}
+    summands = Summands(dataset, np.ones(features.shape[1]), clusters)
+    first = 0 if centres is None else vectors.shape[1]  # counts follow the sums
     of_others = [
-        exact_table(vectors[folds != fold], labels[folds != fold], dataset, centres)
+        summands.of_records(vectors[folds != fold], labels[folds != fold])[first:]
         for fold in range(FOLDS)
     ]
     noisy = list[IntArray]()
@@ -348,7 +333,6 @@ def trial(
                 exact = residual_sums(steps[is_other], labels[is_other], weights)
             # Each sample stands for as many private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
-            drawn *= num_records > 0
             values = np.concatenate([values, drawn[None]])
         noisy.append(values)
     for (draw, fold), values in zip(cells, noisy, strict=True):
@@ -363,7 +347,6 @@ def trial(
             moments=moments,
             num_records=num_records,
             is_frozen=encoder.is_frozen,
-            public_labels=None if num_records else np.where(folds != fold, labels, UNKNOWN),
         )
         logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)
     if averages:
@@ -375,78 +358,61 @@ def trial(
     return forecast, likeliest_factor(logits, np.eye(num_classes)[labels])
 
 
-def expected_gain(
-    pool: Pool, encoder: Encoder, noise: float, num_records: int
-) -> tuple[float, float]:
-    """Returns how much noisy sums of private records are expected to add to public labels.
+def trial_with_public_labels(
+    pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
+) -> tuple[Forecast, float]:
+    """Returns what to expect of a model of public labels and noisy sums together; see `trial`.
 
-    The expected value of sample information (Raiffa and Schlaifer 1961): weights are drawn from
-    what the public labels say of them, and noisy sums of records that follow these weights. It
-    compares what public labels predict, alone and with these sums, on the same samples.
+    The accuracy of the public labels only is measured by cross-validation. For the gain, a third of
+    the labeled samples plays the private records: it compares models of another third with and
+    without noisy sums of these, on the same samples.
 
     Args:
-        pool: public, with labels.
-        encoder: of its features.
-        noise: standard deviation on each number, in what a record adds at most.
+        pool: public; the first `MOST_LABELED` of its samples with a true label take part.
+        encoder: of their features.
+        mechanism: that will release sums of the private records' vectors.
         num_records: private records; public.
-
-    Returns:
-        The gain in accuracy; and its standard error if it were measured on all of the pool's
-        labels. A smaller gain could not be told from none.
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MOST_LABELED]
-    one_hot = np.eye(pool.dataset.num_classes)[true_labels[rows]]
-    vectors = record_vectors(encoder.features(pool.inputs[rows]), encoder.scale)
-    mean, factors = standardisation(vectors[:, :-1])
-    features = (vectors[:, :-1] - mean) * factors
-    weights, root = public_weights(features, one_hot)
-    root *= np.sqrt(len(rows) / pool.num_labeled)  # all labels will be read
-    measured = (vectors[:, :-1] - mean).T @ features / len(rows) @ root
-    number_of_class = num_records * one_hot.mean(axis=0)
-    sums = NoisySums(vectors=vectors, values=measured, noise=noise, num_of_class=number_of_class)
-    deviation = sums.deviation / num_records
-    random = np.random.default_rng(0)
-    # Functions of all classes add up to a constant.
-    centering = np.eye(one_hot.shape[1]) - 1.0 / one_hot.shape[1]
-    centering /= np.sqrt(centering[0, 0])
-    drawn = [random.normal(size=weights.shape) @ centering for _ in range(WORLDS)]
-    noisy = [
-        (measured @ each + random.normal(0.0, deviation, each.shape), deviation) for each in drawn
-    ]
-    of_public = one_hot.mean(axis=0) + features @ weights
-    factor = likeliest_factor(of_public, one_hot)
-    along = features @ root
-    before = of_public.argmax(axis=1)
-    places = np.arange(len(rows))
-    gains = list[float]()
-    differing = list[float]()
-    fits = regress(along, measured, noisy, np.array([1.0 / deviation]))
-    for each, fit in zip(drawn, fits, strict=True):
-        chances = scipy.special.softmax(factor * (of_public + along @ each), axis=1)
-        after = (of_public + fit.means).argmax(axis=1)
-        gains.append(float((chances[places, after] - chances[places, before]).mean()))
-        differing.append(float((after != before).mean()))
-    return float(np.mean(gains)), float(np.sqrt(np.mean(differing) / pool.num_labeled))
-
-
-def exact_table(
-    vectors: npt.NDArray[np.float64],
-    labels: npt.NDArray[Any],
-    dataset: Dataset,
-    centres: npt.NDArray[np.float64] | None,
-) -> IntArray:
-    """Returns the exact sums of samples' vectors by target, or counts in clusters of centers."""
-    if dataset.target != CLASS:
-        return sums_of_products(vectors, target_rows(labels, dataset))
-    if centres is None:
-        return sums_by_class(vectors, labels, num_classes=dataset.num_classes)
-    return counts_by_class(
-        nearest_centres(vectors[:, :-1], centres),
-        labels,
-        num_clusters=len(centres),
-        num_classes=dataset.num_classes,
-    )
+    labels = true_labels[rows]
+    samples = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
+    vectors = record_vectors(encoder.features(samples.inputs), encoder.scale)
+    num_classes = pool.dataset.num_classes
+    folds = np.arange(len(labels)) % FOLDS
+    noise = SeededNoise(0)
+    logits = np.empty((3, len(labels), num_classes))
+    for fold in range(FOLDS):
+        is_test = folds == fold
+        private = np.flatnonzero(folds == (fold + 1) % FOLDS)[:num_records]
+        fraction = len(private) / num_records
+        exact = sums_by_class(vectors[private], labels[private], num_classes=num_classes)
+        drawn = mechanism.draw_sums((exact / fraction).astype(np.int64), noise)
+        drawn = np.rint(drawn * fraction).astype(np.int64)
+        nothing = np.zeros_like(drawn)
+        third = folds == (fold + 2) % FOLDS
+        cases = (
+            (~is_test, nothing, WITHOUT_SUMS),
+            (third, nothing, WITHOUT_SUMS),
+            (third, drawn, mechanism.standard_deviation * fraction),
+        )
+        for place, (is_public, values, deviation) in enumerate(cases):
+            _, model = labels_from_sums(
+                samples,
+                vectors,
+                values[None],
+                deviation,
+                num_records=len(private),
+                is_frozen=encoder.is_frozen,
+                public_labels=np.where(is_public, labels, UNKNOWN),
+            )
+            logits[place, is_test] = vectors[is_test] @ np.asarray(model)
+    forecast = forecast_of_trial(logits[:1], labels, folds, pool.dataset, len(pool))
+    without, with_private = (logits[1:].argmax(axis=2) == labels).astype(float)
+    gains = with_private - without
+    error = float(gains.std()) / len(gains) ** 0.5
+    factor = likeliest_factor(logits[0], np.eye(num_classes)[labels])
+    return forecast.with_private(float(gains.mean()), error), factor
 
 
 def forecast_of_trial(

@@ -113,45 +113,6 @@ def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
     return propagate_counts(graph, released, released.noisy_counts)
 
 
-# The nearest neighbors of a query, which teachers are asked about together with it.
-#
-# A teacher that learned from few records errs on single inputs. Asked about an input and its
-# nearest neighbors, it votes once, for the class that it names most often among them: its own
-# errors are outvoted, and teachers agree more. Replacing a record still changes one teacher and so
-# one vote on each query: a query costs what it costs alone. Neighbors follow from the public pool:
-# no label, true or noisy, plays a part.
-
-
-def nearest(
-    pool: Pool, queries: IntArray, number: int, seed: int, *, representation: Named | None = None
-) -> IntArray:
-    """Returns each query's nearest neighbors, the nearest first and without itself.
-
-    Args:
-        pool: public inputs.
-        queries: positions in it, `[num_queries]`.
-        number: how many, at most all but one of the pool.
-        seed: of the features.
-        representation: by its name; None for the data set's default.
-
-    Returns:
-        Positions in the pool, int64 `[num_queries, number]`.
-    """
-    features = np.concatenate(
-        [view for views in pool_features_by_name(pool, representation, seed) for view in views],
-        axis=1,
-    )
-    squares = np.square(features).sum(axis=1)
-    neighbours = np.empty((len(queries), number), np.int64)
-    # One after another: together they would be rounded by which others are asked, and a query with
-    # another neighbor is another query, which is charged.
-    for place, query in enumerate(queries):
-        distances = squares - 2.0 * (features @ features[query])
-        distances[query] = np.inf
-        neighbours[place] = np.argsort(distances, kind="stable")[:number]
-    return neighbours
-
-
 # Labels of a public pool from noisy sums of private records.
 
 
@@ -232,8 +193,8 @@ def labels_from_sums(
             return labels_of(confidence), weights
     sums = sums_of_pool(vectors, total, noise, centres)
     if is_linear:
-        if public_labels is not None:
-            sums = sums.with_shares_of(public_labels, num_records)
+        if public_labels is not None and num_records:  # a noisy number may be far from it
+            sums = dataclasses.replace(sums, num_of_class=num_records * sums.shares)
         shrinkages = SHRINKAGES if is_frozen else (LEAST_VARIANCE,)
         confidence, weights = linear_model(sums, shrinkages, public_labels)
         return labels_of(confidence), weights

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +37,8 @@ FROM_NEIGHBOURS = 0.7
 AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # standard deviations of the noise
 # By which the deviations of public weights may be too small, for the private ones.
 INFLATIONS = np.geomspace(1.0, 10_000.0, 60)
-# Logarithm of the evidence against public labels from which they are left out: a Bayes factor of
-# 20, "strong" (Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
+# Logarithm of the evidence from which public labels count less: a Bayes factor of 20, which is
+# "strong" (Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
 STRONG_EVIDENCE = math.log(20.0)
 STEPS = np.linspace(-6.0, 6.0, 49)  # of the largest count's integral, in standard deviations
 PART = 4_096  # inputs at a time
@@ -266,32 +265,6 @@ class NoisySums:
         """Of each class, among the records, `[num_classes]`."""
         return self.num_of_class / self.num_records
 
-    def with_shares_of(self, labels: IntArray, num_records: int | None) -> "NoisySums":
-        """Returns the sums with shares of classes by the records and public labels, by precision.
-
-        If there is strong evidence that both differ by more than noise and chance, what is left is
-        the variance between both sources, which counts against the public one (DerSimonian and
-        Laird 1986, doi:10.1016/0197-2456(86)90046-2).
-
-        Args:
-            labels: public, `UNKNOWN` where there is none.
-            num_records: private records; None where that is not public.
-        """
-        counts = np.bincount(labels[is_labeled(labels)], minlength=len(self.shares))
-        public = counts / counts.sum()
-        number = num_records or self.num_records
-        private = self.num_of_class / number
-        spread = float((public * (1.0 - public)).mean())
-        variance = (self.noise / CONSTANT / number) ** 2 + spread / number
-        of_both = variance + spread / counts.sum()
-        difference = public - private
-        freedom = len(public) - 1
-        excess = float(np.square(difference - difference.mean()).sum()) / freedom / of_both
-        if freedom / 2.0 * (excess - 1.0 - math.log(max(excess, 1.0))) > STRONG_EVIDENCE:
-            of_both *= excess
-        shares = private + variance / of_both * difference
-        return dataclasses.replace(self, num_of_class=shares / shares.sum() * number)
-
     @functools.cached_property
     def deviation(self) -> float:
         """Standard deviation of a value from what an endless pool would make it.
@@ -309,22 +282,23 @@ class NoisySums:
 def public_weights(
     rows: npt.NDArray[np.floating], targets: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns what exact labels say of the weights of a linear function: a normal law. Public.
+    """Returns the normal law of a linear function's weights and intercept, given public labels.
 
-    Bayesian linear regression with an intercept. The variance of the residuals and the amplitude of
-    the weights are the ones with most evidence (Bishop 2006, section 3.5).
+    Bayesian linear regression. The variance of the residuals and the amplitude of the weights are
+    the ones with most evidence (Bishop 2006, section 3.5).
 
     Args:
         rows: features of the labeled inputs, `[num_labels, num_features]`.
         targets: 1 for the class of each and 0 for others, `[num_labels, num_classes]`.
 
     Returns:
-        The mean `[num_features, num_classes]`; and a root of the covariance, the same for all
-        classes, `[num_features, num_features]`.
+        The mean `[num_features + 1, num_classes]`, the intercept last; and a root of the
+        covariance, the same for all classes, `[num_features + 1, num_features + 1]`.
     """
-    centered = rows - rows.mean(axis=0, dtype=np.float64)
-    residuals = targets - targets.mean(axis=0)
-    left, roots, right = np.linalg.svd(centered, full_matrices=False)
+    center = rows.mean(axis=0, dtype=np.float64)
+    shares = targets.mean(axis=0)
+    residuals = targets - shares
+    left, roots, right = np.linalg.svd(rows - center, full_matrices=False)
     values = np.square(roots)
     along = roots[:, None] * (left.T @ residuals)
     penalties = AMPLITUDES[:, None] ** -2.0
@@ -332,47 +306,50 @@ def public_weights(
     variances = (np.square(residuals).sum() - explained) / residuals.size
     variances = np.maximum(variances, np.finfo(np.float32).eps)
     logarithms = np.log1p(values / penalties).sum(axis=1)
-    costs = len(rows) * np.log(variances) + logarithms
-    best = costs.argmin()
+    best = (len(rows) * np.log(variances) + logarithms).argmin()
+    variance = variances[best]
     precisions = values + penalties[best]
-    mean = right.T @ (along / precisions[:, None])
-    amplitude = np.sqrt(variances[best] / penalties[best])
-    shrunk = np.sqrt(variances[best] / precisions) - amplitude
-    return mean, amplitude * np.eye(len(mean)) + (right.T * shrunk) @ right
+    weights = right.T @ (along / precisions[:, None])
+    amplitude = np.sqrt(variance / penalties[best])
+    shrunk = np.sqrt(variance / precisions) - amplitude
+    root = amplitude * np.eye(len(weights)) + (right.T * shrunk) @ right
+    root = np.block(
+        [[root, np.zeros((len(root), 1))], [-center @ root, np.sqrt(variance / len(rows))]]
+    )
+    return np.vstack([weights, shares - center @ weights]), root
 
 
-def joined(
-    features: npt.NDArray[np.floating],
-    measured: npt.NDArray[np.floating],
-    measurement: tuple[FloatArray, float],
-    public: tuple[FloatArray, FloatArray],
-) -> Regression:
-    """Returns the linear function that follows from public labels and noisy values together.
+def joined(features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray) -> Regression:
+    """Returns the linear function that follows from public labels and noisy sums together.
 
-    The public labels give the mean and the covariance of its weights before the noisy values are
+    The public labels give the mean and the covariance of its weights before the noisy sums are
     read, which then count by their precision. If both follow different rules, the covariance is too
     small: it is multiplied by the factor with most evidence, so that the public labels count less
     (Birge 1932, https://doi.org/10.1103/PhysRev.40.207). Without strong evidence the factor is 1.
 
     Args:
-        features: as of `regress`.
-        measured: as of `regress`.
-        measurement: as of `regress`.
-        public: as `public_weights` returns it.
+        features: of all inputs of the pool, `[num_inputs, num_features]`.
+        sums: of features, with a constant last.
+        labels: public labels of the inputs, `UNKNOWN` for those without one, `[num_inputs]`.
+
+    Returns:
+        The function, whose weights are `[num_features + 1, num_classes]`, the intercept last.
     """
-    values, noise = measurement
-    mean, root = public
-    beyond = [(values - measured @ mean, noise)]
-    inflations = INFLATIONS / noise
-    (fit,) = regress(features @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
+    is_known = is_labeled(labels)
+    one_hot = np.eye(sums.values.shape[1])[labels[is_known]]
+    mean, root = public_weights(features[is_known], one_hot)
+    rows = np.column_stack([features, np.ones(len(features))])
+    measured = sums.vectors.T.astype(np.float64) @ rows / len(rows)
+    deviation = sums.deviation / sums.num_records
+    beyond = [(sums.values / sums.num_records - measured @ mean, deviation)]
+    inflations = INFLATIONS / deviation
+    (fit,) = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
     return dataclasses.replace(
-        fit, means=features @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
+        fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
     )
 
 
-def regress_sums(
-    averages: Iterable[Averages], *released: NoisySums, labels: IntArray | None = None
-) -> list[Regression]:
+def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
     """Returns how probable each class is at all inputs, for each of several noisy sums.
 
     A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
@@ -382,8 +359,6 @@ def regress_sums(
     Args:
         averages: as of `regress_counts`.
         *released: of records, at least one, all with the same vectors.
-        labels: public labels of the inputs, `UNKNOWN` for those without one, that join the sums,
-            `[num_inputs]`. They are left out where evidence against them is strong. None for none.
     """
     vectors = released[0].vectors
     if released[0].is_constant:
@@ -402,29 +377,12 @@ def regress_sums(
     def linear(
         features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]
     ) -> list[Regression]:
-        public = None
-        if labels is not None:
-            is_known = is_labeled(labels)
-            one_hot = np.eye(released[0].values.shape[1])[labels[is_known]]
-            public = public_weights(of_all[is_known], one_hot)
-            if not released[0].values.any():  # no private records
-                means = features @ public[0]
-                ones = np.ones(len(means))
-                return [Regression(means=means, deviations=ones, evidence=0.0, weights=public[0])]
         measured = (vectors.T @ of_all).astype(np.float64) / len(vectors)
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
         noises = [sums.deviation / sums.num_records / unit for sums in released]
         values = [each / unit for each in beyond]
         measured /= unit
-        measurements = list(zip(values, noises, strict=True))
-        fits = regress(features, measured, measurements)
-        if public is None:
-            return fits
-        both = [joined(features, measured, each, public) for each in measurements]
-        return [
-            with_public if with_public.evidence > alone.evidence - STRONG_EVIDENCE else alone
-            for with_public, alone in zip(both, fits, strict=True)
-        ]
+        return regress(features, measured, list(zip(values, noises, strict=True)))
 
     return [
         dataclasses.replace(each, means=each.means + sums.shares)
@@ -501,22 +459,26 @@ def linear_model(
         sums: of features, with a constant last.
         least_variances: as of `standardisation`; the one with most evidence is taken, so that the
             more noise, the more is expected of the directions in which features vary most.
-        labels: public ones that join the sums, as of `regress_sums`; None for none.
+        labels: public labels of the inputs, as of `joined`; None for none.
 
     Returns:
         Probabilities `[num_inputs, num_classes]`, and weights `[width, num_classes]` from vectors
         to logits: those of the regression, by a factor at which they are most like these.
     """
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
-    fits = list[tuple[Regression, Any, Any]]()
+    fits = list[tuple[Regression, FloatArray]]()
     for least_variance in least_variances:
         mean, factors = standardisation(features, least_variance)
         rows = ((features - mean) * factors).astype(np.float32)
-        (fit,) = regress_sums([(rows, rows)], sums, labels=labels)
-        fits.append((fit, mean, factors))
-    regression, mean, factors = max(fits, key=lambda fit: fit[0].evidence)
-    weights = factors[:, None] * np.asarray(regression.weights)
-    weights = np.vstack([weights, (sums.shares - mean @ weights) / constant])
+        if labels is None:
+            (fit,) = regress_sums([(rows, rows)], sums)
+            weights, intercept = np.asarray(fit.weights), sums.shares
+        else:
+            fit = joined(rows, sums, labels)
+            weights, intercept = np.split(np.asarray(fit.weights), [-1])
+        weights = factors[:, None] * weights
+        fits.append((fit, np.vstack([weights, (intercept - mean @ weights) / constant])))
+    regression, weights = max(fits, key=lambda fit: fit[0].evidence)
     # Without an upper bound: of two means above 1 the larger one has the label.
     probabilities = np.maximum(regression.means, np.finfo(np.float32).eps)
     probabilities /= probabilities.sum(axis=1, keepdims=True)

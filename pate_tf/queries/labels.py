@@ -41,8 +41,6 @@ class Labels(OnFeatures):
         training_labels: what a student learns from: the released labels, or what follows from them
             without a query.
         strategy: how the queries were chosen, by its name in `pate_tf.queries.strategies`.
-        neighbours: int64 `[num_queries, num_neighbours]`, what each query was asked together with
-            (`postprocessing/label_inference.py`); None where each was asked alone.
         choice: how mechanism, noise and number of queries were chosen, in sentences; None if
             unknown.
         seal: of `record`, by the ledger that was charged, so that stored labels can be verified;
@@ -63,7 +61,6 @@ class Labels(OnFeatures):
     released: ReleasedLabels
     training_labels: PoolLabels
     strategy: str
-    neighbours: IntArray | None = None
     choice: str | None = None
     seal: str | None = None
     labeller: Any = None
@@ -108,11 +105,6 @@ class Labels(OnFeatures):
         Of these labels alone; `Labeller.spent` counts everything released from the teachers.
         """
         return self.released.cost
-
-    @property
-    def num_neighbours(self) -> int:
-        """How many neighbors each query was asked together with."""
-        return 0 if self.neighbours is None else self.neighbours.shape[1]
 
     @functools.cached_property
     def inferred(self) -> PoolLabels:
@@ -222,14 +214,9 @@ class Labels(OnFeatures):
                 training = PoolLabels(num_classes=released.num_classes, **learnt).checked()
             queries = whole_numbers(arrays["queries"], "queries")
             checks.shape([released.num_queries], queries=queries)
-            neighbours = arrays.get("neighbours")
-            if neighbours is not None:
-                neighbours = whole_numbers(neighbours, "neighbours")
-                checks.shape([released.num_queries, None], neighbours=neighbours)
             labels = cls(
                 pool=pool,
                 queries=queries,
-                neighbours=neighbours,
                 released=released,
                 training_labels=training,
                 **{name: fields[name] for name in ("strategy", "choice", "seal")},
@@ -237,7 +224,9 @@ class Labels(OnFeatures):
                 labeller=labeller,
             )
             record = labels.record()
-            is_whole = record["labels_digest"] == fields["labels_digest"]
+            # As stored: arrays that earlier versions wrote are not read, but are in the digest.
+            stored = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+            is_whole = stored == fields["labels_digest"]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: expected labels and their cost, got files of another kind"
@@ -252,7 +241,7 @@ class Labels(OnFeatures):
         released = self.released
         training = self.training_labels
         arrays = {name: getattr(released, name) for name in (*PARTS, *NOISY)}
-        arrays |= {"queries": self.queries, "neighbours": self.neighbours}
+        arrays["queries"] = self.queries
         if training is not released:
             arrays |= {f"learnt_{name}": getattr(training, name) for name in PARTS}
         return {name: array for name, array in arrays.items() if array is not None}

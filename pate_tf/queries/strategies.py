@@ -166,8 +166,6 @@ class QueryWishes(OnFeatures):
 
     Attributes:
         seed: seed of random choices. Another seed gives other queries, which are charged again.
-        num_neighbours: number of nearest neighbors that are added to a query; a teacher votes once
-            for all of them. None for 0.
     """
 
     restated: ClassVar = {
@@ -192,7 +190,6 @@ class QueryWishes(OnFeatures):
         None, flag="queries", least=1, help="Number of inputs of the pool that are queried."
     )
     seed: int = 0
-    num_neighbours: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -203,22 +200,19 @@ class QueryConfig(QueryWishes):
     num_queries: int
 
 
-def check_queries(config: QueryConfig, pool: Pool, *, covers_pool: bool = True) -> None:
+def check_queries(config: QueryConfig, pool: Pool) -> None:
     """Raises ValueError, before anything is charged, if the settings do not fit the pool.
 
     Args:
         config: the settings.
         pool: public inputs.
-        covers_pool: whether teachers can vote on every input of the pool.
     """
     checks.one_of(STRATEGIES, strategy=config.strategy)
     strategy = STRATEGIES[config.strategy]
-    for name in ("num_queries", "num_neighbours", "seed"):
+    for name in ("num_queries", "seed"):
         value = getattr(config, name)
         if value is not None and type(value) is not int and not isinstance(value, np.integer):
             raise ValueError(f"{name} must be a whole number, got {value!r}")
-    if (config.num_neighbours or 0) < 0:
-        raise ValueError(f"num_neighbours must be at least 0, got {config.num_neighbours}")
     if not 1 <= config.num_queries <= len(pool):
         raise ValueError(
             f"num_queries must be from 1 to {len(pool)}, the size of the pool, got "
@@ -234,14 +228,6 @@ def check_queries(config: QueryConfig, pool: Pool, *, covers_pool: bool = True) 
         from pate_tf.representations.catalogue import check_representation
 
         check_representation(config.representation, pool.dataset)
-    if config.num_neighbours and not (
-        strategy.infer and covers_pool and config.num_neighbours < len(pool.inputs)
-    ):
-        raise ValueError(
-            f"num_neighbours={config.num_neighbours} does not fit strategy {config.strategy}: it "
-            f"needs a strategy that compares inputs, a number below the {len(pool)} inputs of the "
-            f"pool, and teachers that can label all of them. Otherwise use 0."
-        )
 
 
 def ask_once(
@@ -277,25 +263,15 @@ def ask_once(
     )
 
 
-def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> npt.NDArray[Any]:
-    """Returns the inputs of queries, each together with its neighbors.
-
-    Args:
-        pool: public inputs.
-        queries: positions in the pool, `[num_queries]`.
-        neighbours: positions of neighbors, `[num_queries, num_neighbours]`; None without neighbors.
-
-    Returns:
-        Inputs `[num_queries, *input_shape]`; with neighbors `[num_queries, 1 + num_neighbours,
-        *input_shape]`, where the query comes first.
+def inputs_at(pool: Pool, queries: IntArray) -> npt.NDArray[Any]:
+    """Returns the inputs at these positions of a pool, `[num_queries, *input_shape]`.
 
     Raises:
         ValueError: if a position is not in the pool.
     """
-    places = queries if neighbours is None else np.column_stack([queries, neighbours])
-    if places.size and not 0 <= places.min() <= places.max() < len(pool.inputs):
+    if queries.size and not 0 <= queries.min() <= queries.max() < len(pool.inputs):
         raise ValueError(
-            f"queries must be positions in a pool of {len(pool)}, got {places.min()} to "
-            f"{places.max()}"
+            f"queries must be positions in a pool of {len(pool)}, got {queries.min()} to "
+            f"{queries.max()}"
         )
-    return pool.inputs[places]
+    return pool.inputs[queries]

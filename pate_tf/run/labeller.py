@@ -40,7 +40,6 @@ from pate_tf.planning.release_settings import (
     ReleasePlan,
     ReleaseSettings,
 )
-from pate_tf.postprocessing import label_inference
 from pate_tf.postprocessing.label_inference import (
     exceed_noise,
     labels_from_sums,
@@ -48,7 +47,7 @@ from pate_tf.postprocessing.label_inference import (
 )
 from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
-from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
+from pate_tf.queries.strategies import STRATEGIES, ask_once, inputs_at
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import (
@@ -356,7 +355,6 @@ class Labeller:
         *,
         strategy: str | None = None,
         seed: int | None = None,
-        num_neighbours: int | None = None,
     ) -> Labels:
         """Chooses queries of a pool, charges those without an answer, and returns noisy labels.
 
@@ -367,8 +365,6 @@ class Labeller:
             strategy: how they are chosen, a name in `pate_tf.queries.strategies`. Default: the
                 planned or the mechanism's own.
             seed: of the choice, by default 0. Another seed asks other queries, which are charged.
-            num_neighbours: with "medoids" or "diverse", how many nearest neighbors are asked with
-                a query; each teacher votes once for all. Default: 0.
 
         Where no query gets a label, there is a warning; what was charged stays charged.
 
@@ -380,9 +376,7 @@ class Labeller:
                 and the message says how many would fit.
             LedgerError: if the ledger can't be used.
         """
-        plan = self.plan(
-            pool, num_queries, strategy=strategy, seed=seed, num_neighbours=num_neighbours
-        )
+        plan = self.plan(pool, num_queries, strategy=strategy, seed=seed)
         return self.release(plan, pool)
 
     def release(self, plan: ReleasePlan, pool: Pool) -> Labels:
@@ -416,7 +410,7 @@ class Labeller:
                         f"representation: {name_of(name)} has changed since teachers learned from "
                         f"it; restore it, or train teachers anew"
                     )
-            labels = self._label_by_votes(plan, pool, source, queries.num_neighbours or 0, ledger)
+            labels = self._label_by_votes(plan, pool, source, ledger)
         if not len(labels.released.labels) and pool:
             reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
@@ -434,28 +428,15 @@ class Labeller:
         return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
     def _label_by_votes(
-        self, plan: ReleasePlan, pool: Pool, teachers: Voter, num_neighbours: int, ledger: Ledger
+        self, plan: ReleasePlan, pool: Pool, teachers: Voter, ledger: Ledger
     ) -> Labels:
-        import tensorflow as tf
-
-        from pate_tf.release.vote_aggregation import aggregation_of
-
         queries = plan.queries
         mechanism = plan.mechanism
         reporting = self._reporting
-        num_classes = pool.dataset.num_classes
-        aggregation = aggregation_of(num_classes)
         encoder = None
         if pool.dataset.target != CLASS:  # before anything is charged
             name = teachers.representation or catalogue.default_of_sums(pool.dataset)
             encoder = catalogue.encoder_of(pool, name, queries.seed)
-
-        def neighbours_of(indices: IntArray) -> IntArray | None:
-            if not num_neighbours:
-                return None
-            return label_inference.nearest(
-                pool, indices, num_neighbours, queries.seed, representation=queries.representation
-            )
 
         with reporting.progress_bar(
             desc="asking teachers", total=queries.num_queries, unit="query"
@@ -465,17 +446,13 @@ class Labeller:
                 return teachers.counts(inputs, bar.update)
 
             def answers(indices: IntArray) -> ReleasedLabels:
-                noise = self._noise()
-                noise.noisy_winners = lambda counts, drawn: aggregation.noisy_winners(
-                    tf.constant(counts), tf.constant(drawn)
-                ).numpy()
                 return release_votes(
-                    asked_inputs(pool, indices, neighbours_of(indices)),
+                    inputs_at(pool, indices),
                     mechanism,
                     voter=voter,
                     ledger=ledger,
-                    noise=noise,
-                    num_classes=num_classes,
+                    noise=self._noise(),
+                    num_classes=pool.dataset.num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
                     target="" if encoder is None else pool.dataset.target_in_words,
@@ -491,10 +468,7 @@ class Labeller:
             released = labels.released
             weights = functions_of_votes(pool.dataset, vectors, released, teachers.num_teachers)
             linear_head = linear_head_of(encoder, weights)
-        neighbours = neighbours_of(labels.queries)
-        return dataclasses.replace(
-            labels, neighbours=neighbours, choice=plan.reason, linear_head=linear_head
-        )
+        return dataclasses.replace(labels, choice=plan.reason, linear_head=linear_head)
 
     def _label_by_sums(
         self, plan: ReleasePlan, pool: Pool, sums: FeatureSums, ledger: Ledger

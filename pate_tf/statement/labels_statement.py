@@ -75,7 +75,6 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             `queries.strategies.STRATEGIES`.
         num_queries: number of queries for this student.
         num_answered: number of queries that got a label.
-        num_neighbours: number of nearest public inputs in a query.
         choice: description of how mechanism, noise and number of queries were chosen, or None.
         predicts: description of the student's output if it is not a class, or None.
         target_range: lowest and highest value of a predicted number, or None.
@@ -121,7 +120,6 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     query_strategy: str = "first"
     num_queries: int
     num_answered: int
-    num_neighbours: int = 0
     choice: str | None = None
     predicts: str | None = None
     target_range: tuple[float, float] | None = None

@@ -15,7 +15,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
-from pate_tf.queries.strategies import asked_inputs
+from pate_tf.queries.strategies import inputs_at
 from pate_tf.release.feature_sums import of_other_data
 from pate_tf.release.noise import check_drawable
 from pate_tf.release.noisy_sums import mechanism_of_estimate, sums_in_ledger
@@ -117,7 +117,6 @@ def publish_model(
         estimate_charge=estimated_accuracy
         and mechanism_of_estimate(estimated_accuracy[3], labels.released.cost.unit),
         estimate_is_apart=estimate_is_apart,
-        num_neighbours=labels.num_neighbours,
         encoder=encoder,
         # With owners, the number of records is private.
         num_records=teachers.num_records if teachers.unit == "record" else None,
@@ -185,7 +184,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         is_stored = sums is not None and tuple(sums.ravel().tolist()) == numbers
         num_distinct = len(rows)  # each row charged all sums
     else:
-        inputs = asked_inputs(labels.pool, labels.queries, labels.neighbours)
+        inputs = inputs_at(labels.pool, labels.queries)
         digests = query_digests(inputs, mechanism, labels.pool.dataset.target_in_words)
         num_distinct = len(set(digests))
         with ledger.exclusive():

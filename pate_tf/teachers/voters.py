@@ -97,37 +97,19 @@ class Voter:
 
         For numbers and several labels it returns the predictions.
 
-        Each teacher has one vote per query. For a group of inputs it votes for the class that it
-        predicts most often in the group. In a tie, it votes for the prediction for the group's
-        first input if this class is among the tied ones, else for the lowest tied class. Only a
-        part of the votes is in memory at a time.
+        Each teacher has one vote per query. Only a part of the votes is in memory at a time.
 
         Args:
-            inputs: raw queries `[num_queries, *input_shape]`, or groups of inputs
-                `[num_queries, group_size, *input_shape]`. The first input of a group is the query.
+            inputs: raw queries `[num_queries, *input_shape]`.
             progress: see `votes`.
         """
         if self.dataset.target != CLASS:
             return self.votes(inputs, progress)
-        are_groups = inputs.ndim > 1 + len(self.dataset.input_shape)
-        group_size = inputs.shape[1] if are_groups else 1
-        together = max(1, MAX_VOTES // (self.num_teachers * group_size))
+        chunk = max(1, MAX_VOTES // self.num_teachers)
         parts = []
-        for start in range(0, max(1, len(inputs)), together):
-            part = inputs[start : start + together]
-            if are_groups:
-                single = self.votes(part.reshape(-1, *inputs.shape[2:]))
-                labels = single.labels.reshape(self.num_teachers, -1, group_size)
-                # Counts are doubled, so that the first input only breaks ties.
-                numbers = [
-                    2 * (labels == place).sum(axis=2) + (labels[..., 0] == place)
-                    for place in range(single.num_classes)
-                ]
-                votes = Votes(np.stack(numbers, axis=2).argmax(axis=2), single.num_classes)
-                progress(len(part))
-            else:
-                votes = self.votes(part, progress)
-            parts.append(votes.counts().values)
+        for start in range(0, max(1, len(inputs)), chunk):
+            part = inputs[start : start + chunk]
+            parts.append(self.votes(part, progress).counts().values)
         return VoteCounts(np.concatenate(parts))
 
 

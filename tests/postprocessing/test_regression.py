@@ -198,34 +198,33 @@ def test_public_labels_join_noisy_sums_by_precision(rule):
     features = random.normal(size=(2_000, 3)) / np.sqrt(3.0)
     classes = (features @ np.array([3.0, -2.0, 1.0]) + random.normal(0, 0.5, 2_000) > 0).astype(int)
     one_hot = np.eye(2)[classes]
-    labeled = np.arange(60)
-    targets = one_hot[labeled] if rule == "same" else one_hot[labeled][:, ::-1]
-    measured = np.cov(features.T, bias=True)
-    noise = 0.02
-    values = np.cov(features.T, one_hot.T, bias=True)[:3, 3:] + random.normal(0, noise, (3, 2))
-    mean, root = public = regression.public_weights(features[labeled], targets)
-    both = regression.joined(features, measured, (values, noise), public)
-    alone = regression.regress(features, measured, [(values, noise)])[0]
-    assert (both.evidence > alone.evidence) == (rule == "same")
+    labels = np.full(2_000, UNKNOWN)
+    labels[:60] = classes[:60] if rule == "same" else 1 - classes[:60]
+    vectors = record_vectors(features, None)
+    noise = 20.0
+    sums = of(vectors, vectors.T @ one_hot + random.normal(0, noise, (4, 2)), noise)
+    both = regression.joined(features, sums, labels)
+    mean, root = regression.public_weights(features[:60], np.eye(2)[labels[:60]])
+    rows = np.column_stack([features, np.ones(2_000)])
+    measured = vectors.T @ rows / 2_000
+    values = sums.values / sums.num_records
+    deviation = sums.deviation / sums.num_records
 
     def covariance(inflation):
         return inflation**2 * root @ root.T
 
     def evidence(inflation):
-        law = measured @ covariance(inflation) @ measured + noise**2 * np.eye(3)
+        law = measured @ covariance(inflation) @ measured.T + deviation**2 * np.eye(4)
         residuals = (values - measured @ mean).T
-        density = scipy.stats.multivariate_normal(np.zeros(3), law).logpdf(residuals).sum()
+        density = scipy.stats.multivariate_normal(np.zeros(4), law).logpdf(residuals).sum()
         return density - (inflation > 1.0) * regression.STRONG_EVIDENCE
 
-    inverse = np.linalg.inv(covariance(max(regression.INFLATIONS, key=evidence)))
-    precision = inverse + measured @ measured / noise**2
-    expected = np.linalg.solve(precision, inverse @ mean + measured @ values / noise**2)
-    np.testing.assert_allclose(both.weights, expected, rtol=1e-5)
-    # In one call: the better supported of the two.
-    vectors = record_vectors(features, None)
-    labels = np.full(2_000, UNKNOWN)
-    labels[labeled] = targets.argmax(axis=1)
-    sums = of(vectors, vectors.T @ one_hot + random.normal(0, 20.0, (4, 2)), 20.0)
+    inflation = max(regression.INFLATIONS, key=evidence)
+    assert (inflation == 1.0) == (rule == "same")
+    inverse = np.linalg.inv(covariance(inflation))
+    precision = inverse + measured.T @ measured / deviation**2
+    expected = np.linalg.solve(precision, inverse @ mean + measured.T @ values / deviation**2)
+    np.testing.assert_allclose(both.weights, expected, rtol=1e-4, atol=1e-6)
     right = [
         float((regression.linear_model(sums, labels=each)[0].argmax(axis=1) == classes).mean())
         for each in (None, labels)
@@ -239,5 +238,7 @@ def test_public_weights_of_more_features_than_inputs_ignore_empty_features():
     targets = np.eye(2)[random.integers(0, 2, 20)]
     mean, root = regression.public_weights(rows, targets)
     wide_mean, wide_root = regression.public_weights(np.pad(rows, ((0, 0), (0, 10))), targets)
-    np.testing.assert_allclose(wide_mean, np.pad(mean, ((0, 10), (0, 0))), atol=1e-9)
-    np.testing.assert_allclose((wide_root @ wide_root.T)[:15, :15], root @ root.T, atol=1e-9)
+    is_used = np.r_[:15, 25]  # the intercept is last
+    np.testing.assert_allclose(wide_mean[is_used], mean, atol=1e-9)
+    wide_covariance = wide_root @ wide_root.T
+    np.testing.assert_allclose(wide_covariance[is_used][:, is_used], root @ root.T, atol=1e-9)

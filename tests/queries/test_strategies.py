@@ -99,8 +99,6 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
         ({"strategy": "auto"}, "strategy must be one of first, random"),
         ({"num_queries": 0}, "num_queries must be from 1 to 300, the size of the pool, got 0"),
         ({"seed": True}, "seed must be a whole number, got True"),
-        ({"num_neighbours": -1}, "num_neighbours must be at least 0, got -1"),
-        ({"num_neighbours": 8}, "num_neighbours=8 does not fit strategy"),
         ({"representation": "raw"}, "representation needs the strategy diverse or medoids"),
         ({"num_queries": 301}, "num_queries must be from 1 to 300, the size of the pool, got 301"),
     ],

@@ -56,6 +56,20 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     assert {path.stat().st_mode & 0o044 for path in folder.iterdir()} == {0o044}
 
 
+def test_labels_that_an_earlier_version_stored_with_neighbors_still_open(tmp_path):
+    labels = labels_of(tmp_path, FakeEnsemble(table(95)))
+    folder = tmp_path / "kept"
+    labels.save(folder)
+    arrays = dict(artifacts.read_arrays(folder / "labels.npz"))
+    arrays["neighbours"] = np.zeros((len(labels.queries), 2), np.int64)
+    artifacts.write_arrays(folder / "labels.npz", arrays)
+    fields = json.loads((folder / "labels.json").read_text())
+    fields["labels_digest"] = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+    (folder / "labels.json").write_text(json.dumps(fields))
+    again = Labels.load(folder, SPLIT.pool)
+    np.testing.assert_array_equal(again.labels, labels.labels)
+
+
 def test_labels_of_another_pool_are_refused(tmp_path):
     labels = labels_of(tmp_path, FakeEnsemble(table(95)))
     other = PUBLIC.split(POOL + 1)

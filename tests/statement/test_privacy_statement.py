@@ -133,7 +133,6 @@ EVERY = {
         query_strategy="random",
         sanitised=RELEASE,
         choice="by a | plan.",
-        num_neighbours=8,
         encoder="resnet, sha256 ab12",
         epsilon_budget=8.0,
         num_records=9_000,
