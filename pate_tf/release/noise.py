@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms.base import NoisyWinners, largest_sums
 from pate_tf.core.checks import IntArray
 
 WordArray = npt.NDArray[np.uint64]
@@ -49,9 +50,11 @@ class NoiseSource(abc.ABC):
 
     Attributes:
         is_secure: whether the stream is unpredictable; the ledger records it with every debit.
+        noisy_winners: as of `NoiseDraws`.
     """
 
     is_secure: ClassVar[bool]
+    noisy_winners: NoisyWinners = staticmethod(largest_sums)
 
     @abc.abstractmethod
     def words(self, size: int) -> WordArray:

@@ -189,7 +189,7 @@ def release_votes(
             same order. It is called before anything is charged, and only with queries that have no
             answer yet. Every teacher must have one vote on every query.
         ledger: the ensemble's ledger, opened for labeling.
-        noise: source of the privacy noise.
+        noise: source of the privacy noise, which also picks the winners.
         num_classes: number of classes.
         unit: protected unit, "record" or "owner".
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...

@@ -430,9 +430,15 @@ class Labeller:
     def _label_by_votes(
         self, plan: ReleasePlan, pool: Pool, teachers: Voter, ledger: Ledger
     ) -> Labels:
+        import tensorflow as tf
+
+        from pate_tf.release.vote_aggregation import aggregation_of
+
         queries = plan.queries
         mechanism = plan.mechanism
         reporting = self._reporting
+        num_classes = pool.dataset.num_classes
+        aggregation = aggregation_of(num_classes)
         encoder = None
         if pool.dataset.target != CLASS:  # before anything is charged
             name = teachers.representation or catalogue.default_of_sums(pool.dataset)
@@ -446,13 +452,17 @@ class Labeller:
                 return teachers.counts(inputs, bar.update)
 
             def answers(indices: IntArray) -> ReleasedLabels:
+                noise = self._noise()
+                noise.noisy_winners = lambda counts, drawn: aggregation.noisy_winners(
+                    tf.constant(counts), tf.constant(drawn)
+                ).numpy()
                 return release_votes(
                     inputs_at(pool, indices),
                     mechanism,
                     voter=voter,
                     ledger=ledger,
-                    noise=self._noise(),
-                    num_classes=pool.dataset.num_classes,
+                    noise=noise,
+                    num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
                     target="" if encoder is None else pool.dataset.target_in_words,

@@ -19,7 +19,6 @@ from pate_tf.accounting.mechanisms.base import (
     OfSigma,
     OutcomeLaw,
     Target,
-    largest_sums,
     parameter,
     register,
 )
@@ -78,7 +77,7 @@ class ToyHistogram(OfSigma):
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         drawn = noise.gaussian_integers(self.sigma * LATTICE, counts.size).reshape(counts.shape)
-        return Answers(largest_sums(counts, drawn).tolist(), counts * LATTICE + drawn)
+        return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
 TOYS = (ToyNoisyMax, ToyHistogram)

@@ -125,8 +125,17 @@ def parameter(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
 # Random draws that mechanisms use, and the answers that they return.
 
 
+NoisyWinners = Callable[[IntArray, IntArray], IntArray]
+
+
 class NoiseDraws(Protocol):
-    """The random draws that mechanisms are built from, implemented by `pate_tf.release.noise`."""
+    """The random draws that mechanisms are built from, implemented by `pate_tf.release.noise`.
+
+    Attributes:
+        noisy_winners: picks the largest counts with noise, like `largest_sums`; may be a graph.
+    """
+
+    noisy_winners: NoisyWinners
 
     def words(self, size: int) -> NDArray[np.uint64]:
         """Returns independent uniform 64-bit words, uint64 `[size]`."""
@@ -145,7 +154,7 @@ class NoiseDraws(Protocol):
 
 
 def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
-    """Returns the first class with the largest counts * LATTICE + noise, int64 [num_queries].
+    """Returns the class with the largest counts * LATTICE + noise, int64 [num_queries].
 
     Args:
         counts: int64 [num_queries, num_classes].

@@ -28,7 +28,6 @@ from pate_tf.accounting.mechanisms.base import (
     OneScale,
     OutcomeLaw,
     Target,
-    largest_sums,
     parameter,
     register,
 )
@@ -45,7 +44,7 @@ class AdditiveNoisyMax(Mechanism):
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Adds noise to every count and returns the class with the largest sum for each query."""
-        winners = largest_sums(counts, self.additive_noise(noise, *counts.shape))
+        winners = noise.noisy_winners(counts, self.additive_noise(noise, *counts.shape))
         return Answers(winners.tolist())
 
 
@@ -335,7 +334,7 @@ class GaussianHistogram(GaussianCounts):
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Adds noise to every count and releases all sums."""
         drawn = self.additive_noise(noise, *counts.shape)
-        return Answers(largest_sums(counts, drawn).tolist(), counts * LATTICE + drawn)
+        return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
 # Gaussian noise on every count, for queries on which the teachers agree (Confident-GNMax).
