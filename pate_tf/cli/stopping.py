@@ -35,9 +35,8 @@ def end_on_sigterm() -> None:
     tell = functools.cache(functools.partial(os.write, terminal, LINE))
 
     def raise_once(number: int, frame: FrameType | None) -> None:
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # a second signal would interrupt the clean-up
+        # A second signal would interrupt the clean-up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tell()
         raise KeyboardInterrupt(TERMINATED)
 

@@ -50,9 +50,8 @@ SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
-SEEN: Final = (  # rows that the registry has noted, in order, with their ledgers and sources
-    "SELECT rows.rowid AS place, * FROM rows JOIN ledgers USING (ledger) WHERE "
-)
+# Rows that the registry has noted, in order, with their ledgers and sources.
+SEEN: Final = "SELECT rows.rowid AS place, * FROM rows JOIN ledgers USING (ledger) WHERE "
 
 # A subject that may have only one store: its kind ("silo", "party" or "run") and its name.
 Identity = tuple[str, str]

@@ -166,9 +166,8 @@ class Encoder(tf.Module):
         """Joins at least one part; `description` has JSON values that identify the encoder."""
         super().__init__()
         self.dataset = dataset
-        self.description = json.dumps(
-            description, sort_keys=True
-        )  # TensorFlow would track a dictionary
+        # TensorFlow would track a dictionary.
+        self.description = json.dumps(description, sort_keys=True)
         self.widths = tuple(width for part in parts for width in part.widths)
         self.num_features = sum(self.widths)
         self.num_views = len(self.widths)

@@ -154,9 +154,8 @@ def _functions_of_sums(
             covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
             beyond = np.column_stack([-covariance, covariance])
             variances = np.full(2, noise**2 * float(np.square(frequencies).sum()))
-        variances += (
-            number * spread * frequencies * (1.0 - frequencies)
-        )  # sampling error of the records
+        # Sampling error of the records.
+        variances += number * spread * frequencies * (1.0 - frequencies)
         for column, variance in zip(beyond.T, variances, strict=True):
             measurements.append(
                 (column[:, None] / number / unit, math.sqrt(variance) / number / unit)
