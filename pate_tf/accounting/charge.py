@@ -136,8 +136,7 @@ class ReleasedLabels(PoolLabels):
         labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
             raise ValueError(
-                f"released labels: {len(self.labels)} answers are more than {self.num_queries} "
-                f"queries"
+                f"released labels: {len(self.labels)} answers to {self.num_queries} queries"
             )
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")

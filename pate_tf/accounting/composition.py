@@ -169,9 +169,7 @@ def from_fields(kind: Callable[..., Result], values: Mapping[str, Any]) -> Resul
     if "unit" in expected and getattr(kind, "releases_feature_sums", False):
         values = {"unit": "record", **values}  # see `Charge.to_dict`
     if set(values) != expected:
-        raise ValueError(
-            f"{kind.__name__} needs the fields {sorted(expected)}, got {sorted(values)}"
-        )
+        raise ValueError(f"{kind.__name__} needs fields {sorted(expected)}, got {sorted(values)}")
     return kind(**values)
 
 

@@ -94,9 +94,7 @@ def direction(bound: str) -> str:
 def check_bound(bound: str, mechanism: Mechanism) -> DataDependent:
     """Returns the mechanism; raises ValueError if it does not have the bound."""
     if bound not in mechanism.bounds or not isinstance(mechanism, DataDependent):
-        raise ValueError(
-            f"{mechanism.name} has no bound {bound!r}; it has {list(mechanism.bounds)}"
-        )
+        raise ValueError(f"{mechanism.name} has no bound {bound!r}, only {list(mechanism.bounds)}")
     return mechanism
 
 

@@ -298,8 +298,7 @@ def _read(
         paths = [settings.run / artifacts.SENSITIVE]
         if not (paths[0] / DATABASE).exists():
             raise LedgerError(
-                f"train_dir: {settings.run} has no ledger; name the run folder that contains the "
-                f"teachers"
+                f"train_dir: {settings.run} has no ledger; name the folder of the teachers"
             )
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger.read(path)) for path in paths]

@@ -357,10 +357,7 @@ class SharedFolder:
         """
         path = f"{self.folder}/{name}"
         if not filesystems().exists(path):
-            raise ValueError(
-                f"{name} is missing in {self.folder}: pass `work_dir`, a folder that all workers "
-                f"can access"
-            )
+            raise ValueError(f"{name} is missing in {self.folder}: all workers need `work_dir`")
         with filesystems().open(path, "application/octet-stream") as file:
             content: bytes = file.read()
         return content
@@ -659,9 +656,7 @@ def sums(
         )
     if not source.is_strict:  # even if every record fits
         place = sums_folder(run) / DESCRIPTION
-        reporting.note(
-            f"number of records that do not fit the schema: left_out in {place} (sensitive)"
-        )
+        reporting.note(f"number of records that do not fit: left_out in {place} (sensitive)")
     warn_of_same_records(charged_to, total["lanes"].tobytes(), run.sensitive)
     return summed.store(
         described,

@@ -33,9 +33,7 @@ def define() -> None:
         num_teachers=DEFAULT_NUM_TEACHERS,
     )
     command_line.define(QueryWishes, group="method", without=("strategy", "representation"))
-    flags.DEFINE_enum(
-        "mechanism", None, list(offered()), "Compare only this mechanism. Default: all."
-    )
+    flags.DEFINE_enum("mechanism", None, list(offered()), "Compare only this one. Default: all.")
     command_line.shown_in_help("mechanism", "method")
     flags.DEFINE_string("report_file", None, "JSON file for the printed results.")
     command_line.shown_in_help("report_file", "output")

@@ -24,9 +24,7 @@ def define() -> None:
     )
     flags.DEFINE_string("inputs", None, "A table, or a folder of images.")
     flags.DEFINE_string("output", None, "CSV file to create. Default: evaluate the student.")
-    flags.DEFINE_string(
-        "label", None, "Column of the label. Default: the label column of the student's schema."
-    )
+    flags.DEFINE_string("label", None, "Column of the label. Default: the schema's.")
     flags.DEFINE_boolean(
         "strict",
         False,

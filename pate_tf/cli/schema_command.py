@@ -25,13 +25,9 @@ def define() -> None:
     flags.DEFINE_string(
         "label", None, "Label column, or several: edema,effusion. A public file need not have it."
     )
-    flags.DEFINE_enum(
-        "target", None, TARGETS, "Type of the label. Default: inferred from public values."
-    )
+    flags.DEFINE_enum("target", None, TARGETS, "Type of the label. Default: by its public values.")
     flags.DEFINE_string("owner", None, "Column that names the owner of a private record, if any.")
-    flags.DEFINE_string(
-        "schema", "schema.toml", "File for the draft. An existing file is never overwritten."
-    )
+    flags.DEFINE_string("schema", "schema.toml", "File for the draft; it must not exist yet.")
 
 
 def main() -> None:

@@ -26,9 +26,7 @@ CHOICES = {0.5: "strong", 1.0: "usual", 4.0: "weak"}  # epsilons that are offere
 
 def define() -> None:
     """Defines the flags of this command, which include those of `pate run`."""
-    flags.DEFINE_boolean(
-        "yes", False, "Ask no questions: take the answers from flags and start the run."
-    )
+    flags.DEFINE_boolean("yes", False, "Ask nothing: take all answers from flags and start.")
     for name in ("private", "label", "owner", "public", "schema", "epsilon", "yes"):
         command_line.shown_in_help(name, "flags")
     run_command.define()

@@ -64,9 +64,7 @@ class TeacherRun(TeacherNumber, PoolSize, DataSource):
             return None
         first, dash, last = self.teachers.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(
-                f"teachers must be a number or a range like 0-49, got {self.teachers!r}"
-            )
+            raise ValueError(f"teachers must be a number or range like 0-49, got {self.teachers!r}")
         return range(int(first), int(last if dash else first) + 1)
 
 

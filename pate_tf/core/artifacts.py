@@ -100,8 +100,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
                 return
         except BlockingIOError as error:
             raise ValueError(
-                f"{folder}: another process is using this folder. Wait until it ends, or choose "
-                f"another folder."
+                f"{folder}: another process is using this folder. Wait until it ends."
             ) from error
         finally:
             os.close(descriptor)
@@ -386,9 +385,7 @@ class RunDirectory:
                 f"released/ must not be a link to sensitive/"
             )
         if (self.root / RELEASED).is_symlink():  # `pate audit run` does not follow links
-            raise ValueError(
-                f"{self.root / RELEASED} is a link; remove it, a folder is needed there"
-            )
+            raise ValueError(f"{self.root / RELEASED} is a link; replace it by a folder")
 
 
 def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:

@@ -129,8 +129,7 @@ class Dataset:
         most = self.num_classes if self.target == SEVERAL_LABELS else 0
         if not 0 <= self.max_labels <= most:
             raise ValueError(
-                f"max_labels must be from 0 to {most} for target {self.target}, got "
-                f"{self.max_labels}"
+                f"max_labels must be from 0 to {most} for {self.target}, got {self.max_labels}"
             )
         if (self.target_range is not None) != (self.target == NUMBER):
             raise ValueError(
@@ -268,8 +267,7 @@ def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         return np.asarray(values, np.float64)
     except (OverflowError, TypeError, ValueError):  # their messages may quote values
         raise ValueError(
-            f"{what} must be numbers, equally many in each input. Data.from_dataframe takes texts "
-            f"and codes."
+            f"{what} must be numbers, equally many per input. Data.from_dataframe takes texts."
         ) from None
 
 

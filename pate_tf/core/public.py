@@ -307,14 +307,12 @@ class PoolLabels:
         """Checks that a student can learn from these labels of this pool.
 
         Raises:
-            ValueError: if there is no label, or the labels do not belong to this pool.
+            ValueError: if there is no label, or the labels don't belong to this pool.
         """
         if len(self.labels) == 0:
             raise ValueError("student needs at least 1 released label")
         if self.query_indices.max() >= len(pool) or self.query_indices.min() < 0:
-            raise ValueError(
-                f"student: the labels do not belong to this pool of {len(pool)} inputs"
-            )
+            raise ValueError(f"student: the labels don't belong to this pool of {len(pool)} inputs")
         if self.num_classes != pool.dataset.num_classes:
             raise ValueError(
                 f"student needs labels of {pool.dataset.num_classes} classes, got labels of "

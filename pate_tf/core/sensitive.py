@@ -132,8 +132,7 @@ class VoteCounts:
         totals = values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
             raise ValueError(
-                "counts must contain one vote of every teacher for every query, but rows have "
-                "different sums"
+                "counts must have one vote of every teacher, but rows have different sums"
             )
         if len(totals) and totals[0] < 1:
             raise ValueError("counts must contain at least one vote for every query")

@@ -110,8 +110,7 @@ def _labels_of(
         inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
         if inputs.shape[1:] != expected:
             raise ValueError(
-                f"inputs in {split} have the shape {list(inputs.shape[1:])} instead of "
-                f"{list(expected)}"
+                f"inputs in {split} have shape {list(inputs.shape[1:])}, not {list(expected)}"
             )
         put(slice(done, done + len(inputs)), inputs)
         labels.append(np.asarray(batch[source.label_name], np.int64))

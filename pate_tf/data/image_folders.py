@@ -52,9 +52,7 @@ def size_of(text: str | None) -> tuple[int, int] | None:
     parts = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", text)
     sides = [int(side) for side in parts.groups(default=parts[1])] if parts else [0]
     if not all(1 <= side <= MAX_SIDE for side in sides):
-        raise ValueError(
-            f"image_size must be a side or HEIGHTxWIDTH from 1 to {MAX_SIDE}, got {text!r}"
-        )
+        raise ValueError(f"image_size must be SIDE or HEIGHTxWIDTH, 1 to {MAX_SIDE}, got {text!r}")
     return sides[0], sides[1]
 
 
@@ -378,9 +376,7 @@ def _facts(
                 most = max(most, float(pixels.max()))
         if size is None and len(sizes) > 1:
             both = " and ".join(f"{height}x{width}" for height, width in sorted(sizes))
-            raise ValueError(
-                f"{folder}: images have different sizes, such as {both}; set `image_size`"
-            )
+            raise ValueError(f"{folder}: images differ in size, such as {both}; set `image_size`")
     is_gray = all(mode in GRAY or mode.startswith(DEEP) for mode in modes)
     height, width = size or max(sizes, default=(1, 1))
     white_level = WHITE_LEVEL

@@ -89,9 +89,7 @@ def draft_schema(
         labels = schema.split_label(label, tables.header_of(private).names)
         form = tables.check_header(private, [*labels, *([owner] if owner else [])])
         if not labels:
-            raise ValueError(
-                "label is required: without it, nothing shows that the first line is no record"
-            )
+            raise ValueError("label is required: otherwise the first line may be a record")
         text = schema.draft_of_names(
             form.names,
             labels=labels,
@@ -243,9 +241,7 @@ class Data:
 
     def __post_init__(self) -> None:
         if difference := self.public.dataset.difference(self.private.dataset):
-            raise ValueError(
-                f"data: public samples and private records have different data sets: {difference}"
-            )
+            raise ValueError(f"data: public and private data sets differ: {difference}")
 
     def __repr__(self) -> str:
         dataset = self.dataset

@@ -865,9 +865,7 @@ def draft(
         texts = texts_of(fields[labels[0]])
         doubts += _number_doubts(number, texts, distinct_of(texts)[0])
     doubts += _label_doubts(stated.get("classes", ()), fields, without=(*labels, owner))
-    remarks = [
-        "Drafted from public records. Please review it: ranges and categories become public."
-    ]
+    remarks = ["Drafted from public records. Review it: ranges and categories become public."]
     others = {"names": names, "owner": owner, **(written or {})}
     lines = _draft_lines([*remarks, *doubts], labels, stated, **others)
     for name, column in draft_columns(fields, without=(*labels, owner)).items():

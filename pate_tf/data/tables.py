@@ -132,9 +132,7 @@ class TextTable:
             owners = np.array(texts_of(self.fields[owner]), np.str_)
             misfits[f"{owner} is empty; each record needs an owner"] = owners == ""
             is_rounded = np.array([is_inexact(name) for name in owners.tolist()], bool)
-            misfits[f"{owner} is a rounded number; write owners as whole numbers or text"] = (
-                is_rounded
-            )
+            misfits[f"{owner} is a rounded number; use whole numbers or text"] = is_rounded
         elif on_bad_record == SKIP:
             rows = np.arange(self.num_records + len(self.misshapen))
             owners = np.delete(rows, self.misshapen)

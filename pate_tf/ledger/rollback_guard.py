@@ -176,9 +176,7 @@ class RollbackGuard:
                 registry.execute("BEGIN IMMEDIATE")  # another process may create the tables
                 (version,) = registry.execute("PRAGMA user_version").fetchone()
                 if version not in (0, VERSION):
-                    raise OSError(
-                        f"{path}: version {version} is not supported; move this file away"
-                    )
+                    raise OSError(f"{path}: version {version} is unsupported; move this file away")
                 if version == 0:
                     for statement in TABLES.split(";"):
                         registry.execute(statement)

@@ -189,8 +189,7 @@ def fit(
     estimator = unfitted(model, dataset)
     if not _is_forest(estimator):
         raise ValueError(
-            f"model {name_of(model)} must be a forest of scikit-learn, got "
-            f"{type(estimator).__name__}"
+            f"model {name_of(model)} must be a scikit-learn forest, got {type(estimator).__name__}"
         )
     rows = flat_rows(inputs)
     # A copy, so that fitting does not start from the state of another teacher.

@@ -214,10 +214,7 @@ def check_queries(config: QueryConfig, pool: Pool) -> None:
         if value is not None and type(value) is not int and not isinstance(value, np.integer):
             raise ValueError(f"{name} must be a whole number, got {value!r}")
     if not 1 <= config.num_queries <= len(pool):
-        raise ValueError(
-            f"num_queries must be from 1 to {len(pool)}, the size of the pool, got "
-            f"{config.num_queries}"
-        )
+        raise ValueError(f"num_queries must be from 1 to {len(pool)}, got {config.num_queries}")
     if config.representation is not None and strategy.infer is None:
         users = [name for name, each in STRATEGIES.items() if each.infer is not None]
         raise ValueError(

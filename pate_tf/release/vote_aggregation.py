@@ -19,9 +19,7 @@ class VoteAggregation(tf.Module):
 
     def __init__(self, num_classes: int) -> None:
         if not 1 <= num_classes < LATTICE:
-            raise ValueError(
-                f"num_classes must be at least 1 and below {LATTICE}, got {num_classes}"
-            )
+            raise ValueError(f"num_classes must be from 1 to {LATTICE - 1}, got {num_classes}")
         super().__init__(name="vote_aggregation")
         self.num_classes = num_classes
 

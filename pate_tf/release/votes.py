@@ -295,8 +295,6 @@ def _charge_and_draw(
             artifacts.make_sensitive_folder(path.parent)
             artifacts.write_arrays(path, arrays, private=True)
         except OSError as error:
-            raise LedgerError(
-                f"{path}: the counts of a charged batch can't be stored: {error}"
-            ) from error
+            raise LedgerError(f"{path}: the charged counts can't be stored: {error}") from error
         fault_point("counts_kept")
         ledger.store_answers(debit, queries, drawn.labels, drawn.noisy_counts)

@@ -235,7 +235,7 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
     """Returns the encoder that `save_encoder` wrote, with the same digest.
 
     Raises:
-        ValueError: if the file does not contain an encoder for inputs of the data set.
+        ValueError: if the file has no encoder for inputs of the data set.
         OSError: if the file can't be read.
     """
     arrays = artifacts.read_arrays(path, is_exact=True)
@@ -253,9 +253,7 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
             raise ValueError("the file contains too many arrays")
         return Encoder(dataset, parts, description)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} does not contain an encoder for inputs of {dataset.name}"
-        ) from error
+        raise ValueError(f"{path} has no encoder for inputs of {dataset.name}") from error
 
 
 def _described_kinds(description: Any) -> list[Kind]:

@@ -198,8 +198,7 @@ class ModelPart(Part):
             if str(error).startswith("representation"):
                 raise
             raise ValueError(
-                f"representation: the model fails on a batch of {self.places} inputs: "
-                f"{_reason(error)}"
+                f"representation: the model fails on {self.places} inputs: {_reason(error)}"
             ) from None
         width = self._graph.structured_outputs.shape[1]
         self.view = Directions(width, min(MAX_DIRECTIONS, max(1, len(pool) - 1)))
@@ -233,13 +232,9 @@ class ModelPart(Part):
             [self._graph(tf.constant(rows[start : start + self.places])) for start in starts]
         )
         if not np.isfinite(outputs).all(axis=1).any():
-            raise ValueError(
-                "representation: the model's outputs are not finite; use another model"
-            )
+            raise ValueError("representation: the model's outputs are not finite; use another")
         if (outputs == outputs[0]).all():
-            raise ValueError(
-                "representation: the model returns the same outputs for all inputs; use another one"
-            )
+            raise ValueError("representation: all inputs have the same outputs; use another model")
 
     def fit(self, pool: Pool) -> npt.NDArray[np.float32]:
         """Computes directions from a pool's outputs; returns features `[num_inputs, width]`."""
@@ -643,9 +638,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
         hub: Any = importlib.import_module("keras_hub")
     except ImportError as error:
         if error.name in ("tensorflow_text", "keras_hub"):
-            raise ValueError(
-                f"{what}: keras-hub is not installed: pip install 'pate_tf[hub]'"
-            ) from None
+            raise ValueError(f"{what}: keras-hub is missing: pip install 'pate_tf[hub]'") from None
         raise ValueError(f"{what}: keras-hub can't be imported: {error}") from None
     try:
         backbone = hub.models.Backbone.from_preset(where)

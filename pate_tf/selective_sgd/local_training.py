@@ -225,9 +225,7 @@ class Participants:
         changes = np.asarray(change.numpy())
         with np.errstate(over="ignore"):
             if not np.isfinite([loss.numpy(), np.abs(parameters + changes).max()]).all():
-                raise ValueError(
-                    "training diverged: the loss is NaN or infinite; try a lower `learning_rate`"
-                )
+                raise ValueError("training diverged, the loss is not finite; lower `learning_rate`")
         return changes, float(loss)
 
     def _run(

@@ -202,8 +202,7 @@ class ParameterServer:
             if state.digests[participant].tobytes() == digest:
                 return True
             raise ValueError(
-                f"a different upload was applied for round {upload.round} of participant "
-                f"{participant}"
+                f"another upload was applied for round {upload.round} of {participant}"
             )
         self._check_turn(upload)
         changed = self._changed(upload)
@@ -273,9 +272,7 @@ class ParameterServer:
         if indices.size and (
             indices[0] < 0 or indices[-1] >= self.num_parameters or (np.diff(indices) <= 0).any()
         ):
-            raise ValueError(
-                f"indices of an upload must be ascending and below {self.num_parameters}"
-            )
+            raise ValueError(f"indices must be ascending and below {self.num_parameters}")
         if not np.isfinite(upload.values).all():
             raise ValueError("the upload has NaN or infinite changes")
         gamma = settings.gamma

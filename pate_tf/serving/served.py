@@ -116,7 +116,7 @@ class ServedStudent:
                 answer = self._serve(**{name: batch})
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(
-                    f"student: {name} must be finite and have the exported shape"
+                    f"student: {name} must be finite, in the exported shape"
                 ) from error
             labels.append(answer[predicted].numpy())
             probabilities.append(np.column_stack([answer[name].numpy() for name in others]))
@@ -167,9 +167,7 @@ class ServedStudent:
                 fields["label"] = [names.pop() for names in labels]
             return dict(fields), inputs
         if dataset.schema is None:
-            raise ValueError(
-                "student: it was trained on arrays, so it can't read files; call its SavedModel"
-            )
+            raise ValueError("student: it takes arrays, not files; call its SavedModel")
         table = tables.read_table(source, self.form(source))
         skip = tables.REFUSE if strict else tables.SKIP
         by = dataset.schema.with_decimals(table.fields)

@@ -222,13 +222,13 @@ class Aggregator(contextlib.ExitStack):
         Raises:
             ProtocolError: if another message is missing, forged or contradictory, or if the step
                 was answered for other values before.
-            ValueError: if the terms do not list this aggregator.
+            ValueError: if the terms don't list this aggregator.
             LedgerError: if the journal can't be used.
         """
         terms = task.terms
         if self.identity not in terms.aggregators:
             raise ValueError(
-                f"aggregators: the terms do not list {self.identity.name} with its keys"
+                f"aggregators: the terms don't list {self.identity.name} with its keys"
             )
         number = terms.aggregators.index(self.identity) + 1
         with self.journal.exclusive():

@@ -364,9 +364,7 @@ class Coordinator(contextlib.ExitStack):
 
         encoder = representation.encoder_
         if getattr(self.asking.mechanism, "has_moments", False) is (len(pool) > 0):
-            raise ValueError(
-                "mechanism must have `has_moments` if the pool is empty, and only then"
-            )
+            raise ValueError("mechanism must have `has_moments` exactly if the pool is empty")
         round_ = self.open_total(pool, encoder)
         totals: Any = round_.result
         charge: Any = round_.batch.mechanism

@@ -248,9 +248,7 @@ class BatchTerms:
             largest = LATTICE * (MAX_SILOS + _DEVIATIONS * sigma)
             bound = PRIME / 2.0
         if not largest < bound:
-            raise ValueError(
-                f"sigma: {self.mechanism.sigma} is too large, sums could wrap around in the field"
-            )
+            raise ValueError(f"sigma: {self.mechanism.sigma} is too large, sums could wrap around")
 
     @classmethod
     def of_batch(
@@ -543,10 +541,7 @@ class Transcript:
         numbers = [message.aggregator for message in messages]
         is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
         if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
-            raise ProtocolError(
-                f"{step.value}: a message from each of {len(terms.numbers)} aggregators is needed, "
-                "in order"
-            )
+            raise ProtocolError(f"{step.value}: {len(terms.numbers)} messages are needed, in order")
         for message in messages:
             identity = terms.aggregators[message.aggregator - 1]
             if (
@@ -554,13 +549,10 @@ class Transcript:
                 or message.terms_digest != terms.digest
                 or not identity.verifies(message.signature, message.signed_bytes)
             ):
-                raise ProtocolError(
-                    f"{step.value}: {identity.name} did not sign its message for this batch"
-                )
+                raise ProtocolError(f"{step.value}: {identity.name} did not sign its message")
             if message.seen != self.seen:
                 raise ProtocolError(
-                    f"{step.value}: {identity.name} saw other messages than the rest on the step "
-                    "before"
+                    f"{step.value}: {identity.name} saw other messages than the rest"
                 )
 
     def _conclude(self, step: Step, contents: Mapping[int, bytes]) -> None:
@@ -591,8 +583,7 @@ class Transcript:
             self.passing = passing_silos(self.silos, self.masked, checked)
             if len(self.passing) < terms.least_silos:
                 raise TooFewSilosError(
-                    f"silos: {terms.least_silos} or more with valid shares are needed, got "
-                    f"{len(self.passing)}"
+                    f"silos: {terms.least_silos} must have valid shares, got {len(self.passing)}"
                 )
         elif step is Step.AGREE:
             for number, content in contents.items():

@@ -89,9 +89,7 @@ def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Ke
     try:
         return _SUITE.decrypt(sealed, keys.sealing, info)
     except (InvalidTag, ValueError):
-        raise ValueError(
-            f"shares of {sender}: they were not sealed for this batch and aggregator"
-        ) from None
+        raise ValueError(f"shares of {sender}: not sealed for this batch and aggregator") from None
 
 
 def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:

@@ -108,9 +108,7 @@ class SiloAccount(Store):
         try:
             self.open_or_verify({"silo": policy.silo, **numbers})
             if unit != "owner" and any(charge.unit == "owner" for charge in self.charges):
-                raise LedgerError(
-                    f"unit: the account has charges for owners, not for single {unit}s"
-                )
+                raise LedgerError(f"unit: the account has charges for owners, not {unit}s")
             with self.exclusive():
                 if (self.epsilon_budget, self.delta) != (policy.epsilon_budget, policy.delta):
                     self.write("budget", numbers)

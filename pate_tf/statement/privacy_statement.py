@@ -296,9 +296,7 @@ def check_noise(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
     """
     is_secure = all(row.details.get("secure_noise", True) for row in rows if row.kind in DEBITS)
     is_claimed = statement.secure_noise
-    require(
-        is_secure or not is_claimed, "it claims secure noise, but the ledger records seeded noise"
-    )
+    require(is_secure or not is_claimed, "it claims secure noise, but the ledger has seeded noise")
 
 
 DIGITS: Final = 8  # digits of a digest on the page

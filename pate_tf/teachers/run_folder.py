@@ -103,8 +103,7 @@ def load_teachers(
         teachers = ForeignModels(elsewhere)
     if num_teachers not in (None, teachers.num_teachers):
         raise ValueError(
-            f"num_teachers must be {teachers.num_teachers}, the size of the ensemble, got "
-            f"{num_teachers}"
+            f"num_teachers must be {teachers.num_teachers}, the ensemble size, got {num_teachers}"
         )
     return teachers.for_pool(public.pool), place
 

@@ -206,10 +206,7 @@ class Teachers:
                 f"private must be data.private of a pate_tf.Data, got {type(private).__name__}"
             )
         if self._voter is not None and self._voter.config is None:
-            raise ValueError(
-                "teachers made by from_votes or from_models can't be trained; they are used as "
-                "they are"
-            )
+            raise ValueError("teachers made by from_votes or from_models can't be trained")
         show = reporting or self._reporting
         kind, config, partition = self._configured(private, pool, show)
         number = config.num_teachers
@@ -561,10 +558,7 @@ class Teachers:
         votes = self.votes(inputs)
         truth = whole_numbers(labels, "labels")
         if truth.shape != votes.shape[1:] or not truth.size:
-            raise ValueError(
-                f"labels must have shape [{votes.shape[1]}], one for each input, got "
-                f"{list(truth.shape)}"
-            )
+            raise ValueError(f"labels must have shape [{votes.shape[1]}], got {list(truth.shape)}")
         return float(np.mean(votes == truth))
 
 

@@ -113,7 +113,7 @@ def test_records_give_charges_back_and_losses_agree_with_moments(training):
     assert training.in_words()
     by_moments, _ = moments_epsilon({training: 1}, 1e-5)
     assert 0.5 * by_moments < training.composed_epsilon(1, delta=1e-5) < by_moments
-    with pytest.raises(ValueError, match="needs the fields"):
+    with pytest.raises(ValueError, match="needs fields"):
         charge_from_dict({**training.to_dict(), "more": 1})
 
 

@@ -47,5 +47,5 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path, change):
     if change in texts:
         arrays["description"] = np.frombuffer(texts[change], np.uint8)
     artifacts.write_arrays(path, arrays)
-    with pytest.raises(ValueError, match="does not contain an encoder for inputs of digits"):
+    with pytest.raises(ValueError, match="has no encoder for inputs of digits"):
         load_encoder(path, DATA.dataset)

@@ -281,8 +281,7 @@ def load_ensemble(folder: pathlib.Path) -> Ensemble:
         return ensemble
     except FileNotFoundError as error:
         raise ValueError(
-            f"teachers: {folder.parents[2]} contains no trained ensemble. Run `pate teachers` "
-            f"first."
+            f"teachers: {folder.parents[2]} contains no trained ensemble. Run `pate teachers`."
         ) from error
     except Exception as error:  # TensorFlow and JSON raise different exceptions
         reason = f": {error}" if type(error) is ValueError else ""
