@@ -97,10 +97,10 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
     ("changes", "message"),
     [
         ({"strategy": "auto"}, "strategy must be one of first, random"),
-        ({"num_queries": 0}, "num_queries must be from 1 to 300, the size of the pool, got 0"),
+        ({"num_queries": 0}, "num_queries must be from 1 to 300, got 0"),
         ({"seed": True}, "seed must be a whole number, got True"),
         ({"representation": "raw"}, "representation needs the strategy diverse or medoids"),
-        ({"num_queries": 301}, "num_queries must be from 1 to 300, the size of the pool, got 301"),
+        ({"num_queries": 301}, "num_queries must be from 1 to 300, got 301"),
     ],
     ids=str,
 )

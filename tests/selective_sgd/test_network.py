@@ -133,7 +133,7 @@ def test_what_lies_is_refused_in_a_line_and_changes_nothing(served, parts):
         served.push(line, **parts)
     assert served.server.version == 0 and served.server.state.values is INITIAL
     assert served.push(line)
-    with pytest.raises(ValueError, match="a different upload was applied"):
+    with pytest.raises(ValueError, match="another upload was applied"):
         served.push(line, values=np.ones(2, np.float32))
 
 
