@@ -431,7 +431,7 @@ def check_report_file(path: str | None) -> None:
     try:
         artifacts.RunDirectory(file.parent).check(files=[file.name], folders=[])
     except (ValueError, OSError) as error:
-        raise ValueError(f"report_file={path} can't be written") from error
+        raise ValueError(f"report_file: can't write {path}") from error
 
 
 def write_report(path: str | None, values: Mapping[str, Any]) -> None:

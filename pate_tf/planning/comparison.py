@@ -224,7 +224,7 @@ class Plan:
 
     >>> import pate_tf
     >>> pate_tf.plan(2.0, num_teachers=250).forecast("pate").num_labels
-    50.0
+    20.0
 
     Attributes:
         settings: what the plan was made from.
@@ -423,11 +423,11 @@ def plan(
     >>> import pate_tf
     >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)
     >>> plan.mechanism.name, plan.num_queries
-    ('gaussian_noisy_max', 50)
+    ('gaussian_noisy_max', 20)
     >>> pate_tf.plan(0.1, num_records=60_000, pool_size=9_000).method
     'feature_sums'
     >>> print(plan)
-    Plan for epsilon 2 at delta 1e-05, for every record, and 50 queries
+    Plan for epsilon 2 at delta 1e-05, for every record, and 20 queries
     ...
 
     Args:

@@ -144,7 +144,7 @@ def test_a_statement_made_after_it_must_include_it(tmp_path):
     with Ledger.read(tmp_path) as ledger:
         statement = state(tmp_path, released)
         check_statement(statement, ledger)
-        with pytest.raises(ValueError, match="at least epsilon"):
+        with pytest.raises(ValueError, match="epsilon must be at least"):
             check_statement({**statement, "epsilon_ledger": labels_alone * 1.01}, ledger)
 
 

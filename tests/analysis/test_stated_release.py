@@ -63,9 +63,9 @@ def test_a_sanitised_epsilon_is_held_against_the_kept_draw(tmp_path):
     add_release(run)
     statement = values(run)
     for name, value, told in (
-        ("epsilon", 0.001, "at least a sanitised epsilon"),
-        ("epsilon", float("nan"), "at least a sanitised epsilon"),
-        ("worst_case_epsilon", 0.001, "at least a sanitised worst_case_epsilon"),
+        ("epsilon", 0.001, "a sanitised epsilon must be at least"),
+        ("epsilon", float("nan"), "a sanitised epsilon must be at least"),
+        ("worst_case_epsilon", 0.001, "a sanitised worst_case_epsilon must be at least"),
         ("confidence", 0.999, "confidence is 0.999, but 0.99"),
     ):
         with pytest.raises(ValueError, match=told):
@@ -87,7 +87,7 @@ def test_a_plan_that_came_after_votes_is_told(tmp_path):
     check(run.sensitive, statement)
     assert statement["sanitised"]["plan_was_fixed"] is False
     page = (run.released / "privacy_statement.md").read_text()
-    assert "Nothing shows that its plan was fixed before there were votes" in page
+    assert "no evidence that its plan was fixed before the votes existed" in page
     with pytest.raises(ValueError, match="claims a plan from before there were votes"):
         earlier = {**statement["sanitised"], "plan_was_fixed": True}
         check(run.sensitive, {**statement, "sanitised": earlier})
@@ -121,7 +121,7 @@ def test_a_page_that_the_release_does_not_cover_is_left_as_it_was(tmp_path, caps
     assert add_release(run) is None
     ended = Script().run(tmp_path, capsys, f"--train_dir={tmp_path}", "--release=sanitised")
     assert (ended.code, ended.err) == (0, "")
-    assert "now with the sanitised epsilon" not in ended.out
+    assert "updated with the sanitised epsilon" not in ended.out
     assert values(run) == before
 
 
@@ -146,7 +146,7 @@ def test_the_script_states_what_it_released(tmp_path, capsys):
     assert stated["epsilon"] == published["epsilon_sanitised"]
     assert stated["confidence"] == published["confidence"]
     assert stated["worst_case_epsilon"] == pytest.approx(published["epsilon_data_independent"])
-    assert "now with the sanitised epsilon" in ended.out
+    assert "updated with the sanitised epsilon" in ended.out
     statement = f"--statement={run.released / 'privacy_statement.json'}"
     for more in ([f"--ledger={run.sensitive}"], [f"--train_dir={tmp_path}"], []):
         checked = Script().run(tmp_path, capsys, statement, *more)

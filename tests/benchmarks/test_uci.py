@@ -119,7 +119,7 @@ def test_whether_an_encounter_is_taken_does_not_depend_on_the_others(tmp_path):
         (ADULT_ROWS[0] + ", more", "adult.data: expected 15 fields in each line"),
         (ADULT_ROWS[0].replace("State-gov", "Pirate"), "record 2: workclass must be a category"),
         (ADULT_ROWS[0].replace("39", "inf"), "record 2: age must be a finite number"),
-        (ADULT_ROWS[0].replace("<=50K", "50K"), "label must be a class, one of <=50K, >50K"),
+        (ADULT_ROWS[0].replace("<=50K", "50K"), "label: expected a class, one of <=50K, >50K"),
         (b"\xff\xfe\x00", "expected"),
     ],
 )

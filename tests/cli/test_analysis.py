@@ -109,7 +109,7 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
     [
         (lambda labels: np.where(labels == 3, -1, labels), "not negative. Give abstentions"),
         (lambda labels: labels + 1, "They seem to start at 1: subtract 1"),
-        (lambda labels: labels + 3, "got others; pass the number of classes as --nb_labels, or"),
+        (lambda labels: labels + 3, "votes must be labels from 0 to 9"),
         (lambda labels: labels[0], "got [200]; are they aggregated already?"),
     ],
 )

@@ -98,8 +98,8 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
             (f"--train_dir={RUN}", "--method=pate", "--queries=9"),
             "--method=pate differs from the method",
         ),
-        ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset: expected digits"),
-        ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "expected raw, of the"),
+        ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset must be digits"),
+        ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "must be raw for"),
     ],
     ids=str,
 )

@@ -41,7 +41,8 @@ def test_a_student_of_queries_that_teachers_agree_on(teachers):
     assert 0 < report["queries_answered"] <= report["queries"] == 20
     page = (teachers / "run/released/privacy_statement.md").read_text()
     assert "reaches 9 votes, and it is charged in both cases" in page
-    assert "on 20 queries" in page and f"{report['queries_answered']} noisy labels" in page
+    assert "in each of 20 queries" in page
+    assert f"{report['queries_answered']} inputs of the public pool" in page
 
 
 def test_a_toy_labels_and_is_stated(teachers):

@@ -103,7 +103,7 @@ def test_a_softmax_that_trains_on_logits_and_adapted_layers_are_noticed():
         layers = [layer, keras.layers.Flatten(), keras.layers.Dense(10)]
         return keras.Sequential([keras.Input(dataset.input_shape), *layers])
 
-    with pytest.warns(UserWarning, match="Normalization holds statistics of data"):
+    with pytest.warns(UserWarning, match="Normalization contains statistics of data"):
         architectures.build(normalized, dataset)
     assert not architectures.holds_statistics(normalized(dataset, is_adapted=False).layers[0])
     assert architectures.holds_statistics(keras.layers.StringLookup(vocabulary=["a"]))
@@ -126,10 +126,10 @@ def test_foreign_files_that_keras_does_not_read_are_named_with_what_to_do(tmp_pa
     layers = [keras.Input(data.dataset.input_shape), keras.layers.Flatten()]
     keras.Sequential([*layers, Double(), keras.layers.Dense(10)]).save(tmp_path / "a.keras")
     inputs = data.pool.inputs
-    with pytest.raises(ValueError, match=r"a\.keras, got Double, which is not .*model\.export"):
+    with pytest.raises(ValueError, match=r"a\.keras contains Double, which is not .*model\.export"):
         ForeignModels(tmp_path).votes(inputs)
     keras.Sequential([*layers, keras.layers.Dense(10, double)]).save(tmp_path / "a.keras")
-    with pytest.raises(ValueError, match=r"a\.keras, got double, which is not .*model\.export"):
+    with pytest.raises(ValueError, match=r"a\.keras contains double, which is not .*model\.export"):
         ForeignModels(tmp_path).votes(inputs)
     (tmp_path / "a.keras").write_bytes(b"PK nonsense")
     with pytest.raises(ValueError, match=r"a\.keras can't be read"):

@@ -37,7 +37,7 @@ def analyse(*flags, **more):
 
 
 OF_DATA = [
-    own("with_nan", told="expected finite numbers"),
+    own("with_nan", told="must be finite"),
     own("differing", told="value_range is"),
     own("bad_labels", told="labels from -1 to 1"),
     own("no_private_labels", told="must return labels of the private records"),
@@ -69,7 +69,7 @@ OF_NUMBERS = [
         told="forecast: expected labels that are worth their cost",
     ),
     ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
-    ask("--nb_teachers=11", told="nb_teachers: "),
+    ask("--nb_teachers=11", told="nb_teachers must be"),
     ask("--stdnt_share=597", told="--stdnt_share must be between"),
     ask("--stdnt_share=9", told="--queries must be from 1 to 9,"),
     ask("--model=nosuch", told="--model must be one of", code=2),
@@ -119,7 +119,7 @@ OF_PLACES = [
         for place, prepare, told in (
             ("linked", bad_folders.link_sensitive_to_released, "outside of every folder called"),
             ("linked", bad_folders.link_released_to_sensitive, "must not be a link to sensitive/"),
-            ("linked", bad_folders.link_released_elsewhere, "is a link; remove it"),
+            ("linked", bad_folders.link_released_elsewhere, "is a link; replace it by a folder"),
             ("a/released", None, "outside of every folder called released"),
             ("a/released/b", None, "outside of every folder called released"),
             ("loop", bad_folders.loop_of_links, "loop"),
@@ -134,8 +134,8 @@ OF_PLACES = [
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
         told="nosuch contains no trained ensemble. Run `pate teachers`",
     ),
-    teach(f"--report_file={'y/' * 3000}", told="can't be written"),
-    teach("--report_file=/proc/nosuch", told="can't be written"),
+    teach(f"--report_file={'y/' * 3000}", told="--report_file: can't write"),
+    teach("--report_file=/proc/nosuch", told="--report_file: can't write"),
     *(
         ask(
             f"--train_dir={folder}",

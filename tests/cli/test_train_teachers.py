@@ -103,7 +103,7 @@ def test_another_seed_is_another_ensemble_and_is_refused_in_the_same_folder(trai
         SCRIPT, *OF_ANY_SEED, "--seed=1", f"--train_dir={trained[0]}", folder=tmp_path
     )
     assert_one_line(ended)
-    assert "of other settings: seed" in ended.err
+    assert "with other settings: seed" in ended.err
 
 
 def test_ctrl_c_is_one_line(tmp_path):

@@ -146,7 +146,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
             ("run", "--epsilon=1", "--method=pate", "--owners_file=owners.npy", *FILES),
             "nb_teachers: expected it with owners",
         ),
-        (("predict", "--student=auto", "--output=new.csv"), "inputs: expected it"),
+        (("predict", "--student=auto", "--output=new.csv"), "--inputs is required"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(clinic, command, told):

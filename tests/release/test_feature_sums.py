@@ -151,7 +151,7 @@ def test_a_folder_holds_the_sums_of_one_fit_and_its_settings(tmp_path):
         ({"owners": None}, "unit"),
         ({"owners": OWNERS, "representation": standardised}, "representation"),
     ):
-        with pytest.raises(ValueError, match=rf"holds feature sums of other settings: {named}"):
+        with pytest.raises(ValueError, match=f"feature sums with other settings: {named}"):
             fitted(tmp_path, **changes)
 
 
@@ -192,7 +192,7 @@ def test_merged_sums_are_those_of_all_records_in_any_order(parts, tmp_path):
     assert again.digest == merged.digest
     # The same parts are not added again; other parts are refused.
     assert FeatureSums.merge(parts, directory=tmp_path / "again").digest == merged.digest
-    with pytest.raises(ValueError, match=r"holds .*feature sums of other settings: records;"):
+    with pytest.raises(ValueError, match=r"contains feature sums with other settings: records."):
         FeatureSums.merge(parts[:2], directory=tmp_path / "again")
     named = FeatureSums.merge(parts, directory=tmp_path / "named", name="others")
     assert named.source.name == "others"
@@ -375,7 +375,7 @@ def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_p
     ):
         other = pate_tf.Student("supervised", model="mlp", steps=1)
         other.fit(data.pool, dataclasses.replace(labels, **changed))
-        with pytest.raises(ValueError, match="labels: expected"):
+        with pytest.raises(ValueError, match=r"(been charged|ledger released)"):
             other.publish(tmp_path / "forged")
 
 

@@ -94,13 +94,13 @@ def test_a_batch_that_does_not_fit_is_neither_charged_nor_voted_on(tmp_path, vot
     with Ledger.open(tmp_path, ensemble_digest="ab", delta=DELTA, epsilon_budget=1.0) as ledger:
         labeller = labeller_on(ledger, voter=voter)
         affordable = ledger.affordable(MECHANISMS[0])
-        with pytest.raises(BudgetExceeded, match=f"at most {affordable} new"):
+        with pytest.raises(BudgetExceeded, match=f"at most {affordable} more queries"):
             labeller(pool(*range(affordable + 1)), mechanism=MECHANISMS[0])
         assert not voter.asked and not ledger.charges
         labeller(pool(*range(affordable)), mechanism=MECHANISMS[0])
         # Stored answers stay free when the budget is used up.
         labeller(pool(*range(affordable)), mechanism=MECHANISMS[0])
-        with pytest.raises(BudgetExceeded, match="at most 0 new"):
+        with pytest.raises(BudgetExceeded, match="at most 0 more queries"):
             labeller(pool(affordable), mechanism=MECHANISMS[0])
 
 
@@ -152,7 +152,7 @@ def test_damaged_counts_are_refused(ledger, voter, damage):
         first.write_bytes(second.read_bytes())
     else:
         np.savez(first.with_suffix(""), other=np.zeros(3))
-    with pytest.raises(LedgerError, match=r"expected (the )?counts"):
+    with pytest.raises(LedgerError, match="counts of"):
         list(stored_counts(ledger))
 
 
@@ -202,7 +202,7 @@ def test_every_teacher_has_one_vote_on_every_query(ledger):
         return VoteCounts(counts)
 
     for voter in (uneven, lambda inputs: VoteCounts(np.zeros((len(inputs), 3), np.int64))):
-        with pytest.raises(ValueError, match=r"counts: expected .* vote") as error:
+        with pytest.raises(ValueError, match=r"(at least )?one vote .* every") as error:
             labeller_on(ledger, voter=voter)(pool(1, 2, 3), mechanism=MECHANISMS[1])
         assert "90" not in str(error.value)
     assert ledger.num_queries == 0

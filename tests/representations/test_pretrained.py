@@ -122,7 +122,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
         (f"encoder:{tmp_path}/none.keras", "is missing. Other models"),
         (f"encoder:{tmp_path}", "is missing. Other models"),
         (f"encoder:{tmp_path}/code.keras", "is not a Keras model, is damaged, or contains code"),
-        (0.0 * flat + 1.0, "outputs are the same of different inputs"),
+        (0.0 * flat + 1.0, "all inputs have the same outputs"),
         (keras.ops.log(flat - 99.0), "outputs are not finite"),
         (keras.ops.reshape(flat, (-1, 7, 64)), r"InvalidArgumentError \(Input to reshape"),
     ):
@@ -176,7 +176,7 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
         (f"ResNet50:{weights}", "does not contain weights of this network"),
         (f"MobileNetV2@96:{weights}", "does not contain weights of this network"),
         ("hub:", "must be hub:PRESET or hub:FOLDER"),
-        ("VGG16", "without a network take VGG16:FILE"),
+        ("VGG16", "Without a network connection use VGG16:FILE"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
             Representation(name).fit(DIGITS.pool)

@@ -66,7 +66,7 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
     assert fitted.student.evaluate(data.held_out) > 0.6
     statement = fitted.student.publish(tmp_path / "released").statement
     assert statement.epsilon == pytest.approx(fitted.cost.epsilon)
-    with pytest.raises(ValueError, match=r"first publish a student into it, .*`publish\(\)`"):
+    with pytest.raises(ValueError, match=r"First publish a student, with .*`publish\(\)`"):
         pate_tf.audit.report_page(tmp_path / "one")
     assert fitted.student.publish().folder == tmp_path / "one" / "released"
     assert pate_tf.audit.report_page(tmp_path / "one")

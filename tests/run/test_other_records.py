@@ -74,7 +74,7 @@ def test_a_second_run_uses_what_is_stored_whatever_the_records(tmp_path, run):
     assert "DATE" in text and "the private records are not read again" in text
     # The number of records is public.
     fewer = PrivateExamples(IMAGES, RECORDS[:80], LABELS[:80])
-    with pytest.raises(ValueError, match=r"num_records|not of 80; choose another folder"):
+    with pytest.raises(ValueError, match=r"num_records|not 80. Choose another folder"):
         run(folder, fewer)
 
 
@@ -99,7 +99,7 @@ def test_stored_results_are_not_charged_to_another_name(tmp_path, run):
     run(tmp_path / "named", changed(2, source=PrivateSource.named("Patients ")))
     run(tmp_path / "unnamed", changed(1))
     for folder in ("named", "unnamed"):
-        with pytest.raises(ValueError, match=r"of a source that was not named clients;"):
+        with pytest.raises(ValueError, match=r"of a source that was not called clients;"):
             run(tmp_path / folder, changed(1, source=PrivateSource.named("clients")))
 
 

@@ -104,6 +104,6 @@ def test_images_are_predicted_by_file(tmp_path):
     (tmp_path / "images/light/c.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"inputs: .*light/c.png: the image is broken"):
         served.predict(tmp_path, tmp_path / "images", tmp_path / "more.csv", strict=True)
-    with pytest.warns(UserWarning, match=r"1 images are left out: .*light/c.png"):
+    with pytest.warns(UserWarning, match=r"left out 1 images: .*light/c.png"):
         served.predict(tmp_path, tmp_path / "images", tmp_path / "more.csv")
     assert (tmp_path / "more.csv").read_text() == (tmp_path / "out.csv").read_text()

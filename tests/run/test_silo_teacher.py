@@ -34,7 +34,7 @@ def test_a_teacher_is_trained_once_and_what_is_none_is_refused(records, tmp_path
     np.savez(tmp_path / "bad.npz", inputs=queries, targets=first)
     for fields, match in (
         ({"records": tmp_path / "bad.npz"}, "must contain the arrays inputs and labels"),
-        ({"records": None}, "data: expected a .npz file"),
+        ({"records": None}, "data is required: a .npz file"),
         ({"teacher": named("broken")}, "teacher: .*raised RuntimeError"),
         ({"teacher": "nowhere:made"}, "teacher: can't import"),
     ):

@@ -23,7 +23,7 @@ def test_two_sides_of_different_data_sets_are_refused(monkeypatch):
     monkeypatch.setattr(
         datasets, "load_public", lambda name, **options: PublicExamples(other, public.inputs)
     )
-    with pytest.raises(ValueError, match="data: public samples and private records have"):
+    with pytest.raises(ValueError, match="data: public and private data sets differ"):
         pate_tf.Data.load("digits")
 
 

@@ -50,10 +50,10 @@ def test_a_coordinator_s_commitment_stops_a_silo_that_is_behind(tmp_path, monkey
     rows = behind.account.history()
     with coordinator(tmp_path, list(silos.values())) as running:
         with pytest.warns(
-            LedgerWarning, match="has the commitment to a row that is not here"
+            LedgerWarning, match="has a commitment to a row that is not here"
         ) as told:
             running.ask(pool(), np.arange(30))
-        assert len(told) == 1 and "put the newest one back" in str(told[0].message)
+        assert len(told) == 1 and "Put the newest ledger back" in str(told[0].message)
         replies = running.journal.rounds[-1].replies
         assert replies["clinic"].reason is Reason.UNKNOWN_COMMITMENT
         assert isinstance(replies["school"], RandomisedVotes)

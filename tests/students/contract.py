@@ -99,11 +99,11 @@ class StudentContract:
 
     def test_no_labels_and_those_of_others_are_refused(self):
         num_classes = self.public.dataset.num_classes
-        with pytest.raises(ValueError, match="student: expected at least 1 released label"):
+        with pytest.raises(ValueError, match="student needs at least 1 released label"):
             self.train(released_labels([], [], num_classes))
-        with pytest.raises(ValueError, match="student: expected labels of a pool of 400"):
+        with pytest.raises(ValueError, match="labels don't belong to this pool of 400"):
             self.train(released_labels([400], [1], num_classes))
-        with pytest.raises(ValueError, match="student: expected labels of"):
+        with pytest.raises(ValueError, match="student needs labels of"):
             self.train(released_labels([0], [1], num_classes + 1))
 
     def test_it_learns_from_weighted_labels(self):

@@ -253,7 +253,7 @@ def test_a_run_over_flower_is_that_of_pate_coordinator(tmp_path, processes, monk
     for number in itertools.count():
         submit(f"again-{number}")
         if over_flower.until(
-            f"again-{number}", "epsilon of hospital-3", "no other process at work"
+            f"again-{number}", "epsilon of hospital-3", "another process is using"
         ):
             break  # otherwise the first ServerApp is still running
     roster = tmp_path / "roster.toml"
