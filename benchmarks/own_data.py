@@ -353,9 +353,9 @@ public labels of `digits` and `quantiles`.
 {markdown_table(rows)}
 `python -m benchmarks.own_data --publish`, {date}.
 
-`pate run` also forecasts the accuracy of its labels. For both methods and both epsilons, {within} of
-{len(forecasts)} accuracies are in the forecast range, and its middle differs by {np.mean(errors):.1%}
-on average. Here private and public records have the same distribution.
+`pate run` also forecasts the accuracy of its labels. For both methods and both epsilons, {within}
+of {len(forecasts)} accuracies are in the forecast range, and its middle differs by
+{np.mean(errors):.1%} on average. Here private and public records have the same distribution.
 
 ![Forecast and label accuracy](pictures/own_data.png)
 """
