@@ -103,11 +103,8 @@ class RandomisedResponse(Charge):
         Raises:
             ValueError: if a vote is not a valid class. The message contains no votes.
         """
-        if votes.ndim != 1 or votes.dtype.kind not in "iu":
-            raise ValueError("votes must be whole numbers with shape [num_votes]")
-        if votes.size and not (votes.min() >= 0 and votes.max() < self.num_classes):
-            raise ValueError(f"votes must be from 0 to {self.num_classes - 1}")
-        votes = votes.astype(np.int64)
+        votes = checks.whole_numbers(votes, "votes", below=self.num_classes)
+        checks.shape(["num_votes"], votes=votes)
         is_kept = noise.words(len(votes)) < np.uint64(self.threshold)
         others = noise.uniform_integers(np.full(len(votes), self.num_classes - 1))
         return np.where(is_kept, votes, others + (others >= votes))
@@ -186,8 +183,7 @@ def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -
             f"classes for each silo, got {list(answers.shape)} and {len(randomisers)} randomizers"
         )
     (num_classes,) = classes
-    if answers.size and not (answers.min() >= ABSENT and answers.max() < num_classes):
-        raise ValueError(f"answers must be from 0 to {num_classes - 1}, or {ABSENT}")
+    answers = checks.whole_numbers(answers, "answers", below=num_classes, lowest=ABSENT)
     scores = np.zeros((answers.shape[1], num_classes))
     for row, randomiser in zip(answers, randomisers, strict=True):
         queries = np.flatnonzero(row != ABSENT)

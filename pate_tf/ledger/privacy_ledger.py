@@ -15,7 +15,7 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charge import PlannedRelease, QueryCounts, check_recordable, rounded_up
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_DELTA, least
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.settings import EpsilonDelta
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.journal import Store
@@ -141,10 +141,9 @@ class Ledger(Store):
                 although votes, a statement or the registry show that there was an earlier ledger;
                 or if rows are missing that were seen before.
         """
-        if not 0.0 <= delta < 1.0:
-            raise ValueError(f"delta must be in [0, 1), got {delta!r}")
-        if epsilon_budget is not None and not 0.0 < epsilon_budget < math.inf:
-            raise ValueError(f"epsilon_budget must be positive and finite, got {epsilon_budget!r}")
+        checks.between(0, 1, ends="[)", delta=delta)
+        if epsilon_budget is not None:
+            checks.positive(epsilon_budget=epsilon_budget)
         ledger = cls(
             folder, source=source, identity=identity, unit=unit, acknowledge_reset=acknowledge_reset
         )
@@ -309,8 +308,8 @@ class Ledger(Store):
             ValueError: if a number is out of range, or more than the new budget was already spent.
             LedgerError: if the row can't be written.
         """
-        if not (0.0 <= delta < 1.0 and 0.0 < epsilon_budget < math.inf):
-            raise ValueError("epsilon_budget must be positive and finite, and `delta` in [0, 1)")
+        checks.between(0, 1, ends="[)", delta=delta)
+        checks.positive(epsilon_budget=epsilon_budget)
         with self.exclusive():
             spent, _ = composition.smallest_epsilon(self.charges, delta)
             if spent > epsilon_budget:

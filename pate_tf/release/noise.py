@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import NoisyWinners, largest_sums
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import IntArray, between
 
 WordArray = npt.NDArray[np.uint64]
 
@@ -39,8 +39,7 @@ def check_drawable(mechanism: Mechanism) -> None:
             f"mechanism must draw noise, but {mechanism.name} does not: {mechanism.lacks['draw']}"
         )
     for name, scale in mechanism.noise_scales.items():
-        if not MIN_SCALE <= scale <= MAX_SCALE:
-            raise ValueError(f"{name} must be from 2**-30 to 2**30 votes, got {scale}")
+        between(MIN_SCALE, MAX_SCALE, ends="[]", **{name: scale})
 
 
 class NoiseSource(abc.ABC):
@@ -74,8 +73,7 @@ class NoiseSource(abc.ABC):
         Raises:
             ValueError: if sigma is not from 2**-30 to 2**30.
         """
-        if not MIN_SCALE <= sigma <= MAX_SCALE:
-            raise ValueError(f"sigma must be from 2**-30 to 2**30, got {sigma}")
+        between(MIN_SCALE, MAX_SCALE, ends="[]", sigma=sigma)
         return int(self.gaussian_integers(sigma, 1)[0])
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:

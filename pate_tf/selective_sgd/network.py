@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.net.calls import Caller, Connection, Service, TlsServer, with_retries
 from pate_tf.net.credentials import Limits, TlsFiles
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
@@ -250,8 +250,7 @@ class RemoteServer(Connection):
         del participant  # identified by its certificate
         request = (self._terms.run_id, round_number)
         parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
-        if parameters.values.shape != (self._num_parameters,):
-            raise ValueError(f"the server did not send {self._num_parameters} parameters")
+        checks.shape([self._num_parameters], parameters=parameters.values)
         return parameters
 
     def push(self, upload: Upload) -> bool:

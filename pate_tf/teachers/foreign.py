@@ -256,7 +256,7 @@ def _labels(
     if answer.shape != (len(inputs),):
         raise WrongAnswerError(f"an array {list(answer.shape)} for {len(inputs)} inputs")
     try:
-        return whole_numbers(answer, "labels", num_classes=num_classes or 2**31)
+        return whole_numbers(answer, "labels", below=num_classes or 2**31)
     except ValueError:
         raise WrongAnswerError(f"{answer.dtype} numbers that are not class labels") from None
 

@@ -238,9 +238,7 @@ class SavedModelEnsemble(Ensemble):
         """See `Voter.votes`."""
         import tensorflow as tf
 
-        shape = self.dataset.input_shape
-        if inputs.shape[1:] != shape:
-            raise ValueError(f"queries must have inputs of shape {shape}, got {inputs.shape[1:]}")
+        checks.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
         labels = []
         for start in range(0, max(1, len(inputs)), VOTING_BATCH):
             part = inputs[start : start + VOTING_BATCH]
