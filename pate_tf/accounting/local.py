@@ -258,8 +258,7 @@ def check_parties(num_parties: int, threshold: int) -> None:
     """Raises ValueError unless there are 2 t + 2 aggregators, so honest ones can detect errors."""
     if threshold < 1 or num_parties < 2 * threshold + 2:
         raise ValueError(
-            "threshold must be t >= 1 with at least 2 t + 2 aggregators, got "
-            f"{threshold} of {num_parties}"
+            f"threshold must be 1 to (aggregators - 2) / 2, got {threshold} of {num_parties}"
         )
 
 
@@ -355,8 +354,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             )
         if self.share_scale < MIN_STEPS:
             raise ValueError(
-                f"`sigma` {self.sigma} is too small: the noise of each silo must have a scale of "
-                f"at least {MIN_STEPS:g} / {LATTICE:,}"
+                f"`sigma` {self.sigma} is too small: a silo needs {MIN_STEPS:g} / {LATTICE:,}"
             )
 
     @property

@@ -242,8 +242,7 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
         and not (inputs.min() >= -largest and inputs.max() <= largest)  # NaN compares as false
     ):
         raise ValueError(
-            f"inputs of {dataset.name} must be finite, not NaN or infinite. Fill in missing values "
-            f"record by record."
+            f"inputs of {dataset.name} must be finite. Fill in missing values record by record."
         )
 
 

@@ -182,8 +182,7 @@ class PublicExamples(Examples):
         most = len(self) - (self.labels is not None)
         if len(self) and not 0 < pool_size <= most:
             raise ValueError(
-                f"pool_size must be between 1 and {most} for the {len(self)} public samples of "
-                f"{self.dataset.name}, got {pool_size}"
+                f"pool_size must be from 1 to {most} for {self.dataset.name}, got {pool_size}"
             )
         first = self.take(slice(pool_size))
         others = self.take(slice(pool_size, None))
@@ -307,8 +306,7 @@ class PoolLabels:
             raise ValueError(f"student: the labels don't belong to this pool of {len(pool)} inputs")
         if self.num_classes != pool.dataset.num_classes:
             raise ValueError(
-                f"student needs labels of {pool.dataset.num_classes} classes, got labels of "
-                f"{self.num_classes} classes"
+                f"labels must be of {pool.dataset.num_classes} classes, got {self.num_classes}"
             )
 
 

@@ -48,8 +48,7 @@ def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
         names = np.array([str(owner) for owner in names.flat], np.str_).reshape(names.shape)
     if names.dtype.kind not in "iuUS" or names.ndim != 1:
         raise ValueError(
-            f"owners must be whole numbers or strings [num_records], got {names.dtype} of shape "
-            f"{list(names.shape)}"
+            f"owners must be whole numbers or strings, got {names.dtype} of shape {names.shape}"
         )
     return names
 

@@ -262,8 +262,7 @@ def check_name(name: str, data_dir: pathlib.Path | None) -> None:
     is_prepared = data_dir is not None and (data_dir / builder).is_dir()
     if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
         raise ValueError(
-            f"dataset: {name!r} is unknown. Use one of {', '.join(NAMES)}, a name of TensorFlow "
-            f"Datasets, or module:function."
+            f"dataset must be one of {', '.join(NAMES)}, of TFDS, or module:function, got {name!r}"
         )
 
 

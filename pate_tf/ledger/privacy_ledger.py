@@ -159,8 +159,7 @@ class Ledger(Store):
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
                 raise LedgerError(
-                    f"{folder}: this ledger belongs to a different ensemble; use the folder of "
-                    f"these teachers, or a new folder"
+                    f"{folder}: this ledger is of another ensemble; use their folder or a new one"
                 )
             if delta != ledger.delta or (
                 ledger.epsilon_budget is not None
@@ -278,8 +277,7 @@ class Ledger(Store):
         """Raises LedgerError if `charge` has no finite cost."""
         if math.isinf(composition.moments_epsilon({charge: 1}, self.delta)[0]):
             raise LedgerError(
-                f"{charge.several(1)} has no finite epsilon at delta {self.delta}, so it can't "
-                f"release anything private"
+                f"{charge.several(1)} has no finite epsilon at delta {self.delta}, so no privacy"
             )
 
     def _fits(self, charge: Charge, number: int) -> bool:

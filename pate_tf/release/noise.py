@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import NoisyWinners, largest_sums
-from pate_tf.core.checks import IntArray, between
+from pate_tf.core.checks import IntArray
 
 WordArray = npt.NDArray[np.uint64]
 
@@ -39,7 +39,8 @@ def check_drawable(mechanism: Mechanism) -> None:
             f"mechanism must draw noise, but {mechanism.name} does not: {mechanism.lacks['draw']}"
         )
     for name, scale in mechanism.noise_scales.items():
-        between(MIN_SCALE, MAX_SCALE, ends="[]", **{name: scale})
+        if not MIN_SCALE <= scale <= MAX_SCALE:
+            raise ValueError(f"{name} must be from 2**-30 to 2**30 votes, got {scale}")
 
 
 class NoiseSource(abc.ABC):
@@ -73,7 +74,8 @@ class NoiseSource(abc.ABC):
         Raises:
             ValueError: if sigma is not from 2**-30 to 2**30.
         """
-        between(MIN_SCALE, MAX_SCALE, ends="[]", sigma=sigma)
+        if not MIN_SCALE <= sigma <= MAX_SCALE:
+            raise ValueError(f"sigma must be from 2**-30 to 2**30, got {sigma}")
         return int(self.gaussian_integers(sigma, 1)[0])
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:

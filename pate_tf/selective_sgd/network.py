@@ -167,8 +167,7 @@ class ParameterService:
         """Returns the number of the caller, after a check that it has the same roster."""
         if run != self._terms.run_id:
             raise ValueError(
-                "the caller has a different roster than the server; copy the same roster file to "
-                "all participants"
+                "the caller has a different roster; copy the same file to all participants"
             )
         number = self._terms.number(caller.name)
         with self._changed:

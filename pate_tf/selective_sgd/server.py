@@ -169,8 +169,7 @@ class ParameterServer:
             return final if is_over else None
         if round_number <= last:
             raise ValueError(
-                f"round {round_number} of participant {participant} was already applied; resume in "
-                f"the folder in which it was trained"
+                f"round {round_number} of {participant} was already applied; resume in its folder"
             )
         current = Parameters(version=self.version, values=self.state.values)
         if settings.protocol == "asynchronous":
