@@ -185,8 +185,7 @@ def arrays_of(
             )
     if private.shape[1:] != public.shape[1:]:
         raise ValueError(
-            f"x_private has inputs of shape {list(private.shape[1:])}, but x_public has "
-            f"{list(public.shape[1:])}"
+            f"x_private has inputs {list(private.shape[1:])}, but x_public {list(public.shape[1:])}"
         )
     return private, public, kind
 
@@ -523,8 +522,7 @@ class Data:
         """
         if public is None and schema is None:
             raise ValueError(
-                "schema is required without public records: it states ranges and categories from "
-                "public knowledge"
+                "schema is required without public records, with public ranges and categories"
             )
         label = _joined(label)
         table = frame_table(private if public is None else public, "public")

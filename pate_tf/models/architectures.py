@@ -178,8 +178,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
         )
     if not model.compiled and ends_in_softmax(model):
         warnings.warn(
-            f"model {name_of(name)} returns probabilities of a softmax; their logarithms are used "
-            f"as logits",
+            f"model {name_of(name)} ends in a softmax; logarithms of its outputs are the logits",
             stacklevel=2,
         )
         return with_logits(model)

@@ -357,8 +357,7 @@ def record_features(
         del encoder.digest  # clears the cached value
         if encoder.digest != digest:
             raise ValueError(
-                "representation: the model's weights changed while it encoded private records; use "
-                "a model that stores nothing"
+                "representation: the model's weights changed; use a model that stores nothing"
             )
 
 

@@ -144,10 +144,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
             reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
             return f"its certificate is not valid ({reason}) for {self._files.authority}"
         if "Socket closed" in details or "reset by peer" in details:
-            return (
-                f"it refuses {self._files.certificate}; check that both ends have the same "
-                f"authority and the correct time"
-            )
+            return f"it refuses {self._files.certificate}; check authority and time at both ends"
         return f"no server answers at {self._address}"
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:

@@ -93,15 +93,13 @@ def resolved(name: str) -> str:
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
         fault = "is not a .keras file: save the model as .keras" if path.is_file() else "is missing"
         raise ValueError(
-            f"representation: {path} {fault}. Other models are NAME:FILE, {HUB}:FOLDER or "
-            f"module:function."
+            f"representation: {path} {fault}, or use NAME:FILE, {HUB}:FOLDER or module:function"
         )
     if head == HUB and not where:
         raise ValueError(f"representation must be {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")
     if head not in (PREFIX, HUB) and where and not path.is_file():
         raise ValueError(
-            f"representation: there is no file {path} with weights of {head} (.keras, .weights.h5 "
-            f"or .h5)"
+            f"representation: there is no file {path} with weights of {head} (.keras or .h5)"
         )
     absolute = os.path.abspath(where) if where and path.exists() else where
     return f"{name.removesuffix(where)}{absolute}"

@@ -236,8 +236,7 @@ class BatchTerms:
         least = self.least_silos if self.are_sums else 0
         if len(self.silos) < least or (self.silos and not least):
             raise ValueError(
-                f"silos: feature sums need {least} or more silos with keys, and votes need none; "
-                f"got {len(self.silos)}"
+                f"silos: sums need {least} or more keys, and votes none, got {len(self.silos)}"
             )
         if isinstance(self.mechanism, SecureFeatureSums):
             largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
@@ -594,7 +593,6 @@ class Transcript:
             (total,) = opened_values(1, terms.size)
             if total is None:
                 raise ProtocolError(
-                    "release: the sums are inconsistent; one of the aggregators added wrongly, but "
-                    "nothing shows which one"
+                    "release: the sums are inconsistent: an unknown aggregator added wrongly"
                 )
             self.total = total.reshape(terms.shape)
