@@ -99,7 +99,7 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
             "--method=pate differs from the method",
         ),
         ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset must be digits"),
-        ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "representation must be raw"),
+        ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "must be raw for"),
     ],
     ids=str,
 )

@@ -151,7 +151,7 @@ def test_a_folder_holds_the_sums_of_one_fit_and_its_settings(tmp_path):
         ({"owners": None}, "unit"),
         ({"owners": OWNERS, "representation": standardised}, "representation"),
     ):
-        with pytest.raises(ValueError, match=rf"contains feature sums with other settings: {named}"):
+        with pytest.raises(ValueError, match=f"feature sums with other settings: {named}"):
             fitted(tmp_path, **changes)
 
 
@@ -375,7 +375,7 @@ def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_p
     ):
         other = pate_tf.Student("supervised", model="mlp", steps=1)
         other.fit(data.pool, dataclasses.replace(labels, **changed))
-        with pytest.raises(ValueError, match="labels.*(must have been charged|after the ledger released them)"):
+        with pytest.raises(ValueError, match=r"(been charged|ledger released)"):
             other.publish(tmp_path / "forged")
 
 

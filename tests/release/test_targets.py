@@ -374,7 +374,7 @@ def test_what_fits_classes_alone_is_refused_before_anything_is_charged(tmp_path,
 
     wrong = [
         ("a compiled model needs labels that are classes", compiled, {}),
-        ("class_weights needs labels that are classes", "mlp", {"class_weights": [1.0] * dataset.num_classes}),
+        ("class_weights needs", "mlp", {"class_weights": [1.0] * dataset.num_classes}),
         ("model: the estimator can't learn", lambda dataset: LogisticRegression(), {}),
     ]
     for message, net, settings in wrong:

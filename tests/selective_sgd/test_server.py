@@ -135,7 +135,7 @@ class TurnMachine(RuleBasedStateMachine):
         values = np.full(len(sent.values), 1.25, np.float32)
         if values.tolist() != sent.values.tolist():
             parts = {"indices": sent.indices, "values": values}
-            self.refused(upload(participant, sent.round, sent.version, **parts), "another upload was applied")
+            self.refused(upload(participant, sent.round, sent.version, **parts), "another upload")
 
     @rule(
         participant=PARTICIPANT, changes=CHANGES, ahead=st.integers(-2, 5), newer=st.integers(0, 1)
@@ -234,7 +234,7 @@ def test_a_killed_server_resumes_and_applies_each_upload_once(tmp_path, at):
 
 def test_a_damaged_state_and_that_of_another_run_are_refused(tmp_path):
     server(folder=tmp_path).push(upload())
-    with pytest.raises(ValueError, match="contains a run with other settings: run."):
+    with pytest.raises(ValueError, match=r"contains a run with other settings: run."):
         DurableRun(tmp_path, "server", {"run": "another"})
     run = DurableRun(tmp_path, "server", {"run": "a run"})
     with pytest.raises(ValueError, match="the stored state is for another model"):

@@ -101,7 +101,7 @@ class StudentContract:
         num_classes = self.public.dataset.num_classes
         with pytest.raises(ValueError, match="student needs at least 1 released label"):
             self.train(released_labels([], [], num_classes))
-        with pytest.raises(ValueError, match="student: the labels don't belong to this pool of 400"):
+        with pytest.raises(ValueError, match="labels don't belong to this pool of 400"):
             self.train(released_labels([400], [1], num_classes))
         with pytest.raises(ValueError, match="student needs labels of"):
             self.train(released_labels([0], [1], num_classes + 1))
