@@ -20,7 +20,7 @@ from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.models.ridge import RIDGE
 from pate_tf.planning.comparison import ALWAYS_CHOSEN, Plan, PlanSettings, compared
 from pate_tf.planning.forecast import ENCODER_HELPS, TEXT_ENCODER_HELPS, compared_in_words
-from pate_tf.planning.plan_of_sums import SumsOption, accuracy_without_noise
+from pate_tf.planning.plan_of_sums import FEWEST_LABELED, SumsOption, accuracy_without_noise
 from pate_tf.planning.release_settings import (
     AUTO,
     DEFAULT_MARGIN,
@@ -166,8 +166,8 @@ def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
 def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reporting) -> ReleasePlan:
     """Returns the plan whose labels are expected to be more accurate.
 
-    By what is assumed of votes and of features first. Where labels of the pool measure how accurate
-    votes are without noise, a trial of feature sums decides.
+    By what is assumed of votes and of features first. A trial of feature sums on labels of the pool
+    is more than an assumption: it decides where there are such labels.
     """
     sums = SumsOption(known, settings, reporting)
     outlooks = () if sums.planned.refusal else sums.planned.outlooks
@@ -179,11 +179,12 @@ def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reportin
     if comparison.method == FEATURE_SUMS:
         return sums.plan()
     measured = accuracy_without_noise(known.pool)
-    if measured is not None:
-        of_votes = comparison.forecast(PATE, measured=measured)
-        of_sums = sums.tried[1]
-        # Sums label all of the pool.
-        if of_votes and of_sums and (of_votes.is_noise or of_votes.low <= of_sums.accuracy):
+    of_votes = comparison.forecast(PATE, measured=measured)
+    of_sums = sums.tried[1] if known.pool.num_labeled >= FEWEST_LABELED else None
+    if of_votes and of_sums:
+        # Sums label all of the pool, so that votes must be clearly more accurate.
+        least = of_votes.accuracy if measured is None else of_votes.low
+        if of_votes.is_noise or least <= of_sums.accuracy:
             return sums.plan()
     return _plan_of_votes(settings, voters, known, stated, comparison)
 
