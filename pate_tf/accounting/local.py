@@ -445,7 +445,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         """Returns a description of the release, in sentences for a privacy statement."""
         products = ", and the products of any two numbers of a vector" * self.has_moments
         return (
-            "Each record was mapped to a vector of L2 norm at most 1 by a public function. Each "
+            "Each record was mapped to a vector of length at most 1 by a public function. Each "
             f"silo added the vectors up by class{products}, added Gaussian noise of standard "
             f"deviation {self.share_scale / LATTICE:.3g} to each number, and split the result into "
             f"secret shares for {self.num_parties} aggregators. Any {self.threshold} of them "

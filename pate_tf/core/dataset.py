@@ -175,6 +175,21 @@ class Dataset:
         names = ", ".join(map(self.class_name, range(self.num_classes)))
         return f"which of {names} hold; of one record at most {self.max_labels} count in full"
 
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        """Facts about a model for its privacy statement: what it reads and what it predicts."""
+        schema = self.schema
+        number = len(schema.columns) if schema else self.input_shape[0]
+        sides = " x ".join(map(str, self.input_shape[:2]))
+        inputs = {"image": f"images of {sides} pixels", "text": "texts"}
+        names = map(self.class_name, range(self.num_classes))
+        return {
+            "inputs": inputs.get(self.kind, f"{number:,} columns"),
+            "label": getattr(schema, "label", None),
+            "classes": tuple(names) if self.target == CLASS else (),
+            "predicts": self.target_in_words,
+        }
+
     def require_classes(self, what: str) -> None:
         """Raises ValueError, which begins with `what`, unless classes are predicted."""
         if self.target != CLASS:

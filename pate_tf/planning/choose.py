@@ -108,8 +108,8 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         choices = [f"Method {plan.method}, {chosen_by}.", *filter(None, [advice]), *choices]
     if trains_on_labels:
         number = known.pool.num_labeled
-        used = f"The student also learned from {number:,} public labels, which cost no privacy."
-        plan = dataclasses.replace(plan, reason=" ".join(filter(None, [plan.reason, used])))
+        used = f"The student also learns from {number:,} public labels, which cost no privacy."
+        choices.append(used)
     plan = dataclasses.replace(
         plan,
         student=student,

@@ -273,7 +273,7 @@ class Plan:
     def reason(self) -> str:
         """Why this mechanism, and that no vote was read; for statements and reports."""
         if not self.candidates:
-            return "Noise was chosen from a plan, not from private data. No teacher was asked."
+            return "The noise was chosen from public values."
         worst = self.candidates[0].outlooks[-1].expected_correct / self.num_queries
         target = self.settings.target
         return (

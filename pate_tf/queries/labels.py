@@ -151,6 +151,8 @@ class Labels(OnFeatures):
             "ledger_rows": list(released.ledger_rows),
             "secure_noise": released.secure_noise,
         }
+        if self.has_public_labels:
+            record["has_public_labels"] = True
         if self.representation is not None:
             from pate_tf.representations.pretrained import public_name
 
@@ -221,6 +223,7 @@ class Labels(OnFeatures):
                 training_labels=training,
                 **{name: fields[name] for name in ("strategy", "choice", "seal")},
                 representation=fields.get("representation"),
+                has_public_labels=fields.get("has_public_labels", False),
                 labeller=labeller,
             )
             record = labels.record()

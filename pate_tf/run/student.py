@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import scipy.special
+import tensorflow as tf
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, tensorboard
@@ -39,8 +40,8 @@ from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
 from pate_tf.representations.pretrained import answering
-from pate_tf.serving.export import check_formats, student_digest
-from pate_tf.serving.served import SCHEMA, ServedStudent
+from pate_tf.serving.export import answer, check_formats, student_digest
+from pate_tf.serving.served import SCHEMA, answers
 from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels_statement import LabelsStatement
 from pate_tf.statement.publishing import Published
@@ -549,19 +550,20 @@ class Student:
             raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
         artifacts.remove_abandoned(target)
         logs = student_training.logs_of(target)
+        measured: dict[str, Any] = {}
+        if evaluate_on is not None:
+            measured = measure(model, labels, evaluate_on, reporting(self._verbose))
         published: Published[Any] = labeller.publish(
             model,
             labels,
             folder=target,
             export_formats=export_formats,
             publication=PublicationSettings(holder=holder, purpose=purpose, run_name=run_name),
+            quality=quality_of(measured),
             estimated_accuracy=self._estimate,
             estimate_is_apart=self._is_apart,
         )
-        if evaluate_on is not None:
-            quiet = reporting(self._verbose)
-            measured = measure(published.student_folder, labels, evaluate_on, quiet)
-            published = dataclasses.replace(published, measured=measured)
+        published = dataclasses.replace(published, measured=measured)
         if logs.exists():
             config = self._config
             results = {"result/epsilon": published.statement.epsilon}
@@ -605,15 +607,15 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
 
 
 def measure(
-    student_folder: pathlib.Path, labels: Labels, public: PublicSplit, reporting: Reporting
+    model: Any, labels: Labels, public: PublicSplit, reporting: Reporting
 ) -> dict[str, Any]:
-    """Compares labels and an exported student with public labels; JSON values. Public.
+    """Compares labels and a student, as it is exported, with public labels. Public JSON values.
 
     Accuracies and shares of the most frequent class are None if the public samples are unlabeled.
     Warns of classes that the student predicts for none of the samples, or of the pool's first.
 
     Args:
-        student_folder: the exported version.
+        model: of the student, from raw inputs to logits.
         labels: that it learned from.
         public: the pool, and held-out samples that evaluate the student.
         reporting: how warnings are shown.
@@ -633,7 +635,9 @@ def measure(
     inputs = (
         public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
     )
-    predictions, probabilities = ServedStudent(student_folder).answer(inputs)
+    predictions, probabilities = answers(
+        lambda batch: answer(model, tf.constant(batch), dataset), inputs, dataset
+    )
     measured = {}
     if samples is not None and samples.labels is not None:
         measured = measures.measure(predictions, samples.labels, probabilities, dataset)
@@ -681,6 +685,17 @@ def measure(
             f"from the pool."
         )
     return values
+
+
+def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers about the student in the values of `measure`, for its statement."""
+    low, high = measured.get("student_accuracy_interval", (None, None))
+    values = {**measured, "student_accuracy_low": low, "student_accuracy_high": high}
+    return {
+        name.removeprefix("student_"): float(value)
+        for name, value in values.items()
+        if name.startswith("student_") and isinstance(value, int | float)
+    }
 
 
 def few_of(names: Sequence[str]) -> str:

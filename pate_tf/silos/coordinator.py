@@ -489,6 +489,7 @@ class Coordinator(contextlib.ExitStack):
         folder: pathlib.Path,
         export_formats: Sequence[str],
         publication: PublicationSettings,
+        quality: Mapping[str, float],
         **estimate: Any,
     ) -> Any:
         """Exports a student's model with the charges of each silo; see `Student.publish`.
@@ -497,7 +498,7 @@ class Coordinator(contextlib.ExitStack):
             ValueError: if the labels come from another run.
         """
         from pate_tf.serving.export import student_digest
-        from pate_tf.statement.publishing import export_with, publication_facts
+        from pate_tf.statement.publishing import export_with, facts_of, publication_facts
 
         del estimate  # silos hold out no records
         if not self.gave(labels.released, labels.pool):
@@ -506,6 +507,8 @@ class Coordinator(contextlib.ExitStack):
             pool_name=labels.pool.dataset.name,
             query_strategy=labels.strategy,
             student_digest=student_digest(model),
+            quality=quality,
+            **facts_of(labels),
             **publication_facts(publication, folder / "student"),
         )
         return export_with(statement, model, labels, folder, export_formats=export_formats)

@@ -184,7 +184,9 @@ def test_a_run_learns_from_public_labels_and_says_whether_private_ones_add_to_th
         found[choice] = fitted.evaluate(data.held_out)
         values = fitted.report(folder).values
         trains = choice == "train"
-        assert ("also learned from 770 public labels" in fitted.labels.choice) == trains
+        page = fitted.published.statement.to_markdown()
+        assert ("on 770 public labels" in page) == trains
+        assert f"right for {values['student_accuracy']:.1%}".replace("%", " %") in page
         assert (values["label_accuracy"] is None) == trains
         if trains:  # the noise outweighs the private records, so the other student may be anything
             assert not values["is_no_better_than_constant"]
