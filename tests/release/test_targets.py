@@ -199,7 +199,7 @@ def test_a_forecast_is_kept_and_noise_is_refused(tmp_path, dataset):
     labels = np.concatenate([pool.true_labels[:300][shuffled], pool.true_labels[300:]])
     public = dataclasses.replace(data.public, pool=Pool(dataset, pool.inputs, labels))
     unrelated = dataclasses.replace(data, public=public)
-    with pytest.raises(pate_tf.ForecastError, match=r"A constant answer reaches (0|0.5)\."):
+    with pytest.raises(pate_tf.ForecastError, match=r"A constant answer has (0|0.5)\."):
         pate_tf.fit(unrelated, epsilon=1.0, delta=1e-5, directory=tmp_path / "b")
     assert not (tmp_path / "b/sensitive").exists()
 

@@ -186,7 +186,7 @@ def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
         ({"classes": ["no", "maybe"]}, True, "y: expected labels among `classes`"),
         ({"classes": ["no"]}, True, "classes: expected at least two, got 1 class"),
         ({}, False, "X_public: expected public inputs, or a `value_range`"),
-        ({"epsilon": None}, True, "epsilon: expected a number"),
+        ({"epsilon": None}, True, "epsilon is required"),
         ({"method": "sums"}, True, "method: expected auto, pate or feature_sums"),
     ],
 )

@@ -80,10 +80,10 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
         ({"method": "feature_sums"}, "source: expected pate_tf.FeatureSums with method feature"),
         (
             {"method": "feature_sums", "source": None, "epsilon": 0.001},
-            "^forecast: expected labels that are worth their cost",
+            "^The labels are not expected to be worth their cost",
         ),
         ({"directory": "elsewhere"}, "directory: expected that of `source`"),
-        ({"epsilon": None}, "epsilon: expected a number, or a mechanism"),
+        ({"epsilon": None}, "epsilon is required, or a mechanism"),
         ({"data": 3}, "data: expected pate_tf.Data, got int"),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_run_learns_from_public_labels_and_says_whether_private_ones_add_to_th
     records = (inputs[:2_900], labels[:2_900])
     data = pate_tf.Data.from_arrays(*records, pool, y_public=labels[2_900:], **settings)
     run = {"epsilon": 0.01, "delta": 1e-6, "method": "feature_sums"}
-    with pytest.raises(pate_tf.ForecastError, match=r"public labels only reach(.|\n)*not expected"):
+    with pytest.raises(pate_tf.ForecastError, match="private data are not expected to add"):
         pate_tf.fit(data, **{**run, "epsilon": 1e-4}, directory=tmp_path / "refused")
     options = {"accept_forecast": True, "publish": True}
     found = {}
