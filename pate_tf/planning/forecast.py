@@ -19,7 +19,7 @@ WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels with
 UNEVEN_SHARE: Final = 0.8  # fraction of the most frequent class above which ranking is judged
 NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
-    "To improve it, use more private records, a larger epsilon, fewer classes, or an encoder "
+    "To improve accuracy, use more private records, a larger epsilon, fewer classes, or an encoder "
     "(docs/how-to/pretrained_encoder.md)."
 )
 NOTHING_CHARGED: Final = ITEM.join(

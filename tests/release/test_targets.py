@@ -154,7 +154,7 @@ def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_po
         np.testing.assert_allclose(interval, certain, rtol=1e-3, atol=1e-2)
         assert (interval[:, 0] <= answers).all() and (answers <= interval[:, 1]).all()
         assert "a number from -10 to 30" in page and names == {"value", "low", "high"}
-        with pytest.raises(ValueError, match="a number has no probabilities; call predict"):
+        with pytest.raises(ValueError, match="predict_proba needs a target with classes"):
             fitted.predict_proba(inputs)
     else:
         assert (fitted.predict(inputs) == answers).all()
@@ -313,7 +313,7 @@ def test_a_student_learns_from_what_teachers_predict(tmp_path, dataset, num_owne
     )
     # .89 and .97 without noise.
     assert fitted.evaluate(data.held_out) > (0.8 if dataset is PRICES else 0.9)
-    assert fitted.cost.epsilon <= 3.0 and "No forecast" in str(fitted.plan)
+    assert fitted.cost.epsilon <= 3.0 and "No accuracy forecast" in str(fitted.plan)
     statement = fitted.published.statement
     assert statement.num_teachers == 200 and statement.estimated_accuracy[3] == 1.0
     page = (tmp_path / "released/privacy_statement.md").read_text()
