@@ -31,7 +31,7 @@ from pate_tf.planning.release_settings import (
     ReleasePlan,
     ReleaseSettings,
 )
-from pate_tf.postprocessing.regression import MOST_QUERIES
+from pate_tf.postprocessing.regression import MAX_QUERIES
 from pate_tf.queries.strategies import STRATEGIES, QueryConfig, check_queries, recommended
 from pate_tf.release.noise import check_drawable
 from pate_tf.release.votes import check_sums
@@ -232,7 +232,7 @@ def _plan_of_predictions(
     given = settings.queries
     mechanism = settings.mechanism or GaussianHistogram
     check_sums(mechanism)
-    number = given.num_queries or min(len(known.pool), MOST_QUERIES)
+    number = given.num_queries or min(len(known.pool), MAX_QUERIES)
     reason = None
     if isinstance(mechanism, type):
         stated = PlanSettings(known=dataclasses.replace(known, num_records=None), release=settings)
@@ -364,12 +364,12 @@ def joint_plan(stated: PlanSettings) -> PlanSettings | None:
     num_queries = wishes.num_queries
     if num_queries is None:
         wanted = QUERIES_PER_CLASS * stated.known.num_classes
-        num_queries = min(wanted, stated.known.pool_size, MOST_QUERIES)
+        num_queries = min(wanted, stated.known.pool_size, MAX_QUERIES)
     fits = (
         stated.release.mechanism in (None, GaussianHistogram)
         and wishes.strategy in (None, "diverse")
         and stated.target.delta > 0.0
-        and num_queries <= MOST_QUERIES
+        and num_queries <= MAX_QUERIES
     )
     if not fits:
         return None

@@ -147,7 +147,7 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
     data = data_of(table(300))
     for changes, message in (
         ({"method": "pate"}, "public is required with method pate"),
-        ({"source": pate_tf.Teachers()}, "source must be FeatureSums if there are no public inputs"),
+        ({"source": pate_tf.Teachers()}, "source must be FeatureSums if there are no public"),
         ({"student": pate_tf.Student("supervised")}, "student must be linear_head"),
         ({"num_rounds": 2}, "num_rounds must be 1 for these sums"),
         ({"epsilon": 1e-4}, "epsilon=0.0001 needs so much noise"),

@@ -78,7 +78,7 @@ def test_labels_of_another_pool_are_refused(tmp_path):
         lambda: Student.from_settings(SETTINGS).fit(other.pool, labels),
         lambda: Labels.load(tmp_path / "kept", other.pool),
     ):
-        with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
+        with pytest.raises(ValueError, match="labels belong to another pool") as caught:
             wrong()
         assert "\n" not in str(caught.value)
 
