@@ -20,7 +20,7 @@ from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.models.ridge import RIDGE
 from pate_tf.planning.comparison import ALWAYS_CHOSEN, Plan, PlanSettings, compared
 from pate_tf.planning.forecast import ENCODER_HELPS, TEXT_ENCODER_HELPS, compared_in_words
-from pate_tf.planning.plan_of_sums import SumsOption, accuracy_without_noise
+from pate_tf.planning.plan_of_sums import MIN_LABELED, SumsOption, accuracy_without_noise
 from pate_tf.planning.release_settings import (
     AUTO,
     DEFAULT_MARGIN,
@@ -166,7 +166,7 @@ def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reportin
     """Returns the plan of the method with the higher expected label accuracy.
 
     First compares both methods by assumptions about votes and features. If the pool has enough
-    labels to measure the accuracy of votes without noise, a trial of feature sums decides.
+    labels, a trial of feature sums on these labels decides, because it does not need assumptions.
     """
     sums = SumsOption(known, settings, reporting)
     outlooks = () if sums.planned.refusal else sums.planned.outlooks
@@ -178,11 +178,12 @@ def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reportin
     if comparison.method == FEATURE_SUMS:
         return sums.plan()
     measured = accuracy_without_noise(known.pool)
-    if measured is not None:
-        of_votes = comparison.forecast(PATE, measured=measured)
-        of_sums = sums.tried[1]
-        # At equal accuracy feature sums are better, because they label the whole pool.
-        if of_votes and of_sums and (of_votes.is_noise or of_votes.low <= of_sums.accuracy):
+    of_votes = comparison.forecast(PATE, measured=measured)
+    of_sums = sums.tried[1] if known.pool.num_labeled >= MIN_LABELED else None
+    if of_votes and of_sums:
+        # Sums label the whole pool, so votes must be clearly more accurate.
+        least = of_votes.accuracy if measured is None else of_votes.low
+        if of_votes.is_noise or least <= of_sums.accuracy:
             return sums.plan()
     return _plan_of_votes(settings, voters, known, stated, comparison)
 

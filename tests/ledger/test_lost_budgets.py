@@ -282,7 +282,7 @@ def test_what_a_missing_row_paid_for_must_be_known_here(folder):
 def test_a_registry_of_a_newer_version_is_left_alone(folder):
     spend(folder, 0, 5)
     in_registry("PRAGMA user_version = 9")
-    with pytest.warns(LedgerWarning, match="version 9 is not supported"):
+    with pytest.warns(LedgerWarning, match="version 9 is unsupported"):
         open_ledger(folder).close()
 
 

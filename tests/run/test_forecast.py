@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import pate_tf
+from pate_tf.planning.choose import choose
 from pate_tf.planning.forecast import Forecast
+from pate_tf.planning.release_settings import Known
+from tests.run.chosen_votes import release_settings
 
 
 def forecast(method, num_features=20, **changes):
@@ -47,6 +50,26 @@ def test_what_pictures_tell_beyond_the_most_frequent_class_is_measured(tmp_path,
     else:
         with pytest.raises(pate_tf.ForecastError, match="a constant answer"):
             forecast.check(majority)
+
+
+def test_a_trial_of_sums_on_labels_of_pictures_is_more_than_an_assumption_of_votes(tmp_path):
+    """Without labels, ten votes are assumed to be better than sums that label all of the pool."""
+    pool = pate_tf.Data.load("digits").pool
+    settings = release_settings(epsilon=2.0, delta=1e-5, accept_forecast=True)
+    methods = []
+    for labels in (pool.true_labels, np.full(len(pool), -1)):
+        shown = pate_tf.Data.from_arrays(
+            pool.inputs[:200],
+            np.arange(200) % 10,
+            pool.inputs,
+            y_public=labels,
+            num_classes=10,
+            value_range=(0.0, 16.0),
+        ).pool
+        sums = pate_tf.FeatureSums(directory=tmp_path, representation="raw")
+        known = Known.of(shown, unit="record", num_records=1200, sums=sums)
+        methods.append(choose(known, settings).method)
+    assert methods == ["feature_sums", "pate"]
 
 
 def test_a_rare_class_is_compared_on_the_same_samples():

@@ -202,5 +202,5 @@ def test_a_ledger_belongs_to_one_ensemble_of_one_data_set(tmp_path):
         quick(tmp_path, FakeEnsemble(table(90), "cd" * 32), num_queries=1)
     others = FakeEnsemble(table(90))
     others.dataset = dataclasses.replace(PUBLIC.dataset, name="others")
-    with pytest.raises(ValueError, match="teachers: expected those for digits"):
+    with pytest.raises(ValueError, match="teachers must have the data set digits"):
         quick(tmp_path, others)
