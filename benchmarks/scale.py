@@ -38,9 +38,8 @@ from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
 RECORDS, NUM_FEATURES, NUM_CLASSES, QUERIES = 10, 64, 10, 1_000
 STEPS = 10  # of contrastive training
-SPREAD = (
-    3.2  # deviation of records from the mean of their class, so large that teachers make errors
-)
+# Standard deviation of records around the mean of their class, so large that teachers make errors.
+SPREAD = 3.2
 COLUMNS, GROUP = 16, 100_000  # of the table
 
 

@@ -133,7 +133,7 @@ ADULT_FIELDS[2:] = ["fnlwgt", *ADULT_FIELDS[2:], "income"]
 # days. So this is a different set:
 #
 # * 18 features: all that are never missing, except identifiers, and the two laboratory results
-#   ("None": not measured). Of the 23 drugs only insulin is used, because its dose often changes.
+#   ("None": not measured). Only insulin of the 23 drugs is used, because its dose often changes.
 # * Balanced by a rule that looks at one encounter only: every readmission within 30 days is taken.
 #   Any other encounter is taken with the probability 11,357 / 90,409, from a hash of its public
 #   number. Neither class has more than 52 % of a split.
