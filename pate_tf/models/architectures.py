@@ -247,7 +247,7 @@ def load_keras_file(path: pathlib.Path) -> Any:
     """
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # Keras and zipfile raise several kinds
+    except Exception as error:  # Keras and zipfile raise different exceptions
         raise ValueError(
             f"{path} is not a Keras model, is damaged, or contains code: {type(error).__name__}"
         ) from error
@@ -392,7 +392,7 @@ def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> lis
     parts = [*layer._flatten_layers()]
     try:
         text = json.dumps(keras.saving.serialize_keras_object(layer), default=inner)
-    except Exception:  # the user's class may raise any kind
+    except Exception:  # the user's class may raise any exception
         text = json.dumps([definition_of(part, depth=1) for part in parts[1:]])
     names = dict.fromkeys(re.findall(r'"name": "([^"]*)"', text))
     for number, name in enumerate(names):  # Keras numbers names by earlier layers of the process

@@ -73,7 +73,7 @@ _SURROGATES: Final[dict[type[Mechanism], type[Mechanism]]] = {
 }
 MIN_ACCURACY: Final = 0.5  # plans with a lower fraction of correct labels are noise
 
-# Assumed product of a vector with the mean of its own class, minus the product with another mean.
+# Assumed difference between a vector's products with the mean of its class and with another mean.
 FEATURE_MARGIN: Final = 0.12
 # Assumed margin between the two most frequent classes of a cluster, as a fraction of its records.
 CLUSTER_MARGIN: Final = 0.9

@@ -147,7 +147,7 @@ class Forecast(NamedTuple):
         return cls(low, high, num_labels, is_measured=True, target=target)
 
     def with_private(self, gain: float, gain_error: float) -> Forecast:
-        """Returns this forecast for public labels only, changed to public and private data."""
+        """Returns the forecast with private data, from this forecast for public labels only."""
         return self._replace(
             low=self.low + gain,
             high=min(self.high + gain, 1.0),
