@@ -22,7 +22,7 @@ TAGS: Final[Mapping[str, str]] = {
 
 
 def scalar(tag: str, value: Any, step: int | None = None) -> None:
-    """Writes a scalar of `TAGS` with the default writer, at its step unless one is named."""
+    """Writes a scalar of `TAGS` with the default writer; by default, at the writer's step."""
     tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
 
 
@@ -32,9 +32,9 @@ def write_result(
     """Writes one row of TensorBoard's HPARAMS page.
 
     Args:
-        folder: of the row; rows in folders side by side are shown together.
-        settings: by name; numbers, text and booleans stay what they are, all else becomes text.
-        results: by tag of `TAGS`; each is a scalar at step 0 too.
+        folder: folder of the row. TensorBoard shows the rows of neighboring folders together.
+        settings: settings by name. Values other than numbers, text and booleans become text.
+        results: results by tag of `TAGS`, which are also written as scalars at step 0.
     """
     values = {
         name: value if isinstance(value, bool | int | float | str) else str(value)

@@ -300,7 +300,7 @@ MAX_DEPTH = 8  # of nested objects; below it only the class counts
 
 
 def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
-    """Returns a digest of a Keras model, itself or in a form that `build` takes.
+    """Returns a digest of a Keras model, given as an object or as an argument of `build`.
 
     It covers settings, source text, and those weights that do not depend on a seed.
 

@@ -582,7 +582,7 @@ def _is_by_row(node: Any) -> bool:
 
 
 def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
-    """Whether no axis of a built-in layer is the batch, for inputs of these ranks."""
+    """Whether a built-in layer does not work along the batch axis, for inputs of these ranks."""
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     if type(layer) is keras.layers.Softmax and None in axes:
         return False  # mixes all numbers of a batch
