@@ -1,4 +1,4 @@
-"""What TensorBoard shows: scalars with descriptions, and rows of its HPARAMS page."""
+"""Writes scalars with descriptions and rows of the HPARAMS page for TensorBoard."""
 
 import pathlib
 import secrets
@@ -8,7 +8,6 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
 
-# What each tag is.
 TAGS: Final[Mapping[str, str]] = {
     "progress/teachers_done": "Teachers that are trained.",
     "loss": "SENSITIVE: percentiles over the teachers of the loss at each step.",
@@ -17,7 +16,7 @@ TAGS: Final[Mapping[str, str]] = {
     "result/mean_accuracy": "SENSITIVE: mean accuracy of the teachers on public samples.",
     "epoch_accuracy": "Accuracy on public samples outside of the pool.",
     "result/accuracy": "Accuracy of the version on public samples outside of the pool.",
-    "result/epsilon": "What the version cost, at the stated delta.",
+    "result/epsilon": "Privacy cost of the version, at the stated delta.",
 }
 
 
@@ -42,10 +41,10 @@ def write_result(
     }
     writer = tf.summary.create_file_writer(str(folder))
     with writer.as_default(step=0):
-        # No `hparams_config`: of several runs TensorBoard would take that of one, and show no
-        # other's settings and results.
-        # Not the folder's path, which tells where somebody keeps their files; nor its name, by
-        # which TensorBoard would put the first versions of several students into one row.
+        # Do not use `hparams_config`: with several runs, TensorBoard would use the configuration of
+        # one run and hide other settings and results.
+        # The ID must not be the path, which reveals where files are stored, or the folder name,
+        # because TensorBoard would merge the first versions of several students into one row.
         hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))
         for tag, value in results.items():
             scalar(tag, value)

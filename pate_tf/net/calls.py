@@ -139,7 +139,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         )
 
     def _why(self, details: str) -> str:
-        """Returns why there is no connection. Only the text of gRPC's message tells the cases."""
+        """Returns why there is no connection, from the text of gRPC's message."""
         if "handshake failed" in details:
             reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
             return f"its certificate is not valid ({reason}) for {self._files.authority}"
