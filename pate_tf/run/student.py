@@ -758,6 +758,9 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
         if name == "estimated_accuracy" and value is not None:
             text = statement.estimated_in_words
+        if name == "secure_noise":
+            name = "noise source"
+            text = "operating system" if value else "seed: NOT PRIVATE"
         if name == "choice" and measured:
             rows += measured_rows(measured, dataset)
         is_shown = bool(labels.pool) or not name.startswith("quer")  # no queries without a pool
