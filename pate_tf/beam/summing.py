@@ -452,7 +452,7 @@ class _Partial:
 
 
 def _weight(*place: int) -> int:
-    """Returns a 40-bit hash of a position: of a span, or of the owners of a span in a bucket.
+    """Returns a 40-bit hash of the position of a span, or of the owners of a span in a bucket.
 
     The weights have the correct total only if each result was added exactly once.
     """

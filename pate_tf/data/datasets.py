@@ -57,7 +57,7 @@ def errors_in_one_line(name: str, data_dir: pathlib.Path | None) -> Iterator[Non
     """Turns any exception of TFDS into a `ValueError` of one line."""
     try:
         yield
-    except Exception as error:  # TFDS, TensorFlow and the network each raise their own kinds
+    except Exception as error:  # TFDS, TensorFlow and the network each raise different exceptions
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(
             f"dataset {name}: TensorFlow Datasets can neither find it in "

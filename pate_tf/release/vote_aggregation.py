@@ -70,4 +70,4 @@ class VoteAggregation(tf.Module):
         return tf.reduce_min(tf.where(is_largest, classes, tf.int64.max), axis=1)
 
 
-aggregation_of = functools.cache(VoteAggregation)  # so that each is traced once
+aggregation_of = functools.cache(VoteAggregation)  # traces each graph only once

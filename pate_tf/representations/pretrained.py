@@ -192,7 +192,7 @@ class ModelPart(Part):
             self._graph = tf.function(self.raw, autograph=False).get_concrete_function(spec)
             refuse_state(self._graph, "representation", allowed)
             self._check_outputs(pool)
-        except Exception as error:  # a model may raise any kind
+        except Exception as error:  # a model may raise any exception
             if str(error).startswith("representation"):
                 raise
             raise ValueError(
@@ -378,7 +378,7 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
         shape = None if name.startswith("NASNet") else (*size, 3)
         try:
             model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
-        except Exception as error:  # a download may raise any kind
+        except Exception as error:  # a download may raise any exception
             raise ValueError(
                 f"representation {name}: Keras can't download the weights: {_reason(error)}. "
                 f"Without a network connection use {name}:FILE, a file with the weights."
@@ -432,7 +432,7 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # Keras warns about the top in the file
                     model.load_weights(path)
-            except Exception:  # h5py and Keras raise several kinds
+            except Exception:  # h5py and Keras raise different exceptions
                 continue
             if all(np.isfinite(weight).all() for weight in model.get_weights()):
                 return _without_top(model, name)
@@ -580,7 +580,7 @@ def _is_by_row(node: Any) -> bool:
 
 
 def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
-    """Whether no axis of a built-in layer is the batch, for inputs of these ranks."""
+    """Whether a built-in layer does not work along the batch axis, for inputs of these ranks."""
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     if type(layer) is keras.layers.Softmax and None in axes:
         return False  # mixes all numbers of a batch
@@ -643,7 +643,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
         make = _of_images if dataset.kind == "image" else _of_texts
         encode, preprocessing = make(hub, backbone, where, dataset)
         return encode, backbone.variables, is_row_wise_of_hub(backbone, preprocessing)
-    except Exception as error:  # keras-hub, Kaggle and safetensors raise several kinds
+    except Exception as error:  # keras-hub, Kaggle and safetensors raise different exceptions
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
             f"{what}: keras-hub can't load it as an encoder of {dataset.kind} data: "

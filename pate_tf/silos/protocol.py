@@ -582,7 +582,7 @@ class Transcript:
             self.passing = passing_silos(self.silos, self.masked, checked)
             if len(self.passing) < terms.least_silos:
                 raise TooFewSilosError(
-                    f"silos: {terms.least_silos} must have valid shares, got {len(self.passing)}"
+                    f"silos: {len(self.passing)} have valid shares, but {terms.least_silos} must"
                 )
         elif step is Step.AGREE:
             for number, content in contents.items():

@@ -245,7 +245,7 @@ class SiloTeacher:
         answers: npt.NDArray[Any]
         try:
             answers = np.asarray(self._answers(queries))
-        except Exception:  # the user's model may raise any kind
+        except Exception:  # the user's model may raise any exception
             answers = np.zeros(0)
         votes = np.full(len(queries), FALLBACK)
         is_label = np.zeros(len(queries), np.bool_)

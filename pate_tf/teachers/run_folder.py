@@ -224,7 +224,7 @@ class TeacherStore:
         Args:
             folder: folder of the teachers.
             settings: public JSON values that determine the result of the training, by name.
-            private: arrays that determine it as well: records, labels, partition. Only a keyed
+            private: private arrays that also determine it: records, labels, partition. Only a keyed
                 digest is stored. If it changed, finished teachers are removed and all are trained
                 again. A complete ensemble is kept even if the records changed.
 

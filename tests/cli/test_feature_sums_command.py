@@ -92,7 +92,7 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
             (*SUMS[1:], "--mechanism=gaussian_histogram", "--epsilon=1"),
             "mechanism needs --method=pate",
         ),
-        (SUMS[1:], "epsilon: expected a number with method feature_sums"),
+        (SUMS[1:], "epsilon is required with method feature_sums"),
         ((*SUMS[1:], "--epsilon=1", "--public=x.csv"), "--private is required with --public"),
         ((f"--train_dir={RUN}", "--method=pate", "--queries=9"), "--method=pate differs from"),
         ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset must be digits"),

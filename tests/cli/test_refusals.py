@@ -66,7 +66,7 @@ OF_NUMBERS = [
     Case(
         script=STUDENT,
         flags=("--teachers_dir=run", "--target_epsilon=0.01"),
-        told="forecast: expected labels that are worth their cost",
+        told="The labels are not expected to be worth their cost",
     ),
     ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
     ask("--nb_teachers=11", told="nb_teachers must be"),
