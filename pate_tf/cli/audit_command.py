@@ -1,6 +1,6 @@
 """Verifies a run folder: `pate audit run`.
 
-Exit code 0: passed. 1: a violation was found. 2: it could not be run, or there was no ledger.
+Exit code 0: passed. 1: a violation was found. 2: the audit could not be run, or found no ledger.
 """
 
 import pathlib
@@ -20,8 +20,8 @@ Verifies a run folder; spends no budget.
 
   pate audit run --train_dir=RUN   checks a run and writes the page for the person who signs
 
-`pate audit run --help` has the flags. Exit code 0: passed; 1: a violation was found; 2: it could
-not be run, or the run has no ledger."""
+`pate audit run --help` lists the flags. Exit code 0: passed; 1: a violation was found; 2: the audit
+could not be run, or the run has no ledger."""
 
 
 def _audit_run() -> dict[str, Any]:

@@ -48,7 +48,7 @@ USER_ERROR = 1
 FLAG_ERROR = 2
 LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4
-TRANSIENT = 75  # start the same command again, as EX_TEMPFAIL of sysexits.h
+TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h: the user should start the same command again
 INTERRUPTED = 130
 # Other names of flags.
 ALIASES = {"stdnt_share": "pool_size"}
@@ -72,7 +72,7 @@ EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "be
 # The help of a command: its flags by groups, in the order of use.
 
 _HELP: dict[str, dict[str, bool]] = {}  # whether a flag is advanced, by heading and name
-_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # then the rest
+_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # others follow
 
 
 def shown_in_help(flag: str, group: str, *, advanced: bool = False) -> None:
@@ -114,7 +114,7 @@ def print_help(description: str, *, full: bool) -> None:
 def run(
     main: Callable[[list[str]], None], define_flags: Callable[[], None], description: str | None
 ) -> None:
-    """Defines and reads a command's flags and runs it; a wrong flag gives one line and exit code 2.
+    """Runs a command with its flags; a wrong flag gives one line and exit code 2.
 
     Args:
         main: the command, called with the remaining arguments.
@@ -303,8 +303,8 @@ def define_operation() -> None:
     flags.DEFINE_float(
         "give_up_after",
         GIVE_UP_SECONDS,
-        "Seconds without a connection after which the process ends with exit code 75. At the end "
-        "of the run, a server waits as long for processes that do not know of it yet.",
+        "Seconds without a connection after which the process ends with exit code 75. A server "
+        "waits for the same time until all processes know that the run has ended.",
         lower_bound=0.0,
     )
     shown_in_help("give_up_after", "run")
@@ -386,9 +386,9 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
 
 
 def reporting(*, verbose: bool = False) -> Reporting:
-    """Returns the progress reports of a command; `verbose` includes those of Keras.
+    """Returns the progress reports of a command; `verbose` includes the progress bars of Keras.
 
-    On a terminal they are progress bars. Otherwise, long steps print a line every half minute.
+    A terminal shows progress bars. In other outputs, long steps print a line every half minute.
     """
     bars: Any = {"clock": clock, "progress_bar": tqdm}
     if not sys.stderr.isatty():
@@ -436,7 +436,7 @@ def check_report_file(path: str | None) -> None:
 def write_report(path: str | None, values: Mapping[str, Any]) -> None:
     """Writes a command's result as JSON, and prints it for `--json`; see `check_report_file`."""
     check_report_file(path)
-    if "json" in FLAGS and FLAGS["json"].value is True:  # for an audit it is a file
+    if "json" in FLAGS and FLAGS["json"].value is True:  # --json of an audit is a file name
         RESULTS.append(json.dumps(values))
     if path is not None:
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -630,8 +630,8 @@ def given() -> list[str]:
 def chosen_kind() -> type[Mechanism]:
     """Returns the mechanism that `--mechanism` names, or the default mechanism.
 
-    Without a default, it is the first of `laplace_noisy_max` and `gaussian_noisy_max` that has all
-    given parameters.
+    If the flag has no value, it is the first of `laplace_noisy_max` and `gaussian_noisy_max` that
+    has all given parameters.
 
     Raises:
         ValueError: if the mechanism does not have one of the given parameters.

@@ -34,7 +34,7 @@ from pate_tf.students.student_kinds import StudentSettings
 from pate_tf.teachers.run_folder import RunDescription, described_run, load_teachers
 
 FLAGS = flags.FLAGS
-# Flags that only one method takes.
+# Flags of only one method.
 OF_PATE = ("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy")
 OF_SUMS = ("private", "owner", "owners_file")
 ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
@@ -101,7 +101,7 @@ def chosen_method(run: RunDescription | None) -> str:
         )
     for name in (*OF_PATE, *command_line.given()) if method == "feature_sums" else OF_SUMS:
         if FLAGS[name].present:
-            other = "pate" if method == "feature_sums" else "feature_sums; of pate, pate teachers"
+            other = "pate" if method == "feature_sums" else "feature_sums, or use `pate teachers`"
             raise ValueError(f"{name} needs --method={other}, got --method={method}")
     return method
 

@@ -23,7 +23,7 @@ MAX_NAME: Final = 120  # characters
 KEY_FILE: Final = "digest.key"
 KEY_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
-PRIVATE_RECORDS: Final = "records"  # a digest among stored settings that never stops a run
+PRIVATE_RECORDS: Final = "records"  # a stored digest; a run continues even if it differs
 # Prefixes of the keys of sources.
 NAMED = "name "
 MERGED = "merged "
@@ -74,7 +74,7 @@ class PrivateSource:
 
     @property
     def is_named(self) -> bool:
-        """Whether the user named it, independently of the path of the records."""
+        """Whether the user named the source, so that its name does not depend on a path."""
         return self.key.startswith((NAMED, MERGED))
 
     @classmethod
@@ -112,14 +112,14 @@ class PrivateSource:
         return cls(name=shown, key=MERGED + json.dumps(sorted(keys)))
 
     def shares(self, key: str) -> bool:
-        """Whether the source of a key is the same, ignoring spelling, or shares a part."""
+        """Whether the source of `key` is this source, ignoring spelling, or has a part of it."""
         return not _keys(self.key).isdisjoint(_keys(key))
 
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
-        """Raises ValueError if a folder has results of another source than this named one."""
+        """Raises ValueError if this source is named and a folder has results of another source."""
         if self.is_named and not (stored and self.shares(stored.key)):
             raise ValueError(
-                f"{folder} has results of another source than {self.name}; choose another"
+                f"{folder} has results of another source than {self.name}; use another folder"
             )
 
 
@@ -139,7 +139,8 @@ class Records:
     """SENSITIVE: facts about the private records that are stored with results.
 
     Attributes:
-        num_records: number of records; public if single records are protected, private for owners.
+        num_records: number of records. It is public if single records are protected, and private if
+            owners are protected.
         source: source that releases are charged to; None if the run folder is its own source.
     """
 
