@@ -181,7 +181,7 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
         with pytest.raises(ValueError, match=message) as refused:
             Representation(name).fit(DIGITS.pool)
         assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="needs images with one or three channels"):
+    with pytest.raises(ValueError, match="this encoder needs images with one or three channels"):
         Representation("VGG16").fit(
             pate_tf.Data.from_arrays(
                 np.eye(4), [0, 1, 0, 1], np.eye(4), num_classes=2, value_range=(0, 1)
