@@ -93,8 +93,8 @@ def resolved(name: str) -> str:
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
         fault = "is not a .keras file" if path.is_file() else "is missing"
         raise ValueError(
-            f"representation: {path} {fault}. You can also use NAME:FILE, {HUB}:FOLDER or "
-            "module:function."
+            f"representation: {path} {fault}. Other encoders: NAME:FILE, {HUB}:FOLDER, "
+            "module:function"
         )
     if head == HUB and not where:
         raise ValueError(f"representation must be {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")
