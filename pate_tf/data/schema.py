@@ -1158,9 +1158,7 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MAX_CATEGORIES
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
-        doubts.append(
-            f"is it a person's id? Then write owner = {_quoted(column.name)} and remove the column"
-        )
+        doubts.append(f"a person's id? Write owner = {_quoted(column.name)} and remove the column")
     if column.is_number:
         doubts += _number_doubts(column, texts, distinct)
     is_short = np.mean([len(text.split()) for text in distinct]) < 2 * WORDS_OF_TEXT
