@@ -98,7 +98,7 @@ def draft_schema(
             written={"delimiter": form.delimiter, "encoding": form.encoding},
         )
     else:
-        raise ValueError("public or `private` is required: the file to draft a schema from")
+        raise ValueError("`public` or `private` is required: the file to draft a schema from")
     artifacts.write_text(path, text)
     return text
 
@@ -185,7 +185,7 @@ def arrays_of(
             )
     if private.shape[1:] != public.shape[1:]:
         raise ValueError(
-            f"inputs have shape {list(private.shape[1:])} in x_private, but "
+            f"x_private: inputs have shape {list(private.shape[1:])}, but "
             f"{list(public.shape[1:])} in x_public"
         )
     return private, public, kind

@@ -98,7 +98,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         limits: limits of a message.
 
     Attributes:
-        contact: file whose time is that of the last successful call; None to store nothing.
+        contact: file whose time is set to now after each successful call; None to store nothing.
         num_refused: number of requests of the other end that were refused; a subclass counts them.
 
     Raises ValueError or OSError, as `TlsFiles.read` does. Certificate and key files may be replaced
@@ -283,7 +283,7 @@ class TlsServer(contextlib.ExitStack):
         limits: limits of each caller.
 
     Attributes:
-        contact: file whose time is that of the last call; None to store nothing.
+        contact: file whose time is set to now at each call; None to store nothing.
         port: the port of the server.
 
     Raises:

@@ -228,8 +228,8 @@ def issue(
     Args:
         folder: folder of the files.
         file: name of the files, without the suffix.
-        issuer: the value that `issue` returned for the authority. Default: none; the certificate is
-            that of an authority.
+        issuer: the value that `issue` returned for the authority. Default: none; then the
+            certificate is for an authority.
         name: common name of the certificate. Default: `file`.
         serves: whether the certificate is for servers; else it is only valid for clients.
         days: start and end of validity, in days from now.

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
-CONTACT: Final = "contact"  # file whose time is that of the last successful call of either end
+CONTACT: Final = "contact"  # file whose time is set to now after each successful call
 CONTACT_AGE: Final = 'pate_contact_age_seconds{{peer="{}"}}'  # by the name of the other process
 
 # The reason why the process can't work, empty if it can; and the value of each metric, by the

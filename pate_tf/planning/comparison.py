@@ -198,8 +198,8 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
     """Returns the number of queries with the most correct labels, if nearly all are correct.
 
     Tries `NUMBERS`: 10, 20, 50 and so on up to 1,000. Prefers numbers for which at least 95 % of
-    the labels are expected to be correct at all `MARGINS`; if there are none, at the full and half
-    the margin; if there are none, at the full margin. Among these, returns the number with the most
+    the labels are expected to be correct at all `MARGINS`; if no number has this property, at the full and
+    half the margin; else at the full margin. Among these, returns the number with the most
     correct labels. If no number reaches 95 % at the full margin, returns the number with the
     largest fraction of correct labels.
     """
@@ -261,9 +261,8 @@ class Plan:
     def method(self) -> str:
         """The recommended method.
 
-        It is feature_sums if, at half the margin, its labels are about as accurate as those of
-        votes or more accurate. Feature sums label the whole pool, whereas votes label only some
-        queries.
+        It is feature_sums if, at half the margin, its labels are at least about as accurate as
+        labels from votes. Feature sums label the whole pool, but votes label only some queries.
         """
         if not self.candidates:
             return FEATURE_SUMS
