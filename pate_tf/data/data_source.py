@@ -89,7 +89,7 @@ class FileSource(Settings):
         """Returns the public samples; they are empty without a public file or folder.
 
         Raises:
-            ValueError: if they can't be read, or don't fit the schema.
+            ValueError: if the samples can't be read, or do not fit the schema.
         """
         place = self.public or self.private
         if place is not None and place.is_dir():
@@ -215,7 +215,7 @@ class DataSource(Settings):
             public: the result of `load_public`, if it was loaded already.
 
         Raises:
-            ValueError: if the records can't be loaded, or the owners do not fit.
+            ValueError: if the records can't be loaded, or the owners do not fit the records.
         """
         with reporting.clock(f"reading {self.files.private if self.files else self.dataset}"):
             if self.files is not None:
@@ -238,7 +238,7 @@ class DataSource(Settings):
         """Returns the public samples.
 
         Raises:
-            ValueError: if they can't be loaded.
+            ValueError: if the samples can't be loaded.
         """
         with reporting.clock(f"reading {self.files.public if self.files else self.dataset}"):
             if self.files is not None:

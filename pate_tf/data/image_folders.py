@@ -73,7 +73,7 @@ def load_public(
 
     Without a public folder there are no images, and the data set has gray images of the given
     size. The names of the classes are then the names of the folders in the private folder, which
-    become public. Empty folders count as well, so the names depend on no image.
+    become public. Empty folders count as well, so the names do not depend on any image.
 
     Args:
         folder: the public folder; None if there are no public images.
@@ -335,8 +335,8 @@ def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
     Pillow's warnings are hidden because they may describe a private image.
 
     Raises:
-        ValueError: if the image is broken, also while it is read, or has more pixels than Pillow
-            considers safe.
+        ValueError: when the image is opened or read, if it is broken, or has more pixels than
+            Pillow considers safe.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -816,7 +816,7 @@ def as_inputs(inputs: Any, dataset: Dataset) -> npt.NDArray[Any]:
         dataset: data set of the inputs.
 
     Raises:
-        ValueError: if they do not fit the data set.
+        ValueError: if the inputs do not fit the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
         inputs, _ = frame_table(inputs, "inputs").inputs(dataset.schema)

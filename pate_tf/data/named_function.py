@@ -16,7 +16,7 @@ _LIBRARY = str(pathlib.Path(__file__).parents[1])
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OnFeatures:
-    """Settings of a model that may work on features of the inputs.
+    """Settings of a model that works on raw inputs or on features of the inputs.
 
     Attributes:
         representation: name of the representation, or the user's function; None for raw inputs, or

@@ -62,7 +62,7 @@ class TableColumn:
         other: whether one more feature marks values that are not in the list.
         missing: the value that replaces an empty field; None if an empty field is an error.
         text: number of features of a text, hashed n-grams of its words; 0 if it is not a text.
-        characters: whether the features are the codes of the text's characters instead.
+        characters: whether the features are the codes of the text's characters, not n-grams.
         date: format of a date with %d, %m and %Y, each once; empty if the column is not a date. ISO
             dates are always read. Everything after a space or a T is ignored.
         gaps: words that mean an empty field, such as unknown; for numbers and dates, the words in
@@ -168,7 +168,7 @@ class TableColumn:
         """Returns features `[num_records, width]`, and which records fit the column.
 
         Args:
-            values: one field of each record, texts or numbers; null if it is empty.
+            values: the field of each record, as text or number; null if the field is empty.
         """
         if self.is_number or self.date:
             numbers = self.numbers(values)
@@ -306,7 +306,8 @@ class Schema:
         classes: the classes of the label, in the order of their numbers. With a `separator`, the
             labels that one field may list. Empty if the label is a number or has `label_columns`.
         label: name of the label's column; None if the caller names it, or with `label_columns`.
-        label_columns: names of several labels, each a column of yes or no; empty for one column.
+        label_columns: names of the label's columns, each with yes or no; empty if there is one
+            column.
         number: the label's column and how it is read, if the label is a number; else None.
         separator: text between several labels in one field; None if a field has one label.
         max_labels: see `Dataset`; None for the number of labels.
@@ -619,7 +620,7 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
     """Reads a schema in TOML.
 
     Raises:
-        ValueError: if it is not TOML, or not a valid schema.
+        ValueError: if the file is not TOML, or not a valid schema.
         OSError: if the file can't be read.
     """
     try:
@@ -835,7 +836,7 @@ def draft(
         target: "class", "number" or "labels". Default: inferred from the label's values.
         left_out: names of columns that could not be read.
         names: names that were given to the columns of a file without a header line; else empty.
-        written: delimiter and encoding of the file; None for the usual ones.
+        written: delimiter and encoding of the file; None for a comma and UTF-8.
 
     Raises:
         ValueError: if no column can be used, the label's name is misspelled, or its values do not
@@ -885,7 +886,7 @@ def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
 def drafted_target(
     labels: Sequence[str], fields: Mapping[str, Column], target: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the label's fields of `Schema`, inferred from PUBLIC records, and open questions.
+    """Returns fields of `Schema` for the label, inferred from PUBLIC records, and open questions.
 
     Args:
         labels: names of the label's columns.
@@ -1054,7 +1055,7 @@ def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | Non
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """Returns the name that a misspelled one is closest to; None if no name is similar."""
+    """Returns the name that is most similar to a misspelled name; None if no name is similar."""
     alike = {_letters(each): each for each in names}
     folded = {each.casefold(): each for each in names}
     close = difflib.get_close_matches(name.casefold(), folded, 1, cutoff=ALIKE)

@@ -411,7 +411,7 @@ def _has_quoted_fields(lines: Sequence[str]) -> bool:
 
 
 def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether fields of the first line occur again in their columns, unlike column names."""
+    """Whether the first line is a record: its fields occur again below, unlike column names."""
     names = [name for name in header if name]
     if names in ([str(start + place) for place in range(len(names))] for start in (0, 1)):
         return False  # column numbers

@@ -112,7 +112,7 @@ def is_storable(built: Any) -> bool:
     """Whether an object is a classifier or regressor of scikit-learn.
 
     Raises:
-        ValueError: if it is, but can't be stored.
+        ValueError: if it is such an estimator, but can't be stored.
     """
     kinds = (sklearn.base.is_classifier, sklearn.base.is_regressor)
     if not (isinstance(built, BaseEstimator) and any(is_kind(built) for is_kind in kinds)):

@@ -174,8 +174,8 @@ def fit(
     """Fits a forest of scikit-learn.
 
     Args:
-        model: "random_forest" for scikit-learn's defaults with 100 trees; or a function from a
-            `Dataset` to an unfitted forest, or its name `module:function`.
+        model: "random_forest" for scikit-learn's defaults with 100 trees; or a function that
+            takes a `Dataset` and returns an unfitted forest, or its name `module:function`.
         dataset: data set of the inputs.
         inputs: raw inputs `[num_records, *input_shape]`.
         labels: `[num_records]`; classes may be missing.

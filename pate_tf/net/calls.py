@@ -377,8 +377,8 @@ class TlsServer(contextlib.ExitStack):
     def _handler(self, service: Service, method: str) -> grpc.RpcMethodHandler:
         """Returns the gRPC handler of a method, which decodes requests and encodes replies.
 
-        A caller sees the message of a `ValueError`, which is about the caller's own request, and
-        messages about its permission or too many calls. For other errors it sees a fixed line.
+        Callers get a fixed line for each kind of error. They get the message of an exception only
+        if it is a `ValueError`, which is about their own request.
         """
         kind, answer = service.methods[method]
 
@@ -452,9 +452,10 @@ class TlsServer(contextlib.ExitStack):
         return trouble, {**numbers, "pate_calls_refused_total": self._num_refused, **ages}
 
     def end(self, seconds: float = 10.0) -> tuple[str, ...]:
-        """Announces the end of the run; waits until all callers know that had asked and heard "no".
+        """Announces the end of the run, and waits until callers that asked too early know it.
 
-        Later callers are told as well until the server stops. To wait longer, call this again.
+        These callers had asked whether the run was over, and been told that it was not. Callers
+        that ask later are told as well, until the server stops. To wait longer, call this again.
 
         Args:
             seconds: maximum time to wait.

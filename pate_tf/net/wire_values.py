@@ -196,7 +196,7 @@ def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
         raise ValueError(f"the array must have the type {' or '.join(expected)}")
     dtype = np.dtype(value["dtype"])
     if not 1 <= len(shape) <= MAX_AXES or min(shape) < 1:
-        raise ValueError(f"the array must have 1 to {MAX_AXES} axes, none of them empty")
+        raise ValueError(f"the array must have 1 to {MAX_AXES} axes and at least one entry")
     if math.prod(shape) * dtype.itemsize != len(content):  # Python integers don't overflow
         raise ValueError("the array has a number of bytes that does not match its shape")
     array = np.frombuffer(content, dtype).reshape(shape)

@@ -313,7 +313,7 @@ class Representation:
         Args:
             source: a name from the list below, a Keras model that maps raw inputs to features, or a
                 function (or its name `module:function`) that takes a `Dataset` and returns such a
-                model. None for "contrastive" for gray images, "patches+wavelets" for color images,
+                model. Default: "contrastive" for gray images, "patches+wavelets" for color images,
                 "raw" for tables and "lsa" for texts.
             seed: seed of the training.
 

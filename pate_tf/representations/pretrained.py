@@ -308,7 +308,7 @@ class ModelPart(Part):
 
 def _reason(error: Exception) -> str:
     """Returns an error's kind and the first line that describes it."""
-    # TensorFlow and Keras begin with lines about the location.
+    # Messages of TensorFlow and Keras begin with lines about the location.
     where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
     lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
     return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"

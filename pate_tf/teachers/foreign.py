@@ -169,7 +169,7 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def load_model(path: pathlib.Path) -> Any:
-    """Loads a Keras model, or a function from inputs to outputs, from a file.
+    """Loads a Keras model, or the function of a SavedModel that maps inputs to outputs.
 
     Raises:
         ValueError: if the file can't be read, or the model has a layer that Keras does not know.

@@ -64,7 +64,7 @@ class TrainingJob:
         config: training configuration.
         examples: private records of all teachers.
         partition: partition of the records among the teachers.
-        encoder: encoder of inputs as features; None for teachers on raw inputs.
+        encoder: maps raw inputs to features; None for teachers that learn from raw inputs.
         num_processes: number of processes that fit classifiers of scikit-learn; None for one
             process per core.
         verbose: whether Keras draws progress bars.
