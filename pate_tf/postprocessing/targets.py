@@ -17,7 +17,7 @@ from pate_tf.core.dataset import CLASS, LIKELY, Dataset
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT
 from pate_tf.postprocessing.regression import (
-    LEAST_VARIANCE,
+    MIN_VARIANCE,
     functions_of_moments,
     labels_of,
     regress,
@@ -130,7 +130,7 @@ def _functions_of_sums(
     of the features. Each function has the maximum posterior probability under Gaussian priors
     (`regress`).
     """
-    mean, factors = standardisation(vectors[:, :-1], LEAST_VARIANCE)
+    mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
     rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
     measured = (vectors[:, :-1] - mean).T @ rows / len(rows)
     unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
