@@ -13,7 +13,6 @@ The defaults of `pate run` were chosen on the first five, and on public labels o
 
 import argparse
 import csv
-import dataclasses
 import datetime
 import inspect
 import json
@@ -232,16 +231,6 @@ def standard_library(most: int = 3_000) -> Rows:
         parts = pkgutil.iter_modules(getattr(__import__(name), "__path__", []))
         modules += [name, *(f"{name}.{part.name}" for part in parts)]
     return _texts({"network": modules, "other": others}, most)
-
-
-def sentences(side: str, _: object) -> tuple[Any, Any, Any]:
-    """Returns the accuracy of a model trained directly on the private records."""
-    rows = shuffled(standard_library())
-    rows = rows[3_000:] if side == "private" else rows[:3_000]
-    texts, labels = [row["text"] for row in rows], [row["label"] == "network" for row in rows]
-    arrays = texts, np.int64(labels)
-    records = pate_tf.Data.from_arrays(*arrays, num_classes=2, kind="text", name="s").private
-    return dataclasses.replace(records.dataset, pool_size=1_500), records.inputs, records.labels
 
 
 DATA_SETS: Mapping[str, Callable[[], Rows]] = {

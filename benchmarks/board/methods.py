@@ -23,7 +23,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 import pate_tf
 from benchmarks.board import dp_sgd
-from benchmarks.board.problems import DELTA, RAW, WAVELETS, Array, Problem
+from benchmarks.board.problems import DELTA, WAVELETS, Array, Problem
 from benchmarks.harness import separate_registry
 from pate_tf.core.checks import IntArray
 from pate_tf.core.public import PoolLabels, area_under_curve
@@ -554,12 +554,14 @@ class Method:
 
     Attributes:
         title: title in a table.
+        short: short name in a table.
         run: function from a problem, an epsilon and a seed to a result.
         has_epsilon: whether it keeps to an epsilon; otherwise the result holds for all.
         skipped: function from a problem to the reason why it is not run, or "".
     """
 
     title: str
+    short: str
     run: Callable[[Problem, float, int], Result]
     has_epsilon: bool = True
     skipped: Callable[[Problem], str] = lambda problem: ""
@@ -583,21 +585,32 @@ def _skips_ebm(problem: Problem) -> str:
 
 OURS = "pate_tf"
 METHODS: Mapping[str, Method] = {
-    OURS: Method(title="pate_tf", run=library),
-    "head": Method(title="DP-SGD, linear head", run=head),
-    "network": Method(title="DP-SGD, small network", run=small_network),
+    OURS: Method(title="pate_tf", short="pate_tf", run=library),
+    "head": Method(title="DP-SGD, linear head", short="head", run=head),
+    "network": Method(title="DP-SGD, small network", short="network", run=small_network),
     "wavelets": Method(
-        title="DP-SGD, wavelets",
+        title="DP-SGD, linear head on wavelets",
+        short="wavelets",
         run=functools.partial(head, representations=(WAVELETS,)),
         skipped=_needs_images,
     ),
-    "ebm": Method(title="DP-EBM", run=ebm, skipped=_skips_ebm),
+    "ebm": Method(title="DP-EBM", short="EBM", run=ebm, skipped=_skips_ebm),
     "ebm_removal": Method(
-        title="DP-EBM under removal", run=functools.partial(ebm, records=1), skipped=_skips_ebm
+        title="DP-EBM, epsilon under removal",
+        short="EBM under removal",
+        run=functools.partial(ebm, records=1),
+        skipped=_skips_ebm,
     ),
-    "sums": Method(title="noisy sums, our student", run=sums_and_student, skipped=_needs_pool),
+    "sums": Method(
+        title="noisy sums and our student", short="sums", run=sums_and_student, skipped=_needs_pool
+    ),
     "public": Method(
-        title="public labels only", run=public_only, has_epsilon=False, skipped=_needs_pool
+        title="public labels only",
+        short="public",
+        run=public_only,
+        has_epsilon=False,
+        skipped=_needs_pool,
     ),
-    "no_privacy": Method(title="no privacy", run=no_privacy, has_epsilon=False),
+    "no_privacy": Method(title="no privacy", short="no privacy", run=no_privacy, has_epsilon=False),
 }
+NOT_RANKED = ("ebm_removal", "no_privacy")  # their guarantee is weaker

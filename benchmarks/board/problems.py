@@ -8,6 +8,7 @@ pool comes from the training records. Without a pool, its records are private re
 import contextlib
 import dataclasses
 import functools
+import math
 import pathlib
 import tempfile
 import time
@@ -307,7 +308,7 @@ def _features(problem: Problem, name: str) -> Features:
 
 def _unit(scaled: Callable[[npt.NDArray], Array], inputs: npt.NDArray) -> Array:
     """Returns scaled inputs and a constant, as vectors of length 1."""
-    flat = scaled(inputs).reshape(len(inputs), -1)
+    flat = scaled(inputs).reshape(len(inputs), math.prod(inputs.shape[1:]))
     wide = np.concatenate([flat, np.ones((len(flat), 1), np.float32)], axis=1)
     return wide / np.linalg.norm(wide, axis=1, keepdims=True)
 
