@@ -1,1 +1,1 @@
-"""The scoreboard: this library and its competitors on the same data: `python -m benchmarks.board`."""
+"""The scoreboard: `python -m benchmarks.board` compares this library with other methods."""

@@ -1,8 +1,8 @@
 """The compared methods, by name.
 
-A method takes a problem, an epsilon at `DELTA` under replace-one, and a seed. It returns a score for
-each test record and class. Settings of the other methods are chosen in `chosen`, by cross-validation
-on the training records. This choice is not charged, which favors them.
+A method takes a problem, an epsilon at `DELTA` under replace-one, and a seed. It returns a score
+for each test record and class. Settings of the other methods are chosen in `chosen`, by
+cross-validation on the training records. This choice is not charged, which favors them.
 """
 
 import dataclasses
@@ -368,7 +368,7 @@ def _gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def _gaussian_mu(epsilon: float, delta: float) -> float:
-    return brentq(lambda mu: _gaussian_delta(epsilon, mu) - delta, 1e-3, 100.0, xtol=1e-9)
+    return brentq(lambda mu: _gaussian_delta(epsilon, mu) - delta, 1e-7, 100.0, xtol=1e-12)
 
 
 BIN_PART = 0.1  # of epsilon, for bins: the package's default; each part has half of delta
