@@ -530,7 +530,7 @@ def _without_privacy(problem: Problem, seed: int, uses_private: bool) -> Result:
     first = Setting() if problem.kind == "table" else Setting(features=name)
     setting = first
     if problem.kind == "table":
-        setting = chosen(problem, first, [("features", (name,))], scores, labels)
+        setting = chosen(problem, first, [("features", (name,))], scores, labels, 1)
     if setting.features:
         return Result(scores=linear(slice(None), features.test), setting=setting)
     return Result(scores=boosted(slice(None), data.held_out.inputs), setting=setting)
@@ -556,7 +556,7 @@ class Method:
         title: title in a table.
         short: short name in a table.
         run: function from a problem, an epsilon and a seed to a result.
-        has_epsilon: whether it keeps to an epsilon; otherwise the result holds for all.
+        has_epsilon: whether it keeps to an epsilon; otherwise one run without noise holds for all.
         skipped: function from a problem to the reason why it is not run, or "".
     """
 
