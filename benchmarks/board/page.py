@@ -30,6 +30,7 @@ MEASURES = {
     "processor_seconds": "processor seconds",
 }
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
+OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no list repeats
 MARKS = {AHEAD: "ahead", TIE: "tie", BEHIND: "**behind**"}
 PAGES = {  # pages below docs, and the tables between their marks
     "../README.md": ("counts",),
@@ -208,28 +209,34 @@ def cells(board: Board) -> str:
 
 def skipped(board: Board) -> str:
     """Returns what was not run, with its reason."""
-    reasons = defaultdict(set)
-    for (dataset, _, method), reason in board.skipped.items():
-        if not reason.startswith("needs a") and reason != "needs images":
-            reasons[METHODS[method].title, reason].add(dataset)
-    missing = defaultdict(list)
-    for problem in board.problems():
-        for method in METHODS:
-            is_open = any(board.value(problem, method, each) is None for each in board.epsilons)
-            if is_open and (*problem, method) not in board.skipped:
-                missing[METHODS[method].title].append(f"{problem[0]}, {_pool(problem[1])}")
-    absent = [name for name in DATA_SETS if name not in {each for each, _ in board.problems()}]
-    lines = [
-        f"- {title}: {reason} ({', '.join(name for name in DATA_SETS if name in datasets)})."
-        for (title, reason), datasets in reasons.items()
-    ]
-    lines += [f"- {title}: no time for {'; '.join(each)}." for title, each in missing.items()]
-    lines += [f"- {name}: no time, or not on this machine." for name in absent]
-    fewer = sorted(
-        {f"{key[0]} {number}" for key, number in board.repetitions.items() if number < 5 and key[3]}
+    problems = board.problems()
+    names = defaultdict(list)
+    for (name, pool, method), reason in board.skipped.items():
+        if (name, pool) not in problems:
+            names[f"{name}: {reason}"].append("")
+        elif reason not in OBVIOUS:
+            names[f"{METHODS[method].title}: {reason}"].append(f"{name}, {_pool(pool)}")
+    for problem in problems:
+        for method, entry in METHODS.items():
+            missing = [each for each in board.epsilons if not board.value(problem, method, each)]
+            if missing and (*problem, method) not in board.skipped:
+                at = "/".join(f"{epsilon:g}" for epsilon in missing) if entry.has_epsilon else ""
+                names[f"{entry.title}: no time"].append(
+                    f"{problem[0]}, {_pool(problem[1])}{f', epsilon {at}' if at else ''}"
+                )
+    reached = {name for name, *_ in [*problems, *board.skipped]}
+    names["Data sets, no time"] = [name for name in DATA_SETS if name not in reached]
+    names["Fewer than five repetitions"] = sorted(
+        f"{METHODS[method].title} on {name}, {_pool(pool)}, epsilon {epsilon:g} ({number})"
+        for (name, pool, method, epsilon), number in board.repetitions.items()
+        if number < 5 and METHODS[method].has_epsilon
     )
-    lines += [f"- Fewer than five repetitions: {', '.join(fewer)}."] * bool(fewer)
-    return "\n".join(lines) + "\n"
+    lines = []
+    for title, each in names.items():
+        places = "; ".join(place for place in dict.fromkeys(each) if place)
+        if each:
+            lines.append(f"- {title}{f': {places}' if places else ''}.\n")
+    return "".join(lines)
 
 
 def full_table(board: Board) -> str:

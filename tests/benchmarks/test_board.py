@@ -138,7 +138,8 @@ def test_a_stopped_smoke_run_resumes_and_its_cells_are_published(tmp_path):
     lines = page.read(results)
     measured = [line for line in lines if "skipped" not in line]
     assert len({page.key_of(line) for line in lines}) == len(lines)
-    assert len(measured) == 2 * 2 * 3 + 1  # with and without a pool, two seeds; one needs a pool, no noise
+    # With and without a pool, two seeds. Public labels need a pool and no second run.
+    assert len(measured) == 2 * 2 * 3 + 1
     assert all(line[name] >= 0.0 for line in measured for name in page.MEASURES)
     results.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line["seed"] != 1))
     ended = run_script("benchmarks/board/__main__.py", *flags, folder=tmp_path)
