@@ -31,7 +31,6 @@ MEASURES = {
 }
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
 OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no list repeats
-MARKS = {AHEAD: "ahead", TIE: "tie", BEHIND: "**behind**"}
 PAGES = {  # pages below docs, and the tables between their marks
     "../README.md": ("counts",),
     "explanation/alternatives.md": ("differences",),
@@ -71,7 +70,7 @@ class Value:
 
     def text(self, scale: float = 100.0) -> str:
         """Returns mean and error, in percent by default."""
-        return f"{scale * self.mean:.1f} ± {scale * self.error:.1f}"
+        return f"{scale * self.mean:.1f}±{scale * self.error:.1f}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -198,10 +197,10 @@ def cells(board: Board) -> str:
             ours, other = board.value(problem, OURS, epsilon), board.best_other(problem, epsilon)
             outcome = board.outcome(problem, epsilon)
             if ours is not None and other is not None and outcome is not None:
-                short = METHODS[other[0]].short
-                row[f"epsilon {epsilon:g}"] = (
-                    f"{ours.text()}, {short} {other[1].text()}: {MARKS[outcome]}"
-                )
+                first, second = ours.text(), other[1].text()
+                first = first if outcome == BEHIND else f"**{first}**"
+                second = second if outcome == AHEAD else f"**{second}**"
+                row[f"epsilon {epsilon:g}"] = f"{first}, {METHODS[other[0]].short} {second}"
         without = board.value(problem, "no_privacy", 0.0)
         rows.append({**row, "no privacy": "" if without is None else f"{100 * without.mean:.1f}"})
     return markdown_table(rows)
@@ -216,16 +215,21 @@ def skipped(board: Board) -> str:
             names[f"{name}: {reason}"].append("")
         elif reason not in OBVIOUS:
             names[f"{METHODS[method].title}: {reason}"].append(f"{name}, {_pool(pool)}")
-    for problem in problems:
-        for method, entry in METHODS.items():
-            missing = [each for each in board.epsilons if not board.value(problem, method, each)]
-            if missing and (*problem, method) not in board.skipped:
-                at = "/".join(f"{epsilon:g}" for epsilon in missing) if entry.has_epsilon else ""
-                names[f"{entry.title}: no time"].append(
-                    f"{problem[0]}, {_pool(problem[1])}{f', epsilon {at}' if at else ''}"
+    for epsilon in board.epsilons:
+        for problem in problems:
+            missing = [
+                entry.short
+                for method, entry in METHODS.items()
+                if board.value(problem, method, epsilon) is None
+                and (*problem, method) not in board.skipped
+            ]
+            which = "" if METHODS[OURS].short in missing else f" ({', '.join(missing)})"
+            if missing:
+                names[f"No time at epsilon {epsilon:g}"].append(
+                    f"{problem[0]}, {_pool(problem[1])}{which}"
                 )
     reached = {name for name, *_ in [*problems, *board.skipped]}
-    names["Data sets, no time"] = [name for name in DATA_SETS if name not in reached]
+    names["No time for any epsilon"] = [name for name in DATA_SETS if name not in reached]
     names["Fewer than five repetitions"] = sorted(
         f"{METHODS[method].title} on {name}, {_pool(pool)}, epsilon {epsilon:g} ({number})"
         for (name, pool, method, epsilon), number in board.repetitions.items()

@@ -170,10 +170,11 @@ def test_a_tie_is_within_one_standard_error_and_lost_cells_are_marked():
         board = page.Board.of(lines)
         return board.outcome(("digits", False), 1.0), page.cells(board)
 
-    assert outcome((0.8, 0.9), (0.84, 0.94))[0] == page.TIE
+    tie, table = outcome((0.8, 0.9), (0.84, 0.94))
+    assert tie == page.TIE and "| **85.0±5.0**, head **89.0±5.0** |" in table
     lost, table = outcome((0.8, 0.81), (0.9, 0.91))
     assert lost == page.BEHIND
-    assert "80.5 ± 0.5, head 90.5 ± 0.5: **behind**" in table
+    assert "| 80.5±0.5, head **90.5±0.5** |" in table
     assert outcome((0.9, 0.9), (0.8, 0.8))[0] == page.AHEAD
     kinds = [entry.kind for entry in DATA_SETS.values()]
     assert (kinds.count("table"), kinds.count("text")) == (12, 2)
