@@ -111,7 +111,7 @@ class Charge(ABC):
         return {name: getattr(self, name) for name in self.noise_fields}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of `number` charges of this kind only, by a theorem without moments.
+        """Returns the epsilon of only `number` such charges, by a theorem that uses no moments.
 
         The default is the optimal composition of pure mechanisms, which is infinite if the charge
         has no pure epsilon.
@@ -625,7 +625,7 @@ def several_teachers_epsilon(
     the cost for add-or-remove-one owner.
 
     Args:
-        charges: the number of each charge, chosen adaptively or not.
+        charges: the number of each charge. Charges may have been chosen adaptively.
         delta: in [0, 1).
         num_teachers: number of teachers, records or owners that change, at least 2; None for the
             replacement of one owner.

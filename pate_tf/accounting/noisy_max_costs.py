@@ -530,7 +530,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         a_leads: FloatArray = np.arange(near + 1.0, a_far + 1.0) * step
         b_leads: FloatArray = np.arange(near + 1.0, b_far + 1.0) * step
         inside = [positions(np.append(close, a_leads), close), positions(close, b_leads)]
-        # Only two classes, whose means differ by `gaps`.
+        # The case of only two classes, whose means differ by `gaps`.
         gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
         moved = gaps - 2.0 * shift
         here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]

@@ -140,8 +140,8 @@ def read_votes_file(
         path: the `.npy` or `.csv` file.
         mechanism: the mechanism that answers the queries.
         input_is_counts: whether the file contains counts.
-        indices_file: a `.npy` file with the indices of the queries to analyze, in order. Default:
-            all queries.
+        indices_file: a `.npy` or `.csv` file with the indices of the queries to analyze, in order.
+            Default: all queries.
         max_examples: analyze only this number of queries, from the first. Default: all.
         num_classes: number of classes. Default: the number of columns for counts, 10 for labels. It
             is public, and never inferred from the votes. A class without votes only makes the

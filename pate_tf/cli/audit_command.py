@@ -25,7 +25,7 @@ could not be run, or the run has no ledger."""
 
 
 def _audit_run() -> dict[str, Any]:
-    """Audits a run, writes the page if there is a statement and no violation, else deletes it."""
+    """Audits a run. Writes the page if there is a statement and no violation, else deletes it."""
     from pate_tf.audit.run_audit import VIOLATION, audit_run
     from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
 

@@ -183,7 +183,7 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
     Args:
         message: may begin with an argument, as in "name: ...", "name is required" or "name must be
             ...". Other arguments are in backticks, such as `name` or `name=value`.
-        flag_of_argument: flags whose names differ from their arguments, by argument.
+        flag_of_argument: the flag of each argument whose flag has another name.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
@@ -540,7 +540,7 @@ def values_of(kind: type) -> dict[str, Any]:
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
-    """Returns the flags whose names differ from the arguments of the library, by argument.
+    """Returns the flag of each argument of the library whose flag has another name.
 
     If several dataclasses have the same argument, the first dataclass decides.
     """

@@ -172,7 +172,7 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Opens a file for writing; it appears at `path` complete, or not at all.
+    """Opens a file for writing, which appears at `path` when it is complete, or not at all.
 
     Args:
         path: the final name; its folder must exist.
@@ -207,7 +207,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
 @contextlib.contextmanager
 def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathlib.Path]:
-    """Fills a folder; it appears at `path` complete, or not at all.
+    """Creates a folder to fill, which appears at `path` when it is complete, or not at all.
 
     Args:
         path: the final name; its parent must exist.

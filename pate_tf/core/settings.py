@@ -27,8 +27,8 @@ class Setting:
         help: one or more sentences; `--help` adds the default.
         group: heading of the flag in `--help`; empty for the heading of the class.
         flag: name of the flag; None for the field's name.
-        choices: allowed texts, also for each item of a tuple; None for any text. If `FUNCTION` is
-            one of them, all functions of the user are allowed, too.
+        choices: allowed texts, or allowed items of a tuple; None for any text. If `FUNCTION` is
+            among them, all functions of the user are allowed, too.
         least: smallest allowed number; an int for whole numbers.
         most: largest allowed number.
         above: exclusive lower bound.

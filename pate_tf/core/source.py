@@ -112,7 +112,7 @@ class PrivateSource:
         return cls(name=shown, key=MERGED + json.dumps(sorted(keys)))
 
     def shares(self, key: str) -> bool:
-        """Whether the source of `key` is this source, ignoring spelling, or has a part of it."""
+        """Whether the source of `key` is this one, ignoring spelling, or shares a part with it."""
         return not _keys(self.key).isdisjoint(_keys(key))
 
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:

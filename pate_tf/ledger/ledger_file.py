@@ -389,7 +389,7 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Makes all rows that are appended inside durable together, or none of them.
+        """Makes all rows that are appended inside of the block durable together, or none of them.
 
         Call it inside `exclusive`.
         """

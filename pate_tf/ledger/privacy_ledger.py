@@ -370,11 +370,12 @@ class Ledger(Store):
     ) -> Iterator[int]:
         """Charges queries, or reuses their open debit; yields the row. Call it inside `exclusive`.
 
-        Draw and store the answers inside. Answers may not be used in any way before they are
-        stored. If the process is killed or interrupted inside, the debit stays open, and the next
-        call reuses it. This is safe because the noise does not influence whether a process is
-        killed (docs/proofs/theory.md, Proposition S6). An error closes the debit, because the noise
-        may have caused the error: for example, longer answers may not fit on a full disk.
+        Draw and store the answers inside of the block. Answers may not be used in any way before
+        they are stored. If the process is killed or interrupted inside of the block, the debit
+        stays open, and the next call reuses it. This is safe because the noise does not influence
+        whether a process is killed (docs/proofs/theory.md, Proposition S6). An error closes the
+        debit, because the noise may have caused the error: for example, longer answers may not fit
+        on a full disk.
 
         Args:
             charge: see `debit`.

@@ -101,7 +101,7 @@ def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
     for store in stores:
         facts = source_facts(store)
         epsilon = math.inf if facts["epsilon_source"] is None else facts["epsilon_source"]
-        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # rounded as on pages
+        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # pages round epsilon
             delta = delta_text(facts["delta_source"] or store.delta)
             spent = f"have spent epsilon {epsilon_text(epsilon)} at delta {delta}"
             return f"by now the ledgers of this source ({facts['num_ledgers']}) {spent} in total"

@@ -135,7 +135,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @property
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Rows of the table, this release first; they hold only for secure noise."""
+        """Rows of the table. The first row is for this release. They hold only for secure noise."""
 
     @property
     def most(self) -> Guarantee | None:
@@ -146,7 +146,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     @abstractmethod
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks the numbers against ledgers; see `check.check_statement`.
+        """Checks the numbers against ledgers; see `pate_tf.statement.check_statement`.
 
         Raises:
             ValueError: if a ledger contradicts a number.

@@ -481,7 +481,7 @@ class ReleasesFeatureSums(OneScale, ProtectedUnit):
 
     @abstractmethod
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
-        """Returns sums plus noise, int64 [num_features + 1, num_classes], in 1 / LATTICE."""
+        """Returns sums plus noise, int64 [num_features + 1, num_classes], in units 1 / LATTICE."""
 
 
 # Registered mechanisms by name.
