@@ -136,7 +136,7 @@ class ReleasedLabels(PoolLabels):
         labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
             raise ValueError(
-                f"released labels: {len(self.labels)} answers to {self.num_queries} queries"
+                f"{len(self.labels)} labels for {self.num_queries} queries: a query gets one or none"
             )
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")

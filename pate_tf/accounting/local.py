@@ -354,7 +354,8 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             )
         if self.share_scale < MIN_STEPS:
             raise ValueError(
-                f"sigma {self.sigma} must be larger: each silo needs {MIN_STEPS:g} / {LATTICE:,}"
+                f"sigma {self.sigma} must be larger: the noise of a silo must have a scale of at "
+                f"least {MIN_STEPS:g} / {LATTICE:,}"
             )
 
     @property

@@ -276,7 +276,7 @@ def _read(
     """Returns the votes, the values of each ledger, and delta (by default, the ledgers' delta)."""
     if settings.counts_file is not None:
         if mechanism is None:
-            raise ValueError("mechanism is required with `counts_file`: it answers the queries")
+            raise ValueError("mechanism is required: the mechanism that answers the queries")
         source = vote_sources.read_votes_file(
             settings.counts_file,
             mechanism,

@@ -162,7 +162,7 @@ def prepare_draw(
         raise ValueError(f"the plan is for {plan.num_queries} queries, got {len(counts)}")
     moment = np.array([plan.moment])
     if not isfinite(total_alphas({mechanism: mechanism.number_charged(len(counts))}, moment)[0]):
-        raise ValueError(f"the cost at moment {plan.moment} is infinite")
+        raise ValueError(f"moment must have a finite cost, got {plan.moment}; plan a smaller one")
     if plan.release == "smooth_sensitivity":
         return _prepare_by_smooth_sensitivity(counts, mechanism, plan, delta)
     exact = smooth.log_smooth_cost(

@@ -164,7 +164,7 @@ def read_votes_file(
             everything = VoteCounts(array)
             if num_classes not in (None, everything.num_classes):
                 raise ValueError(
-                    f"num_classes is {num_classes}, the file has {everything.num_classes} columns"
+                    f"num_classes={num_classes}, but the file has {everything.num_classes} columns"
                 )
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()

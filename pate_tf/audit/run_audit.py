@@ -108,7 +108,7 @@ class RunAudit:
 
 
 def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
-    """Returns a violation that quotes the first problem, or a passed check if there are none."""
+    """Returns a passed check if there is no problem, else a violation with the first problem."""
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     detail = f"{problems[0]}{more}" if problems else passed
     outcome = VIOLATION if problems else PASSED
@@ -186,7 +186,7 @@ class _Run:
         return FeatureSums.load(self.root) if is_there else None
 
     def assignment(self) -> tuple[Any, dict[str, Any]] | None:
-        """Returns the teacher of each record and the configuration; None if there are none."""
+        """Returns the teacher of each record and the configuration; None if no teachers exist."""
         teachers = artifacts.RunDirectory(self.root).teachers
         if not (teachers / "config.json").exists():
             return None
@@ -479,7 +479,7 @@ def _version_checks(run: _Run) -> Iterator[Check]:
             problems,
             f"all files of {len(versions)} versions match the SHA-256 digests of their manifests, "
             f"which have {seal}; the weights of the newest version match the statement",
-            "whether a student was trained on anything else than the released labels",
+            "whether a student was trained on anything other than the released labels",
         )
 
 
@@ -497,7 +497,7 @@ def _mode_checks(run: _Run) -> Iterator[Check]:
     yield verdict(
         "sensitive files",
         problems,
-        "their modes let only their owner read them",
+        "only the user who owns them can read them",
         "changes of votes and run.json, because the ledger has no digests of them",
     )
 

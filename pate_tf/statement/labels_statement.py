@@ -81,7 +81,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             records, the ends of its 95 % interval, and its epsilon; None if there is no estimate.
         estimate_charge: charge of the estimate; None if there is no estimate.
         estimate_is_apart: whether estimate and labels use different records.
-        encoder: name and digest of the pre-trained encoder of the features; None if there is none.
+        encoder: name and digest of the pre-trained encoder; None if the features need no encoder.
         charged_before: further charges in `epsilon`, and how often each was charged. They are
             batches that led to these labels, of a mechanism that is charged per batch.
         epsilon_ledger: worst-case epsilon of everything that was ever charged to the ledger.
@@ -348,7 +348,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         for sequence in sorted(named):
             require(sequence in debits, f"row {sequence} of the ledger is not a debit")
             is_same = debits[sequence][0] == self.mechanism
-            require(is_same, f"row {sequence} charged another mechanism")
+            require(is_same, f"row {sequence} charged a different mechanism")
             require(sequence in answers, f"row {sequence} was charged but never answered")
         num_queries = self.num_queries
         num_answered = self.num_answered

@@ -104,7 +104,7 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
             enough += min(max(over, log(2.0)), log(64.0))
             if enough > highest:
                 raise ValueError(
-                    f"epsilon={self.epsilon} at delta {self.delta} needs more noise than possible"
+                    f"epsilon={self.epsilon} at delta {self.delta} needs too much noise; raise it"
                 )
         if excess(too_little) > 0.0:
             step = TOLERANCE / 4.0
