@@ -136,7 +136,7 @@ class ReleasedLabels(PoolLabels):
         labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
             raise ValueError(
-                f"each query must have at most one label, got {len(self.labels)} for {self.num_queries}"
+                f"a query gets at most one label, got {len(self.labels)} for {self.num_queries}"
             )
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")
