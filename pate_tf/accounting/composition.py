@@ -62,8 +62,8 @@ class Charge(ABC):
         replaced_steps: the distance by which replacing one owner moves the value that gets Gaussian
             noise, as a multiple of the distance between neighbors.
         chosen_by_answers: whether somebody, such as a coordinator of silos, may choose between
-            several kinds of charge based on earlier answers. Several kinds together are then
-            composed by moments only.
+            several kinds of charge based on earlier answers. In this case, several kinds together
+            are composed only by moments.
         noise_fields: names of the fields that are noise scales, in votes.
         lacks: unsupported features, with the reason of each as the end of a sentence. A test checks
             that each charge has all features of its family, or lists them here.

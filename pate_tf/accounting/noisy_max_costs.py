@@ -476,7 +476,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 
     The bound holds for any number of classes, for both directions, and for any way to break ties.
     It is for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE votes.
-    Infinite for l > 4 sigma. Lengths in this function are in standard deviations.
+    It is infinite for l > 4 sigma. In this function, the unit of lengths is a standard deviation.
 
     Args:
         sigma: standard deviation of the noise, in votes, 0.5 to 2^14.

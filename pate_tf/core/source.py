@@ -1,4 +1,4 @@
-"""The private data source of a run: its name, keyed digests of records, and equal settings."""
+"""The private data source of a run, digests of records, and a check that settings are equal."""
 
 import contextlib
 import dataclasses
@@ -162,14 +162,14 @@ class Records:
         return cls(num_records=fields["num_records"], source=made)
 
 
-# Keyed digests of private values. Only owners of the key can compare values with them.
+# Keyed digests of private values. Only those who have the key can compare values with them.
 
 
 def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) -> str:
     """Returns the hexadecimal HMAC-SHA256 of the dtype, shape and bytes of arrays.
 
-    A plain digest of private records would confirm a guess. This digest only does so for owners of
-    the key, which is drawn at first use and stored in the folder with mode 0600.
+    A plain digest of private records would confirm a guess. This digest can confirm a guess only
+    for those who have the key, which is drawn at first use and stored in the folder with mode 0600.
 
     Args:
         sensitive_folder: a run's `sensitive/`, or a folder below it; created if necessary.

@@ -375,7 +375,7 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Locks out all other processes, threads and objects; the death of a process unlocks."""
+        """Locks out all other processes, threads and objects; the lock ends with its process."""
         if self._read_only:
             raise LedgerError(f"{self._path}: this ledger was opened for reading only")
         with self._threads, contextlib.ExitStack() as stack:

@@ -159,7 +159,7 @@ class Ledger(Store):
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
                 raise LedgerError(
-                    f"{folder}: this ledger is for other teachers; use their folder or a new one"
+                    f"{folder}: this ledger is for other teachers or sums; use another folder"
                 )
             if delta != ledger.delta or (
                 ledger.epsilon_budget is not None
