@@ -65,7 +65,8 @@ def draft_schema(
 
     Raises:
         ValueError: if no file is named or a file can't be read, both are the same file, the first
-            line of `private` may be a record, the file at `path` already exists, or it can't be written.
+            line of `private` may be a record, the file at `path` already exists, or it can't be
+            written.
     """
     if path.exists():
         raise ValueError(f"schema: {path} already exists; remove it or choose another name")
