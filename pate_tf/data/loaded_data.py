@@ -71,8 +71,7 @@ def draft_schema(
     if path.exists():
         raise ValueError(f"schema: {path} already exists; remove it or choose another name")
     artifacts.check_can_hold_files(path.parent)
-    if private is not None:
-        tables.check_other_file(public, private)
+    tables.check_other_file(public, private)
     if public is not None:
         form = tables.text_form(public)
         table = tables.read_table(public, form)

@@ -441,12 +441,10 @@ def header_of(path: pathlib.Path) -> TextForm:
     return _form_of(lines, encoding)
 
 
-def check_other_file(public: pathlib.Path | None, private: pathlib.Path) -> None:
+def check_other_file(public: pathlib.Path | None, private: pathlib.Path | None) -> None:
     """Raises ValueError if a public file is the private file, perhaps under another name."""
-    if public is not None and public.exists() and private.exists() and public.samefile(private):
-        raise ValueError(
-            f"public: {public} is also the private file, but public values are released"
-        )
+    if public and private and public.exists() and private.exists() and public.samefile(private):
+        raise ValueError(f"public: {public} is also the private file, but it would be released")
 
 
 def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:

@@ -215,6 +215,21 @@ def test_an_estimate_on_records_that_labels_may_be_of_adds_up(tmp_path, part):
     assert (again.epsilon, again.headline) == (statement.epsilon, statement.headline)
 
 
+def test_an_estimate_adds_up_if_another_process_stored_its_sums_first(tmp_path, monkeypatch):
+    data = data_of(table(), "patient")
+    ours, theirs = (FeatureSums(directory=tmp_path) for _ in range(2))
+    store = ours.store
+
+    def store_later(*args, **facts):
+        theirs.fit(data.private, data.pool)
+        return store(*args, **facts)
+
+    monkeypatch.setattr(ours, "store", store_later)
+    cost = {"epsilon": 4.0, "delta": 1e-6, "evaluate_epsilon": 2.0}
+    statement = pate_tf.fit(data, source=ours, **cost).student.publish().statement
+    assert ours.digest == theirs.digest and not statement.estimate_is_apart
+
+
 def test_the_estimate_needs_owners_exactly_if_the_labels_protect_owners(tmp_path):
     of_owners, of_records = data_of(table(), "patient"), data_of(table())
     for data, other in ((of_owners, of_records), (of_records, of_owners)):
