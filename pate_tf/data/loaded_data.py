@@ -64,8 +64,8 @@ def draft_schema(
         target: "class", "number" or "labels". Default: inferred from the label's public values.
 
     Raises:
-        ValueError: if no file is named, both are the same file, a file can't be read, the first line
-            of `private` may be a record, or `path` already exists or can't be written.
+        ValueError: if no file is named, both are the same file, a file can't be read, the first
+            line of `private` may be a record, or `path` already exists or can't be written.
     """
     if path.exists():
         raise ValueError(f"schema: {path} already exists; remove it or choose another name")
