@@ -208,7 +208,8 @@ class TableColumn:
             return np.array([_days(text, self.date) for text in distinct], np.float64)[places]
         numbers: Any = values
         if isinstance(values, Column) and pyarrow.types.is_integer(values.type):
-            numbers = values.cast(pyarrow.float64(), safe=False)  # errors quote values
+            # A safe cast could raise an error that quotes a value.
+            numbers = values.cast(pyarrow.float64(), safe=False)
         elif not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
             pattern = f"^(?:{number_pattern(self.decimal or '.', self.thousands)})$"
@@ -357,7 +358,8 @@ class Schema:
         object.__setattr__(self, "columns", tuple(columns))
         if (number := self.number) is not None:
             decimal = number.decimal or self.decimal or ""
-            number = dataclasses.replace(number, decimal=decimal, missing=None)  # no replacement
+            # A missing label is never replaced.
+            number = dataclasses.replace(number, decimal=decimal, missing=None)
             object.__setattr__(self, "number", number)
         for role, some in (("label", self.label_names()), ("owner", (self.owner,))):
             for name in set(some).intersection(names):
