@@ -101,7 +101,7 @@ def chosen_method(run: RunDescription | None) -> str:
         )
     for name in (*OF_PATE, *command_line.given()) if method == "feature_sums" else OF_SUMS:
         if FLAGS[name].present:
-            other = "pate" if method == "feature_sums" else "feature_sums, or use `pate teachers`"
+            other = "pate" if method == "feature_sums" else "feature_sums (or use `pate teachers`)"
             raise ValueError(f"{name} needs --method={other}, got --method={method}")
     return method
 
