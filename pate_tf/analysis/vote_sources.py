@@ -162,9 +162,7 @@ def read_votes_file(
         if input_is_counts:
             everything = VoteCounts(array)
             if num_classes not in (None, everything.num_classes):
-                raise ValueError(
-                    f"num_classes is {num_classes}, the file has {everything.num_classes} columns"
-                )
+                raise ValueError(f"num_classes must be {everything.num_classes}, got {num_classes}")
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()
         is_doubtful = not input_is_counts and everything.num_teachers > everything.num_queries

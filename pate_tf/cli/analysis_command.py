@@ -63,16 +63,12 @@ def mechanism() -> Mechanism | None:
     names = {name for _, name in KINDS.values() if FLAGS[name].value is not None}
     if FLAGS.counts_file is None:
         if FLAGS.mechanism or names:
-            raise command_line.FlagValueError(
-                "mechanism: this flag and the noise flags need --counts_file"
-            )
+            raise command_line.FlagValueError("mechanism: it and noise flags need --counts_file")
         return None
     default = "gaussian_noisy_max" if names == {"sigma"} else "laplace_noisy_max"
     kind, name = KINDS[FLAGS.mechanism or default]
     if names - {name}:
-        raise command_line.FlagValueError(
-            f"mechanism: {kind.name} takes only the noise flag --{name}"
-        )
+        raise command_line.FlagValueError(f"mechanism: {kind.name} takes only --{name}")
     return command_line.chosen(kind, in_analysis=True)
 
 

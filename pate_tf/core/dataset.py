@@ -139,9 +139,7 @@ class Dataset:
         if self.target_range is not None:
             lowest, highest = self.target_range
             if not -math.inf < lowest < highest < math.inf:
-                raise ValueError(
-                    f"target_range must have finite low < high, got {lowest} and {highest}"
-                )
+                raise ValueError(f"target_range needs finite low < high, got {lowest}, {highest}")
             if self.num_classes != 2:
                 raise ValueError(f"num_classes must be 2 for a number, got {self.num_classes}")
 

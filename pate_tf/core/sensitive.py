@@ -129,9 +129,7 @@ class VoteCounts:
             raise ValueError("counts must not be negative")
         totals = values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
-            raise ValueError(
-                "counts must have one vote of every teacher, but rows have different sums"
-            )
+            raise ValueError("counts must have a vote of every teacher, but row sums differ")
         if len(totals) and totals[0] < 1:
             raise ValueError("counts must contain at least one vote for every query")
         values.flags.writeable = False
@@ -254,10 +252,8 @@ class Votes:
         object.__setattr__(self, "labels", labels)
 
     def __repr__(self) -> str:
-        num_teachers, num_queries = self.labels.shape[:2]
-        return (
-            f"Votes(<{num_teachers} teachers, {num_queries} queries, {self.num_classes} classes>)"
-        )
+        teachers, queries = self.labels.shape[:2]
+        return f"Votes(<{teachers} teachers, {queries} queries, {self.num_classes} classes>)"
 
     def counts(self) -> VoteCounts:
         """Returns the counts `[num_queries, num_classes]`; every row sums to num_teachers."""
@@ -348,9 +344,7 @@ class Partition(Sharding):
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
         if (self.assignment[first][numbers] != self.assignment).any():
-            raise ValueError(
-                "owners: all records of an owner must belong to one teacher, but an owner has two"
-            )
+            raise ValueError("owners: all records of an owner must belong to one teacher")
         return numbers.astype(np.int64)
 
     def all_records(self) -> list[IntArray]:

@@ -118,9 +118,7 @@ class PrivateSource:
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
         """Raises ValueError if a folder has results of another source than this named one."""
         if self.is_named and not (stored and self.shares(stored.key)):
-            raise ValueError(
-                f"{folder} has results of another source than {self.name}; choose another"
-            )
+            raise ValueError(f"{folder} has results of other sources than {self.name}; use another")
 
 
 @functools.lru_cache(maxsize=4_096)

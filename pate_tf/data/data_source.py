@@ -73,9 +73,7 @@ class FileSource(Settings):
     @functools.cached_property
     def _schema(self) -> Schema:
         if self.schema is None:
-            raise ValueError(
-                "schema is required for files; pate schema drafts it from a public file"
-            )
+            raise ValueError("schema is required; pate schema drafts it from a public file")
         return read_schema(self.schema)
 
     @functools.cached_property
@@ -127,9 +125,7 @@ class FileSource(Settings):
         if self.private is None:
             raise ValueError("private is required: the file or folder of the private records")
         if self.public is not None and self.public.resolve() == self.private.resolve():
-            raise ValueError(
-                f"public: {self.public} is also the private file, but the pool is released"
-            )
+            raise ValueError(f"public: {self.public} is the private file, but the pool is released")
         public = self.load_public() if public is None else public
         is_folder = (self.public or self.private).is_dir()
         if is_folder != self.private.is_dir():

@@ -138,9 +138,7 @@ def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kin
             f"highest value of an input, from public knowledge"
         )
     if len(value_range) != 2:
-        raise ValueError(
-            f"value_range must be a lowest and a highest value, got {len(value_range)} values"
-        )
+        raise ValueError(f"value_range must be (lowest, highest), got {len(value_range)} values")
     # A `Dataset` takes numbers or tuples of numbers.
     sides = [np.asarray(side, np.float64).tolist() for side in value_range]
     return tuple(tuple(side) if isinstance(side, list) else side for side in sides)
@@ -521,9 +519,7 @@ class Data:
                 the schema. The message contains positions, but no private value.
         """
         if public is None and schema is None:
-            raise ValueError(
-                "schema is required without public records, with public ranges and categories"
-            )
+            raise ValueError("schema with ranges and categories is required without public records")
         label = _joined(label)
         table = frame_table(private if public is None else public, "public")
         if schema is None:

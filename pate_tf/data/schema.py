@@ -378,9 +378,7 @@ class Schema:
             raise ValueError("classes: a label must not be empty, or contain the separator")
         most = len(names) if self.target == SEVERAL_LABELS else 0
         if self.max_labels is not None and not 1 <= self.max_labels <= most:
-            raise ValueError(
-                f"max_labels: write at most the number of labels, {most}, got {self.max_labels}"
-            )
+            raise ValueError(f"max_labels: there are only {most} labels, got {self.max_labels}")
 
     @property
     def target(self) -> str:
@@ -396,9 +394,7 @@ class Schema:
             ValueError: if the caller's columns differ from the schema's `label_columns`.
         """
         if self.label_columns and label not in (None, ",".join(self.label_columns)):
-            raise ValueError(
-                f"label: the schema has the labels {', '.join(self.label_columns)}, got {label}"
-            )
+            raise ValueError(f"label: the schema has {', '.join(self.label_columns)}, got {label}")
         name = label or self.label
         return self.label_columns or ((name,) if name else ())
 
@@ -677,9 +673,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
     if "classes" in values:
         stated["classes"] = _texts(values["classes"], "classes")
     elif not entries and "labels" not in values:
-        raise ValueError(
-            'classes: list them: classes = ["a", "b"]. A number needs low and high instead.'
-        )
+        raise ValueError('classes: list them: classes = ["a", "b"]. A number needs low and high.')
     if "labels" in values:
         stated["label_columns"] = _texts(values["labels"], "labels")
         if len(stated["label_columns"]) == 1:
@@ -690,9 +684,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
     if entries:
         low, high = (_typed(values.get(key), (int, float), key) for key in ("low", "high"))
         if low is None or high is None or not -math.inf < low < high < math.inf:
-            raise ValueError(
-                f"low, high: write the range of the label, low below high; got {low} and {high}"
-            )
+            raise ValueError(f"low, high: the label needs low below high; got {low} and {high}")
         stated["number"] = _column(field_text(label or "label"), entries)
     return stated
 
@@ -757,9 +749,7 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
 
 def _check_keys(entries: Mapping[str, Any], allowed: set[str], what: str) -> None:
     if strange := sorted(set(entries) - allowed):
-        raise ValueError(
-            f"{what}: unknown entry {strange[0]!r}; known are {', '.join(sorted(allowed))}"
-        )
+        raise ValueError(f"{what}: unknown entry {strange[0]!r}; use {', '.join(sorted(allowed))}")
 
 
 def _texts(values: Any, what: str) -> tuple[str, ...]:
@@ -851,9 +841,7 @@ def draft(
     number = stated.get("number")
     doubts += _check_roles(fields, labels, owner)
     if numbers := [name for name in fields if re.fullmatch(number_pattern(), name)]:
-        doubts.append(
-            f"the first line contains numbers ({', '.join(numbers)}): are they column names?"
-        )
+        doubts.append(f"the first line has numbers ({', '.join(numbers)}): are they column names?")
     doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
         f"left out: {name!r} names several columns, or a nested one"
@@ -1158,9 +1146,7 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MAX_CATEGORIES
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
-        doubts.append(
-            f"does it name the person? Then write owner = {_quoted(column.name)}, and remove it"
-        )
+        doubts.append(f"does it name a person? Write owner = {_quoted(column.name)}, and remove it")
     if column.is_number:
         doubts += _number_doubts(column, texts, distinct)
     is_short = np.mean([len(text.split()) for text in distinct]) < 2 * WORDS_OF_TEXT

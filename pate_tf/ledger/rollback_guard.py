@@ -284,9 +284,7 @@ class RollbackGuard:
         last = max(lost.values())
         here = max(held.values())
         if any(row["ledger"] != ledger for row in gone):
-            reason = (
-                f"another ledger of the same subject was continued in {self._places(gone)}; use it"
-            )
+            reason = f"another ledger of this subject was continued in {self._places(gone)}; use it"
         elif here < last:
             reason = (
                 f"this ledger was restored from an older copy: it ends at row {here}, but row "

@@ -135,9 +135,7 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
         elif known.pool.dataset.target != CLASS:
             method = FEATURE_SUMS
     if method == PATE and not known.pool:
-        raise ValueError(
-            "public is required with method pate: teachers vote on labels of public records"
-        )
+        raise ValueError("public is required with method pate: teachers label public records")
     if method == PATE and known.voters is None and has_owners and settings.num_teachers is None:
         raise ValueError(
             "num_teachers is required with unit owner, because the number of owners is private. "

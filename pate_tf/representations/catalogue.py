@@ -262,9 +262,7 @@ def _described_kinds(description: Any) -> list[Kind]:
     if "joined" in fields:
         return [kind for each in fields["joined"] for kind in _described_kinds(each)]
     if fields.get("representation") not in KINDS:
-        raise ValueError(
-            f"representation must be one of {', '.join(KINDS)}: others can't be stored without code"
-        )
+        raise ValueError(f"representation must be one of {', '.join(KINDS)} to be stored")
     return [KINDS[fields["representation"]]]
 
 

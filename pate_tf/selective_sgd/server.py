@@ -199,9 +199,7 @@ class ParameterServer:
         if upload.round == state.rounds[participant]:
             if state.digests[participant].tobytes() == digest:
                 return True
-            raise ValueError(
-                f"another upload was applied for round {upload.round} of {participant}"
-            )
+            raise ValueError(f"another upload was applied in round {upload.round} of {participant}")
         self._check_turn(upload)
         changed = self._changed(upload)
         place = self.version % self.settings.num_participants
@@ -249,9 +247,7 @@ class ParameterServer:
             )
         if settings.protocol == "asynchronous":
             if upload.version > self.version:
-                raise ValueError(
-                    f"the current version is {self.version}, got an upload for {upload.version}"
-                )
+                raise ValueError(f"the current version is {self.version}, not {upload.version}")
             return
         expected = self.pull(upload.participant, upload.round)
         if expected is None or upload.version != expected.version:

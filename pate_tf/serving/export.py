@@ -363,6 +363,4 @@ def write_formats(
                 )
                 (folder / "student.tflite").write_bytes(converter.convert())
         except Exception as error:  # the converters raise different exceptions
-            raise ValueError(
-                f"{name}: the student has operations that can't be converted"
-            ) from error
+            raise ValueError(f"{name} can't convert an operation of the student") from error

@@ -147,9 +147,7 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self._take_up(decode(Entry, (folder / f"{number}.bin").read_bytes()))
             for earlier in self.rounds:
                 if run_id not in (None, earlier.batch.run_id):
-                    raise ValueError(
-                        f"the journal belongs to the run {earlier.batch.run_id}, not to {run_id}"
-                    )
+                    raise ValueError(f"the journal is of run {earlier.batch.run_id}, not {run_id}")
             self.callback(stack.pop_all().close)
 
     def poll(self, silo: str) -> QueryBatch | None:

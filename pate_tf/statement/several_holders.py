@@ -217,9 +217,7 @@ class SilosStatement(PrivacyStatement):
         for store in stores:
             name = "" if store.opened is None else store.opened.details.get("silo", "")
             names = ", ".join(by_name)
-            require(
-                name in by_name, f"{store.folder} is not the ledger of one of its silos: {names}"
-            )
+            require(name in by_name, f"{store.folder} is not a ledger of its silos: {names}")
             for charge, number in by_name[name].charges.items():
                 require(
                     store.charges[charge] >= number,

@@ -81,9 +81,7 @@ class ForeignModels(Voter):
         for place, model in enumerate(self._models):
             can_predict = hasattr(model, "predict") and not isinstance(model, type)
             if not can_predict and not isinstance(model, pathlib.Path):
-                raise ValueError(
-                    f"models must have predict(inputs), got {type(model).__name__} at {place}"
-                )
+                raise ValueError(f"models must have predict, got {type(model).__name__} at {place}")
             earlier = first.setdefault(_content(model), place)
             if earlier != place:
                 is_file = isinstance(model, pathlib.Path)
@@ -160,9 +158,7 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     )
     if others or not paths:
         found = f"contains {others[0]}" if others else "contains no model"
-        raise ValueError(
-            f"models: {folder} {found}. Save models by model.save (.keras) or model.export."
-        )
+        raise ValueError(f"models: {folder} {found}. Save by model.save (.keras) or model.export.")
     return paths
 
 
@@ -180,9 +176,7 @@ def load_model(path: pathlib.Path) -> Any:
     except Exception as error:  # Keras, TensorFlow and zipfile raise different exceptions
         layer = re.search(r"Could not locate \w+ '(\w+)'|deserialization of a `(\w+)`", str(error))
         if layer is None:
-            raise ValueError(
-                f"models: {path} can't be read. It must be a .keras file or a SavedModel."
-            ) from None
+            raise ValueError(f"models: {path} is not a .keras file or a SavedModel") from None
         raise ValueError(
             f"models: {path} contains {layer[1] or layer[2]}, which is not registered with Keras. "
             f"Save the model by model.export(FOLDER): a SavedModel contains its graph."

@@ -89,18 +89,14 @@ def load_teachers(
         )
     elif elsewhere.is_file():
         if num_teachers is None:
-            raise ValueError(
-                "num_teachers is required with a file of labels: it reveals a transposed file"
-            )
+            raise ValueError("num_teachers is required with labels: it reveals a transposed file")
         teachers = StoredVotes(artifacts.read_array(elsewhere))
     else:
         from pate_tf.teachers.foreign import ForeignModels
 
         teachers = ForeignModels(elsewhere)
     if num_teachers not in (None, teachers.num_teachers):
-        raise ValueError(
-            f"num_teachers must be {teachers.num_teachers}, the ensemble size, got {num_teachers}"
-        )
+        raise ValueError(f"num_teachers must be {teachers.num_teachers}, got {num_teachers}")
     return teachers.for_pool(public.pool), place
 
 
@@ -135,9 +131,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
     def check(self, *, num_teachers: int | None = None) -> None:
         """Raises ValueError if the number of teachers differs from the number of the run."""
         if num_teachers not in (None, self.num_teachers):
-            raise ValueError(
-                f"num_teachers must be {self.num_teachers}, as in this run, got {num_teachers}"
-            )
+            raise ValueError(f"num_teachers is {self.num_teachers} in this run, got {num_teachers}")
 
     def data(
         self,

@@ -202,9 +202,7 @@ class Teachers:
             ValueError: if settings, records and directory contradict each other.
         """
         if not isinstance(private, PrivateExamples):
-            raise ValueError(
-                f"private must be data.private of a pate_tf.Data, got {type(private).__name__}"
-            )
+            raise ValueError(f"private must be data.private, got {type(private).__name__}")
         if self._voter is not None and self._voter.config is None:
             raise ValueError("teachers made by from_votes or from_models can't be trained")
         show = reporting or self._reporting
@@ -304,9 +302,7 @@ class Teachers:
             representation = representations.default_of_teachers(dataset)
         number = self.num_teachers
         if number is None and private.owners is not None:
-            raise ValueError(
-                "num_teachers is required with owners, because the number of records is private"
-            )
+            raise ValueError("num_teachers is required with owners: the record count is private")
         if number is None and kind.features == "required":
             number = recommended_num_teachers(len(private), dataset)
         return kind, model, representation, DEFAULT_NUM_TEACHERS if number is None else number

@@ -167,9 +167,7 @@ class StoredVotes(Voter):
                 f"{num_queries}] for a pool of {len(pool)} inputs. Transpose them."
             )
         if num_queries > len(pool):
-            raise ValueError(
-                f"votes must be of at most {len(pool)} inputs, the pool's, got {num_queries}"
-            )
+            raise ValueError(f"votes of {num_queries} inputs exceed the pool of {len(pool)}")
         bound = copy.copy(self)
         bound.dataset = pool.dataset
         columns = {row.tobytes(): column for column, row in enumerate(pool.inputs[:num_queries])}
@@ -190,9 +188,7 @@ class StoredVotes(Voter):
             columns = [self._columns.get(row.tobytes(), -1) for row in inputs]
             missing = columns.count(-1)
         if missing:
-            raise ValueError(
-                f"queries: {missing} of them are not among the {self._labels.shape[1]} stored ones"
-            )
+            raise ValueError(f"queries: {missing} of them have no stored labels")
         progress(len(inputs))
         dataset = None if self._columns is None else self.dataset
         num_classes = int(self._labels.max()) + 1 if dataset is None else dataset.num_classes

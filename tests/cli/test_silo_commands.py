@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     assert not (tmp_path / "run/coordinator").exists()  # no silo got a query
     shutil.rmtree(tmp_path / "run")
     with only_writer(tmp_path / "run"):
-        assert "run: another process is using this folder" in refused("coordinator", *flags)
+        assert "run is used by another process" in refused("coordinator", *flags)
     assert "must contain clinic with the keys" in refused("silo", *serve)
     assert "--method must be feature_sums, which policy" in refused("silo", *serve[:3])
     assert "--data is required: a .npz file" in refused("silo", *serve, f"--roster={roster}")

@@ -85,8 +85,8 @@ def test_several_labels_are_in_one_field(tmp_path):
     ("values", "told"),
     [
         ({**ONE_FIELD, "label": ["a", "b"]}, r'for several labels write labels = \["edema"'),
-        ({**COLUMNWISE, "max_labels": 4}, "max_labels: write at most the number of labels, 3"),
-        ({**NUMBER, "max_labels": 1}, "write at most the number of labels, 0"),
+        ({**COLUMNWISE, "max_labels": 4}, "max_labels: there are only 3 labels"),
+        ({**NUMBER, "max_labels": 1}, "max_labels: there are only 0 labels, got 1"),
         (
             {**NUMBER, "classes": ["a", "b"]},
             r"low and high \(a number\) .* got low and high, label, classes",
@@ -94,8 +94,11 @@ def test_several_labels_are_in_one_field(tmp_path):
         ({**COLUMNWISE, "label": "x2"}, "got labels, label$"),
         ({**COLUMNWISE, "labels": ["a"]}, 'one label is a class; write label = "a" and classes'),
         ({**COLUMNWISE, "labels": ["a", "x"]}, "columns.x is the label"),
-        ({**NUMBER, "low": 100}, "low, high: write the range .* got 100 and 100"),
-        ({"label": "cost", "unit": "$"} | COLUMNS, "low, high: write .* got None and None"),
+        ({**NUMBER, "low": 100}, "low, high: the label needs low below high; got 100 and 100"),
+        (
+            {"label": "cost", "unit": "$"} | COLUMNS,
+            "low, high: the label needs .* got None and None",
+        ),
         ({**ONE_FIELD, "classes": ["a", "b|c"]}, "classes: a label must not be empty, or contain"),
     ],
     ids=str,

@@ -269,7 +269,7 @@ def test_silos_are_checked_by_their_accounts(tmp_path):
         ({"epsilon": epsilon / 2}, "epsilon.* must be at least"),
         ({"delta": 1e-9}, "delta must be at least"),
         ({"charged": ((charge, 6),), "epsilon": 50.0}, "ledger of north was not charged for"),
-        ({"name": "south"}, "not the ledger of one of its silos: south"),
+        ({"name": "south"}, "is not a ledger of its silos: south"),
     ):
         wrong = dataclasses.replace(made, silos=(dataclasses.replace(spent, **change),))
         with pytest.raises(ValueError, match=told):

@@ -87,7 +87,7 @@ def test_one_teacher_has_one_vote(tmp_path):
     ("fields", "message"),
     [
         ({"elsewhere": "votes.npy"}, "teachers needs `teachers_dir` as well"),
-        ({"elsewhere": "votes.npy", "folder": ""}, "num_teachers is required with a file"),
+        ({"elsewhere": "votes.npy", "folder": ""}, "num_teachers is required with labels"),
         ({"elsewhere": "votes.npy", "folder": "", "num_teachers": 12}, "num_teachers must be 7"),
         ({"elsewhere": "none.npy", "folder": ""}, "teachers=.*none.npy does not exist"),
         ({"elsewhere": "", "folder": ""}, "models: .* contains no model"),

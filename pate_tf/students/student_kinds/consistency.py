@@ -163,9 +163,7 @@ def fit(
 def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError unless inputs can be augmented and the model has no batch statistics."""
     if dataset.augmentation == "none":
-        raise ValueError(
-            f"student consistency: {dataset.name} names no augmentation; use the student supervised"
-        )
+        raise ValueError(f"student consistency: {dataset.name} has no augmentation; use supervised")
     model = student_training.network_of(config, dataset)
     check_model(model)
     architectures.check_draws(model, training=False)

@@ -151,9 +151,7 @@ def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOpt
     """
     del released, pool, options
     if not isinstance(config.linear_head, LinearHead):
-        raise ValueError(
-            "student linear_head needs labels with a linear model: from this run's feature sums"
-        )
+        raise ValueError("student linear_head needs labels from feature sums of this run")
     return config.linear_head
 
 
@@ -161,9 +159,7 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError if a model was named, because the feature sums determine the model."""
     del dataset
     if config.model != LINEAR_HEAD:
-        raise ValueError(
-            f"model must not be given for linear_head, which has an encoder, got {config.model!r}"
-        )
+        raise ValueError(f"model must be None for linear_head, got {config.model!r}")
 
 
 KIND = StudentKind(
