@@ -344,13 +344,10 @@ def rows_of(values: Mapping[str, Any], table: str) -> list[Row]:
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values as JSON values; infinity becomes None."""
+    finite = {name: None if value == math.inf else value for name, value in values.items()}
     return {
-        name: json_values(value)
-        if isinstance(value, Mapping)
-        else None
-        if value == math.inf
-        else value
-        for name, value in values.items()
+        name: json_values(value) if isinstance(value, Mapping) else value
+        for name, value in finite.items()
     }
 
 

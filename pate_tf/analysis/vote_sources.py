@@ -178,8 +178,6 @@ def read_votes_file(
         source = VoteSource.of_counts(counts, mechanism, source=PrivateSource.of_file(path))
     except ValueError as error:
         message = str(error)
-        if message.endswith("got others") and num_classes is None:
-            message += "; pass the number of classes as `num_classes`, or set `input_is_counts`"
         is_named = message.startswith((str(path), str(indices_file)))
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:

@@ -54,15 +54,11 @@ INTERRUPTED = 130
 ALIASES = {"stdnt_share": "pool_size"}
 RESULTS: list[str] = []  # JSON results of the running command, for `--json`
 # Flags of the first release that were removed.
-GONE = (
-    *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small", "deeper"),
-    *(
-        "teachers_max_steps",
-        "nb_labels",
-        "moments",
-        "noise_eps",
-    ),  # other commands still have some of them
+_GONE = (
+    "epochs_per_decay dropout_seed log_device_placement too_small deeper teachers_max_steps "
+    "nb_labels moments noise_eps"  # other commands still have some of these
 )
+GONE = _GONE.split()
 HELP = ("help", "h", "helpfull", "helpshort")  # flags for help, without dashes
 # Messages of the system, TensorFlow and SQLite about a full disk or quota.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")

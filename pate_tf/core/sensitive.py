@@ -369,11 +369,7 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
     Raises:
         ValueError: if `num_teachers` is less than 1 or more than the number of records.
     """
-    checks.whole(num_teachers=num_teachers)
-    if num_teachers > num_records:
-        raise ValueError(
-            f"num_teachers must be at most the number of records, {num_records}, got {num_teachers}"
-        )
+    checks.whole(1, num_records, num_teachers=num_teachers)
     # One stream of draws: a further block does not change the earlier ones.
     draws = np.random.default_rng(np.random.PCG64(seed)).random(
         (-(-num_records // num_teachers), num_teachers)

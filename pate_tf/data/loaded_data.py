@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.dataset import (
     BACKGROUND,
     CLASS,
@@ -181,10 +181,7 @@ def arrays_of(
                 f"x_public must be images [num_images, height, width] or with channels, got "
                 f"{list(public.shape)}"
             )
-    if private.shape[1:] != public.shape[1:]:
-        raise ValueError(
-            f"x_private has inputs {list(private.shape[1:])}, but x_public {list(public.shape[1:])}"
-        )
+    checks.shape(["num_records", *public.shape[1:]], x_private=private)
     return private, public, kind
 
 

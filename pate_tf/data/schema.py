@@ -154,11 +154,7 @@ class TableColumn:
         if self.is_number or self.date:
             others = OTHER_DATES * (self.date == ISO_DATE)
             kind = f"a date {self.date}{others}" if self.date else "a finite number"
-            return (
-                kind
-                if self.missing is not None
-                else f"{kind} (the schema has no `missing` for gaps)"
-            )
+            return kind if self.missing is not None else f"{kind} (the schema has no `missing`)"
         return "a category of the schema (which has no `other` for more)"
 
     def encode(

@@ -40,7 +40,7 @@ from pate_tf.planning import release_settings
 from pate_tf.planning.choose import choose
 from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums, default_folder
-from pate_tf.run.labeller import Labeller, delta_of
+from pate_tf.run.labeller import Labeller, delta_of, ledger_home
 from pate_tf.run.student import REPORT, Student, student_report
 from pate_tf.statement import PAGE_FILE
 from pate_tf.statement.report import write_pages
@@ -258,12 +258,7 @@ def run(
             seed=release.queries.seed,
             verbose=reporting.verbose,
         )
-    origin = source_folder or getattr(source, "directory", None)
-    if origin is None:
-        raise ValueError(
-            "directory is required for Teachers.from_votes and from_models: the folder with the "
-            "only ledger of these teachers"
-        )
+    origin = ledger_home(source, source_folder)
     folder = output.folder or origin
     giver = OneHolder(
         source=source,

@@ -16,7 +16,7 @@ import scipy.special
 import tensorflow as tf
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.core import artifacts, tensorboard
+from pate_tf.core import artifacts, checks, tensorboard
 from pate_tf.core.checks import whole_numbers
 from pate_tf.core.dataset import CLASS, LIKELY, NUMBER, SEVERAL_LABELS, Dataset, is_labeled
 from pate_tf.core.public import (
@@ -450,10 +450,7 @@ class Student:
         if labels is None:
             return None
         expected = whole_numbers(numbered(labels, dataset, "labels", may_lack=True), "labels")
-        if expected.shape != predictions.shape:
-            raise ValueError(
-                f"labels must have shape [{len(predictions)}], got {list(expected.shape)}"
-            )
+        checks.shape([len(predictions)], labels=expected)
         is_known = is_labeled(expected)
         if not is_known.any():
             return None

@@ -19,6 +19,7 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.composition import Charge, delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, class_scores
+from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import PublicationSettings
@@ -256,10 +257,7 @@ class Coordinator(contextlib.ExitStack):
             raise ValueError(
                 f"aggregators must be those {len(roster.aggregators)}, got {len(aggregators)}"
             )
-        if len(roster.names) < self._least_silos:
-            raise ValueError(
-                f"least_silos must be at most {len(roster.names)}, got {self._least_silos}"
-            )
+        checks.whole(0, len(roster.names), least_silos=self._least_silos)
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos must be the silos of the roster")
         path = None if folder is None else pathlib.Path(folder)

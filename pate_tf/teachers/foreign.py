@@ -5,7 +5,6 @@ import hashlib
 import json
 import pathlib
 import re
-import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -20,7 +19,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.checks import whole_numbers
 from pate_tf.core.dataset import CLASS, SEVERAL_LABELS, Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import SensitiveWarning, Sharding, Votes
+from pate_tf.core.sensitive import Sharding, Votes, warn_holder
 from pate_tf.core.source import PrivateSource
 from pate_tf.models import estimators
 from pate_tf.models.architectures import definition_of
@@ -228,11 +227,7 @@ def _labels(
     else:
         answer = _in_batches(model, inputs)
     if answer.dtype.kind == "f" and np.isnan(answer).any():
-        warnings.warn(
-            "sensitive, only for the data holder: NaN scores of some teachers count as the lowest",
-            SensitiveWarning,
-            stacklevel=2,
-        )
+        warn_holder("NaN scores of some teachers count as the lowest")
     if dataset is not None and dataset.target != CLASS:
         shape = (len(inputs), *dataset.label_shape)
         if answer.shape not in (shape, (*shape, 1)):

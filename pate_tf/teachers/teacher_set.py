@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -23,9 +22,9 @@ from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, repo
 from pate_tf.core.sensitive import (
     Partition,
     PrivateExamples,
-    SensitiveWarning,
     owner_partition,
     random_partition,
+    warn_holder,
 )
 from pate_tf.core.source import PrivateSource, Records, content_sum, record_digests
 from pate_tf.data.data_source import DataSource
@@ -372,11 +371,9 @@ class Teachers:
             )
         artifacts.write_json(directory.sensitive / REPORT, values, private=True)
         number = self.num_teachers
-        words = (
-            f"{finished} of {number} trained"
-            if config is None
-            else f"{number} of {_in_words(config)}"
-        )
+        words = f"{finished} of {number} trained"
+        if config is not None:
+            words = f"{number} of {_in_words(config)}"
         size = f"{len(data.private):,} private records; sensitive"
         rows: list[Row] = [
             ("data set", f"{public.dataset.name}, {size}"),
@@ -670,11 +667,7 @@ def write_losses(
     vote nevertheless, because whether training diverged depends on private records.
     """
     if not all(np.isfinite(values).all() for values in losses):
-        warnings.warn(
-            "sensitive, only for the data holder: some teachers diverged; lower learning_rate",
-            SensitiveWarning,
-            stacklevel=3,
-        )
+        warn_holder("some teachers diverged; lower learning_rate", stacklevel=4)
     padded = np.full((len(losses), max(map(len, losses))), np.nan, np.float32)
     for row, values in zip(padded, losses, strict=True):
         row[: len(values)] = np.where(np.isfinite(values), values, np.nan)

@@ -77,7 +77,7 @@ OF_NUMBERS = [
     teach("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     ask("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     *(
-        teach(f"--nb_teachers={number}", told="must be at most the number of records, 1200")
+        teach(f"--nb_teachers={number}", told="must be a whole number from 1 to 1200")
         for number in (10**9, 2**63, 2**64 + 1)
     ),
     *(
