@@ -48,8 +48,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         "num_teachers": {
             "group": "votes",
             "advanced": True,
-            "help": "Number of teachers, public. Required if a file of labels has more teachers "
-            "than queries.",
+            "help": "Number of teachers, public. Required for more teachers than queries.",
         },
         "delta": {
             "group": "accounting",

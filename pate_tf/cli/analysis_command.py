@@ -36,8 +36,7 @@ def define() -> None:
         "statement",
         None,
         "JSON file of a statement to verify. It is compared with --ledger, else with --train_dir, "
-        "else with the ledger of the run whose released/ folder contains it. The command fails if "
-        "they disagree.",
+        "else with the ledger of the run whose released/ contains it. Fails if they disagree.",
     )
     command_line.shown_in_help("statement", "votes")
     flags.DEFINE_string("report_file", None, "JSON file for the printed results (sensitive).")

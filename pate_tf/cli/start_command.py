@@ -127,8 +127,7 @@ def main() -> None:
         if public is None:
             print(
                 f"{schema} contains the names of the columns. Without a public file, you must add "
-                f"the range or the categories of each column from public knowledge. Then run this "
-                f"command again."
+                f"the range or the categories of each column from public knowledge. Run it again."
             )
             return
         print(f"{schema} was drafted from {public}. Review it before you answer yes.")

@@ -67,8 +67,7 @@ class PrivateSource:
         is_visible = name.isprintable() and not INVISIBLE.search(name)
         if not 0 < len(name.strip()) <= MAX_NAME or not is_visible or "|" in name:
             raise ValueError(
-                f"source_name must have 1 to {MAX_NAME} visible characters, but no |, got "
-                f"{name[:MAX_NAME]!a}"
+                f"source_name must have 1 to {MAX_NAME} characters, no |, got {name[:MAX_NAME]!a}"
             )
         return cls(name=name, key=f"{NAMED}{name}")
 

@@ -1168,8 +1168,7 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
     ascending = np.unique(values)
     if column.missing is not None and float(column.missing) < ascending[0]:
         doubts.append(
-            f"some fields are empty: missing replaces them, and low includes it. The lowest number "
-            f"is {ascending[0]:g}"
+            f"fields are empty: missing replaces them, and low includes it, not {ascending[0]:g}"
         )
     if (far := _far_value(ascending)) is not None:
         doubt = "does it mean unknown?" if far in SENTINELS else "an error? Then correct the range"

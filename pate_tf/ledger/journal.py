@@ -111,8 +111,7 @@ class Store(LedgerFile):
             if source is not None and source.is_named and not source.shares(fixed.key):
                 was = "a file" if source.name == fixed.name else fixed.name or "its run folder"
                 raise LedgerError(
-                    f"{self.folder}: this ledger charges the source {was}, so `source_name` can't "
-                    f"be {source.name}"
+                    f"{self.folder}: this ledger charges the source {was}, not {source.name}"
                 )
             self.source = fixed
             self._has_source = True

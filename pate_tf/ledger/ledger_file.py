@@ -530,8 +530,7 @@ class LedgerFile(contextlib.ExitStack):
             head = Head(sequence=sequence, digest=row.digest)
             if noted is not None and noted.sequence == sequence and noted != head:
                 raise LedgerError(
-                    f"{self._refused} row {sequence} differs from the row noted in "
-                    f"{self.name}.head.json"
+                    f"{self._refused} row {sequence} differs from its note in {self.name}.head.json"
                 )
             yield row
 

@@ -245,8 +245,7 @@ class RollbackGuard:
         return Missing(
             reason=(
                 f"{self._folder}: the earlier ledger is missing, although {' and '.join(reasons)}; "
-                f"restore it with all of its files, or use the folder that contains it, "
-                f"{ACKNOWLEDGE}"
+                f"restore it with all of its files, or use its folder, {ACKNOWLEDGE}"
             ),
             digests=tuple(lost),
             left_nothing=len(reasons) == 1 and bool(seen) and self._identity is None,

@@ -218,8 +218,7 @@ def check_queries(config: QueryConfig, pool: Pool) -> None:
     if config.representation is not None and strategy.infer is None:
         users = [name for name, each in STRATEGIES.items() if each.infer is not None]
         raise ValueError(
-            f"representation needs the strategy {' or '.join(users)}; {config.strategy} does not "
-            f"compare inputs"
+            f"representation needs the strategy {' or '.join(users)}; got {config.strategy}"
         )
     if config.representation is not None:
         from pate_tf.representations.catalogue import check_representation

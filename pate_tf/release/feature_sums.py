@@ -492,8 +492,7 @@ class FeatureSums:
         if any(a.shares(b.key) for a, b in itertools.combinations(sources, 2)):
             warnings.warn(
                 f"merge: several parts have the same source {source.name}. A record in two parts "
-                f"counts twice and is protected like two records. Merge parts with different "
-                f"records.",
+                f"counts twice and is protected like two records. Merge other parts.",
                 stacklevel=2,
             )
         if merged.is_stored(described, source):

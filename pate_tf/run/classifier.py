@@ -148,8 +148,7 @@ def fit(
             raise ValueError("source must be FeatureSums if there are no public inputs")
         if directory is not None and source.directory != pathlib.Path(directory):
             raise ValueError(
-                f"directory must be {source.directory}, the folder of `source`, or be left out, "
-                f"got {directory}"
+                f"directory must be {source.directory}, the folder of `source`, got {directory}"
             )
         if num_teachers is not None or representation is not None:
             raise ValueError("Pass either source, or num_teachers and representation, not both.")

@@ -595,8 +595,7 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
         encoder = encoder_of(pool, name)
     except ValueError:  # stored labels only have the name of the encoder's file
         reporting.warn(
-            f"The encoder {name_of(name)} of these labels was not found, so the student learns "
-            f"from raw inputs instead."
+            f"The encoder {name_of(name)} was not found: the student learns from raw inputs."
         )
         return None
     vectors = record_vectors(encoder.features(pool.inputs)[taught.query_indices], encoder.scale)
@@ -684,8 +683,7 @@ def measure(
     if is_outside:
         reporting.warn(
             f"{judged.format(reached)}, which is outside of the forecast of {forecast.low:.1%} to "
-            f"{forecast.high:.1%}. The private records, or the held-out samples, seem to differ "
-            f"from the pool."
+            f"{forecast.high:.1%}. The private or held-out records seem to differ from the pool."
         )
     return values
 

@@ -416,9 +416,8 @@ def serve(
             service.wait(lambda: len(service.fetched) == len(terms.names), linger)
             if missing := ", ".join(sorted(service.called - service.fetched)):
                 _log.warning(
-                    f"the run is over, and the model was written. Waiting at most "
-                    f"{give_up_after:g} seconds for {missing} to fetch the final parameters. You "
-                    f"can stop this command."
+                    f"the run is over; the model was written. Waiting at most {give_up_after:g} "
+                    f"seconds for {missing} to fetch it. You can stop this command."
                 )
                 service.wait(lambda: service.called <= service.fetched, give_up_after)
     return report

@@ -236,8 +236,7 @@ class Asking(Settings):
         600.0,
         flag="round_seconds",
         above=0.0,
-        help="How long a round waits for replies, in seconds. After a restart, the coordinator "
-        "waits this long again.",
+        help="Seconds that a round waits for replies, and again after a restart.",
     )
     least_answers: int = setting(1, least=1, help="Minimum number of answers for a label.")
 

@@ -335,8 +335,7 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
             head = next((each for each in heads if store.holds(each)), None)
             if head is None:
                 raise ValueError(
-                    f"statement: the ledger in {store.folder} does not contain a quoted row; it "
-                    f"has another history"
+                    f"statement: the ledger in {store.folder} does not contain a quoted row"
                 )
             rows = [row for row in store.history() if row.sequence <= head.sequence]
             charges = charges_of(rows)

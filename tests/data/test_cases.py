@@ -223,7 +223,7 @@ THOUGHT = {
     "own": ("most values occur once: names?", lambda n: f"Smith{n}"),
     "owner": ('name the person? Then write owner = "x" above', lambda n: str(1000 + n // 3)),
     "names": ("a different short text: names?", lambda n: f"Anna Maria of House{n}"),
-    "gaps": ("low includes it. The lowest number is 1", lambda n: str(n or "")),
+    "gaps": ("low includes it, not 1", lambda n: str(n or "")),
     "identifier": ("every record has a different number: an identifier?", str),
     "day": ("%d/%m/%Y fits as well: does the day or the", lambda n: f"0{n % 9 + 1}/03/{1900 + n}"),
     "point": ("200.000 is read as 200", lambda n: f"{200 - n}.000"),
