@@ -140,7 +140,7 @@ def test_foreign_files_that_keras_does_not_read_are_named_with_what_to_do(tmp_pa
         with pytest.raises(ValueError, match=rf"contains {name}. Save by"):
             ForeignModels(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(ValueError, match=r"contains no model. Save models"):
+    with pytest.raises(ValueError, match=r"contains no model. Save by"):
         ForeignModels(tmp_path)
 
 

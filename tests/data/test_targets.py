@@ -66,7 +66,7 @@ def test_several_labels_have_a_column_each(tmp_path):
     expected = "effusion must be 1, yes or true, or 0, no or false"
     with pytest.raises(ValueError, match=f"line 2: {expected}$"):
         bring(tmp_path, COLUMNWISE, public, public)
-    with pytest.raises(ValueError, match="label: the schema has the labels edema, effusion, mass"):
+    with pytest.raises(ValueError, match="label: the schema has edema, effusion, mass, got mass"):
         bring(tmp_path, COLUMNWISE, public, public, label="mass")
 
 
