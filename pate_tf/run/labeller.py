@@ -89,7 +89,7 @@ def delta_of(
 
 
 def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
-    """Returns `directory`, or else the folder of the source; raises ValueError if there is none."""
+    """Returns `directory`, or else the source's folder; raises ValueError without a folder."""
     home: pathlib.Path | None = directory or getattr(source, "directory", None)
     if home is None:
         raise ValueError(
