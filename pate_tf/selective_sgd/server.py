@@ -248,7 +248,9 @@ class ParameterServer:
             )
         if settings.protocol == "asynchronous":
             if upload.version > self.version:
-                raise ValueError(f"the current version is {self.version}, not {upload.version}")
+                raise ValueError(
+                    f"the upload has version {upload.version}, the server {self.version}"
+                )
             return
         expected = self.pull(upload.participant, upload.round)
         if expected is None or upload.version != expected.version:
