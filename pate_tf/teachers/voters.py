@@ -167,7 +167,7 @@ class StoredVotes(Voter):
                 f"{num_queries}] for a pool of {len(pool)} inputs. Transpose them."
             )
         if num_queries > len(pool):
-            raise ValueError(f"votes of {num_queries} inputs exceed the pool of {len(pool)}")
+            raise ValueError(f"votes must be of at most {len(pool)} inputs, got {num_queries}")
         bound = copy.copy(self)
         bound.dataset = pool.dataset
         columns = {row.tobytes(): column for column, row in enumerate(pool.inputs[:num_queries])}
