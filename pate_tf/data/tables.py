@@ -310,7 +310,7 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
 
 
 DELIMITERS = (",", ";", "\t", "|")
-BLANK: Final = " "  # the delimiter of files without another one
+BLANK: Final = " "  # delimiter of files without any of `DELIMITERS`
 CONSISTENT: Final = 0.9  # fraction of lines with the same number of fields
 LOOKED_AT: Final = 200  # lines that the format is inferred from
 ABOVE_HEADER: Final = 20  # lines that are searched for the column names
@@ -442,6 +442,12 @@ def header_of(path: pathlib.Path) -> TextForm:
     codec = "utf-8-sig" if encoding == "utf-8" else encoding
     lines = content.decode(codec, errors="ignore").splitlines(keepends=True)
     return _form_of(lines, encoding)
+
+
+def check_other_file(public: pathlib.Path | None, private: pathlib.Path | None) -> None:
+    """Raises ValueError if a public file is the private file, perhaps under another name."""
+    if public and private and public.exists() and private.exists() and public.samefile(private):
+        raise ValueError(f"public: {public} is also the private file. Name another file.")
 
 
 def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
@@ -581,7 +587,7 @@ def records_of(
             last = reader.line_num
             line = form.delimiter.join(record)
             if last > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-                is_ended = form.delimiter == BLANK and not record[-1]  # blanks end the line
+                is_ended = form.delimiter == BLANK and not record[-1]  # the line ends in blanks
                 fields = record[:-1] if is_ended else record
                 if fields:
                     yield last, fields
