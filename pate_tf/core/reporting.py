@@ -1,14 +1,16 @@
 """Progress and reports of a run. Does not import TensorFlow."""
 
 import contextlib
+import contextvars
 import dataclasses
 import datetime
 import functools
+import html
 import pathlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -16,6 +18,8 @@ from tqdm import tqdm
 Row = tuple[str, str]
 LINE_SECONDS = 30  # between lines of progress if the output is not a terminal
 NOT_MEASURED = "not measured: no public labels are left to measure it"
+STEPS = "{desc}: {n_fmt} of {total_fmt} steps, {remaining} left"
+_CLOCK = contextvars.ContextVar[tqdm | None]("clock", default=None)  # the innermost one
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
@@ -96,6 +100,19 @@ class RunReport:
     rows: Sequence[Row] = dataclasses.field(default=(), repr=False)
     tables: Sequence[ReportTable] = dataclasses.field(default=(), repr=False)
 
+    def _repr_html_(self) -> str:
+        return card("Report, for the data holder only", self.rows)
+
+
+def card(title: str, rows: Iterable[Row]) -> str:
+    """Returns a title and rows as HTML for a notebook; all texts are escaped."""
+    lines = "".join(
+        f'<tr><th style="text-align: left">{html.escape(name)}</th>'
+        f'<td style="text-align: left">{html.escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    return f"<table><caption><b>{html.escape(title)}</b></caption>{lines}</table>"
+
 
 # Progress bars for notebooks and terminals.
 
@@ -128,7 +145,19 @@ def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator
                 bar.refresh()
 
         threading.Thread(target=refresh, daemon=True).start()
+        token = _CLOCK.set(bar)
         try:
             yield
         finally:
+            _CLOCK.reset(token)
             is_done.set()
+
+
+def steps_on_clock(total: int) -> Callable[[int], object]:
+    """Adds steps and the time left to the clock that runs; returns a function to advance it."""
+    bar = _CLOCK.get()
+    if bar is None:
+        return lambda number: None
+    bar.total = total
+    bar.bar_format = STEPS + "\n" * bar.bar_format.endswith("\n")
+    return bar.update

@@ -34,6 +34,7 @@ from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
 from pate_tf.core import checks
 from pate_tf.core.public import cluster_numbers
+from pate_tf.core.reporting import card
 from pate_tf.planning.forecast import (
     ENCODER_HELPS,
     HELPS,
@@ -380,6 +381,15 @@ class Plan:
         return page.rstrip()
 
     __str__ = in_words
+
+    def _repr_html_(self) -> str:
+        rows = [("recommended", self.method)]
+        for candidate in filter(None, (*self.candidates, self.sums)):
+            words = f"epsilon {rounded_up(candidate.epsilon)}"
+            for outlook in candidate.outlooks[:1]:
+                words += f", {outlook.expected_labels:,.0f} labels, {outlook.accuracy:.1%} correct"
+            rows.append((candidate.mechanism.name, words))
+        return card("Plan, from public values only", rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""

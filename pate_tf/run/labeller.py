@@ -444,7 +444,7 @@ class Labeller:
             encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         with reporting.progress_bar(
-            desc="querying teachers", total=queries.num_queries, unit="query"
+            desc="querying teachers", total=queries.num_queries, unit="input"
         ) as bar:
 
             def voter(inputs: npt.NDArray[Any]) -> VoteCounts | Votes:

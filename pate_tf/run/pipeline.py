@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Cost
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import QUIET, Reporting, RunReport
+from pate_tf.core.reporting import QUIET, Reporting, RunReport, card
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.data_source import DataSource
@@ -202,6 +202,12 @@ class Fitted:
 
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"
+
+    def _repr_html_(self) -> str:
+        rows = [("student", repr(self.student)), ("cost", self.cost.in_words())]
+        return card(
+            "Fitted", rows + ([] if self.published is None else self.published.statement.rows)
+        )
 
 
 def run(
