@@ -317,7 +317,7 @@ def test_a_student_learns_from_what_teachers_predict(tmp_path, dataset, num_owne
     statement = fitted.published.statement
     assert statement.num_teachers == 200 and statement.estimated_accuracy[3] == 1.0
     page = (tmp_path / "released/privacy_statement.md").read_text()
-    assert "Each teacher predicted it for 1,000 queries" in page and "voted" not in page
+    assert "Each teacher made a prediction for 1,000 queries" in page and "voted" not in page
     assert audit_run(tmp_path).outcome == PASSED
     with Ledger.read(tmp_path / "sensitive") as ledger:
         analysis = analyse(read_ledgers([ledger], votes_needed=True), delta=1e-5)
