@@ -10,15 +10,14 @@ import pathlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 Row = tuple[str, str]
 LINE_SECONDS = 30  # between lines of progress if the output is not a terminal
-NOT_MEASURED = "not measured: no public labels are left to measure it"
-STEPS = "{desc}: {n_fmt} of {total_fmt} steps, {remaining} left"
+NOT_MEASURED = "not measured: there are no public labeled records for a test"
 _CLOCK = contextvars.ContextVar[tqdm | None]("clock", default=None)  # the innermost one
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
@@ -100,18 +99,11 @@ class RunReport:
     rows: Sequence[Row] = dataclasses.field(default=(), repr=False)
     tables: Sequence[ReportTable] = dataclasses.field(default=(), repr=False)
 
-    def _repr_html_(self) -> str:
-        return card("Report, for the data holder only", self.rows)
 
-
-def card(title: str, rows: Iterable[Row]) -> str:
-    """Returns a title and rows as HTML for a notebook; all texts are escaped."""
-    lines = "".join(
-        f'<tr><th style="text-align: left">{html.escape(name)}</th>'
-        f'<td style="text-align: left">{html.escape(value)}</td></tr>'
-        for name, value in rows
-    )
-    return f"<table><caption><b>{html.escape(title)}</b></caption>{lines}</table>"
+def card(shown: object) -> str:
+    """Returns the text of an object as HTML for a notebook, escaped, with its first line bold."""
+    title, _, text = str(shown).partition("\n")
+    return f"<b>{html.escape(title)}</b><pre>{html.escape(text)}</pre>"
 
 
 # Progress bars for notebooks and terminals.
@@ -159,5 +151,5 @@ def steps_on_clock(total: int) -> Callable[[int], object]:
     if bar is None:
         return lambda number: None
     bar.total = total
-    bar.bar_format = STEPS + "\n" * bar.bar_format.endswith("\n")
+    bar.bar_format = bar.bar_format.replace("{elapsed}", "step {n} of {total}, {remaining} left")
     return bar.update

@@ -31,7 +31,7 @@ from pate_tf.core.dataset import (
     to_input_type,
 )
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import QUIET, Reporting, Row, card
+from pate_tf.core.reporting import QUIET, Reporting, card
 from pate_tf.core.sensitive import PrivateExamples, owner_array, owner_partition, random_partition
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
@@ -245,32 +245,25 @@ class Data:
             raise ValueError(f"data: public and private data sets differ: {difference}")
 
     def __repr__(self) -> str:
-        lines = [f"  {name:<9} {value}" for name, value in self._rows]
-        return "\n".join([self._title, *lines])
-
-    def _repr_html_(self) -> str:
-        return card(self._title, self._rows)
-
-    @property
-    def _title(self) -> str:
-        shape = " x ".join(map(str, self.dataset.input_shape))
-        return f"Data {self.dataset.name}: {self.dataset.kind}, inputs of {shape}"
-
-    @property
-    def _rows(self) -> list[Row]:
         dataset = self.dataset
+        shape = " x ".join(map(str, dataset.input_shape))
         classes = ", ".join(dataset.class_names[:6]) + ", ..." * (len(dataset.class_names) > 6)
         labels = "with" if self.held_out.labels is not None else "without"
-        several = "labels" if dataset.target == SEVERAL_LABELS else "classes"
-        target = several, f"{dataset.num_classes}{': ' * bool(classes)}{classes}"
+        several = "labels " if dataset.target == SEVERAL_LABELS else "classes"
+        target = f"{several}   {dataset.num_classes}{': ' * bool(classes)}{classes}"
         if dataset.target_range is not None:
-            target = "number", "from {:g} to {:g}".format(*dataset.target_range)
-        return [
-            target,
-            ("private", repr(self.private)),
-            ("pool", f"{len(self.pool):,} public inputs"),
-            ("held out", f"{len(self.held_out):,} public samples, {labels} labels"),
-        ]
+            target = "number    from {:g} to {:g}".format(*dataset.target_range)
+        return "\n".join(
+            [
+                f"Data {dataset.name}: {dataset.kind}, inputs of {shape}",
+                f"  {target}",
+                f"  private   {self.private!r}",
+                f"  pool      {len(self.pool):,} public inputs",
+                f"  held out  {len(self.held_out):,} public samples, {labels} labels",
+            ]
+        )
+
+    _repr_html_ = card
 
     @property
     def dataset(self) -> Dataset:

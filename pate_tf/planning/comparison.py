@@ -386,14 +386,7 @@ class Plan:
 
     __str__ = in_words
 
-    def _repr_html_(self) -> str:
-        rows = [("recommended", self.method)]
-        for candidate in filter(None, (*self.candidates, self.sums)):
-            words = f"epsilon {rounded_up(candidate.epsilon)}"
-            for outlook in candidate.outlooks[:1]:
-                words += f", {outlook.expected_labels:,.0f} labels, {outlook.accuracy:.1%} correct"
-            rows.append((candidate.mechanism.name, words))
-        return card("Plan, from public values only", rows)
+    _repr_html_ = card
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""

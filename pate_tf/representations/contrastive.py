@@ -118,9 +118,8 @@ class ContrastivePart(encoder.Part):
         batches = tf.data.Dataset.range(num_steps).map(
             tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1
         )
-        callbacks = [shown_on_clock(num_steps)]
         batches = batches.prefetch(tf.data.AUTOTUNE)
-        model.fit(batches, shuffle=False, verbose=0, callbacks=callbacks)
+        model.fit(batches, shuffle=False, verbose=0, callbacks=[shown_on_clock(num_steps)])
         if not all(np.isfinite(weights).all() for weights in model.get_weights()):
             raise TrainingDivergedError(
                 "representation contrastive: training diverged, some weights are not finite"
@@ -197,8 +196,8 @@ def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[n
     own_seed = derived_seeds(seed, 2 + 2 * NETWORKS)[-1]
     settings = StudentSettings(student=STUDENT, max_steps=STUDENT_STEPS, seed=own_seed)
     config = complete(settings, pool.dataset)
-    callbacks = [shown_on_clock(STUDENT_STEPS)]
-    student = kind_of(STUDENT).train(config, labels, pool, callbacks=callbacks)
+    shown = shown_on_clock(STUDENT_STEPS)
+    student = kind_of(STUDENT).train(config, labels, pool, callbacks=[shown])
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), CHUNK)
     features = (outputs(hidden, pool.inputs[at : at + CHUNK]).astype(np.float32) for at in parts)

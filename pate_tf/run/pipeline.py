@@ -203,11 +203,7 @@ class Fitted:
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"
 
-    def _repr_html_(self) -> str:
-        rows = [("student", repr(self.student)), ("cost", self.cost.in_words())]
-        return card(
-            "Fitted", rows + ([] if self.published is None else self.published.statement.rows)
-        )
+    _repr_html_ = card
 
 
 def run(

@@ -21,12 +21,12 @@ from math import inf
 from typing import Any, ClassVar, Final, Self
 
 import jinja2
+import markdown_it
 import scipy
 
 from pate_tf.accounting.charge import charge_from_dict
 from pate_tf.accounting.composition import Charge, pure_epsilon
 from pate_tf.core import checks
-from pate_tf.core.reporting import Row, card
 from pate_tf.core.settings import EpsilonDelta, ProtectedUnit
 from pate_tf.ledger import LedgerRow
 from pate_tf.ledger.journal import Store
@@ -160,23 +160,8 @@ class PrivacyStatement(ProtectedUnit, ABC):
             return "none: the noise was seeded, so nothing is private"
         return f"{WORST_CASE}, publishable" if self.guarantees else "none: no noise was added"
 
-    @property
-    def rows(self) -> list[Row]:
-        """Protected unit, costs and accuracy, as rows of a table."""
-        rows = [
-            (
-                f"{row.release} ({row.relation})",
-                f"ε = {epsilon_text(row.epsilon)} at δ = {delta_text(row.delta)}",
-            )
-            for row in self.guarantees
-        ]
-        rows = [("protects", self.protected), ("kind of ε", self.kind), *rows]
-        if (accuracy := self.quality.get("accuracy")) is not None:
-            rows.append(("accuracy on public samples", f"{accuracy:.1%}"))
-        return [(html.unescape(name), html.unescape(value)) for name, value in rows]
-
     def _repr_html_(self) -> str:
-        return card(f"Privacy statement: {self.model}", self.rows)
+        return MARKDOWN.render(self.to_markdown())
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values: the fields and all sentences of the page; infinity is null."""
@@ -387,6 +372,8 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
     return float(1.0 - (1.0 - delta) * scipy.special.expit(-epsilon))
 
 
+# HTML in a statement is escaped, and nothing in it loads anything.
+MARKDOWN: Final = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
 TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).with_name("templates")),
     trim_blocks=True,

@@ -68,7 +68,7 @@ class Published(Generic[Stated]):
         return f"Published(<{self.student_folder}{cost}; {self.folder / PAGE_FILE}>)"
 
     def _repr_html_(self) -> str:
-        return card("Published", [("student", str(self.student_folder)), *self.statement.rows])
+        return card(self) + self.statement._repr_html_()
 
 
 def publish_model(

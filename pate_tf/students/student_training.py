@@ -435,8 +435,7 @@ def fit_student(
     stopping = keras.callbacks.LambdaCallback(on_epoch_end=stop_if_stable)
     callbacks = [stopping, backup, *options.callbacks]
     if options.folder:
-        logs = str(logs_of(options.folder))
-        callbacks.append(keras.callbacks.TensorBoard(logs, update_freq=LOGGED))
+        callbacks.append(keras.callbacks.TensorBoard(logs_of(options.folder), update_freq=LOGGED))
     first_epoch = backup.restore()
     if are_stable(predictions.numpy()):  # the run was interrupted after its last epoch
         num_epochs = first_epoch
