@@ -532,8 +532,8 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                f"The released sums differ between classes by no more than the noise, so the "
-                f"student is not expected to be better than a guess. {HELPS}"
+                f"The released sums differ between classes by no more than the noise could alone. "
+                f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(
             labels,

@@ -161,7 +161,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
         return f"{WORST_CASE}, publishable" if self.guarantees else "none: no noise was added"
 
     def _repr_html_(self) -> str:
-        return MARKDOWN.render(self.to_markdown())
+        return str(MARKDOWN.render(self.to_markdown()))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values: the fields and all sentences of the page; infinity is null."""
