@@ -451,7 +451,7 @@ class Labeller:
             encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         with reporting.progress_bar(
-            desc="querying teachers", total=queries.num_queries, unit="query"
+            desc="querying teachers", total=queries.num_queries, unit="input"
         ) as bar:
 
             def voter(inputs: npt.NDArray[Any]) -> VoteCounts | Votes:
@@ -538,8 +538,8 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                f"The released sums differ between classes by no more than the noise, so the "
-                f"student is not expected to be better than a guess. {HELPS}"
+                f"The released sums differ between classes by no more than the noise could alone. "
+                f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(
             labels,

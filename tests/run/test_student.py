@@ -96,7 +96,9 @@ def test_public_samples_need_no_labels(tmp_path):
     measured = dict(result.published.measured)
     assert len(measured.pop("student_never_predicts")) < 10 and set(measured.values()) == {None}
     rows = dict(student_report(result.published, result.student).rows)
-    assert rows["student accuracy"] == "not measured: no public labels are left to measure it"
+    assert (
+        rows["student accuracy"] == "not measured: there are no public labeled records for a test"
+    )
     # Neither labels nor weights depend on true labels.
     same = run(tmp_path / "same", FakeEnsemble(RIGHT), mechanism=exact)
     assert same.statement.student_digest == result.statement.student_digest
