@@ -812,11 +812,11 @@ class FeatureSums:
         return self._of_single_records[2]
 
     def residuals(self, values: IntArray, noise: float) -> IntArray:
-        """Returns the exact sums of the next round, after the noisy sums of earlier rounds. SENSITIVE.
+        """Returns the exact sums of the next round. SENSITIVE.
 
         Args:
             values: noisy sums of all earlier rounds, `[num_earlier, num_rows, num_classes]`.
-            noise: standard deviation in each round, in units of the maximum contribution of a record.
+            noise: standard deviation of the noise, in units of a record's maximum contribution.
         """
         vectors, labels, moments = self._of_single_records
         weights = weights_of_rounds(values, moments, self.num_records, noise)
