@@ -381,7 +381,7 @@ class _PateEstimator(BaseEstimator):
         return np.zeros((0, num_columns)) if public is None else public, low, high
 
     def _inputs(self, inputs: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Checks inputs of a fitted estimator; returns them clipped, `[num_inputs, num_columns]`."""
+        """Checks and clips inputs of a fitted estimator, `[num_inputs, num_columns]`."""
         check_is_fitted(self, "fitted_")
         checked = validate_data(self, inputs, reset=False, dtype=np.float64)
         low, high = self.fitted_.labels.pool.dataset.value_range

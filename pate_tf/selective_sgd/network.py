@@ -90,8 +90,8 @@ class ParameterService:
         """Returns the names of the participants that the server waits for; empty after training.
 
         The server waits for all participants that have rounds left and have not called this process
-        yet. If there are no such participants, it waits for the participant whose turn it is. With "asynchronous",
-        it waits for all participants that have rounds left instead.
+        yet. If there are no such participants, it waits for the participant whose turn it is. With
+        "asynchronous", it waits for all participants that have rounds left instead.
         """
         state = self._server.state
         settings = self._terms.settings
