@@ -96,6 +96,30 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
     return float(np.mean(areas)) if areas else None
 
 
+def area_components(
+    scores: npt.NDArray[np.floating], holds: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Returns a number for each sample, whose mean is the area under the ROC curve.
+
+    The standard deviation over the root of the number of samples is the standard error of the area
+    (DeLong et al. 1988, https://doi.org/10.2307/2531595).
+
+    Args:
+        scores: scores of the samples, `[num_samples]`.
+        holds: whether each sample is positive; there are positive and negative ones.
+    """
+    import scipy.stats  # slow to import
+
+    ranks = scipy.stats.rankdata(scores)
+    components = np.empty(len(scores))
+    for side, sign in ((holds, 1.0), (~holds, -1.0)):
+        others = (ranks[side] - scipy.stats.rankdata(scores[side])) / (~side).sum()
+        deviations = sign * (others - others.mean())
+        components[side] = deviations * len(scores) / side.sum()
+        area = others.mean() if sign > 0.0 else 1.0 - others.mean()
+    return components + area
+
+
 def r_squared(
     predictions: npt.NDArray[np.floating], truth: npt.NDArray[np.floating]
 ) -> float | None:

@@ -82,7 +82,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     # owners do not.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
-    trains_on_labels = known.trains_on_labels(settings)
+    trains_on_labels = settings.trains_on_labels(known.pool, plan.method, settings.num_rounds)
     # A network learns from the public labels of images; their linear model does not.
     if (
         not trains_on_labels

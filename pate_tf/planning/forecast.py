@@ -178,6 +178,7 @@ class Forecast(NamedTuple):
             return (
                 f"{measure} of about {self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}, by a "
                 f"trial on labels of the pool). A constant answer reaches {constant:g}."
+                f"{self._with_public_labels(1.0, '.3f', '', '')}"
             )
         ranking = ""
         if majority is not None and majority > UNEVEN_SHARE and self.auc is not None:
@@ -188,19 +189,25 @@ class Forecast(NamedTuple):
         by = "a trial on labels of the pool" if self.is_measured else "what other data sets had"
         compared = compared_in_words(majority)
         if self.public_accuracy is not None:
-            compared += (
-                f" The public labels only reach about {self.public_accuracy:.1%}. The private data "
-                f"are expected to add {100.0 * self.gain:.1f} points, with a standard error of "
-                f"{100.0 * self.gain_error:.1f}."
-            )
-            if self.gain <= self.gain_error:
-                compared += " Warning: the private data may add nothing."
+            compared += self._with_public_labels(100.0, ".1f", "%", " points")
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
         return (
             f"about {self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct "
             f"({self.low:.0%} to {self.high:.0%}, by {by}). {compared}{ranking}"
+        )
+
+    def _with_public_labels(self, factor: float, form: str, unit: str, points: str) -> str:
+        """Returns what the private data add to public labels, in sentences; empty without these."""
+        if self.public_accuracy is None:
+            return ""
+        values = (self.public_accuracy, self.gain, self.gain_error)
+        public, gain, error = (format(factor * value, form) for value in values)
+        may = " Warning: the private data may add nothing." * (self.gain <= self.gain_error)
+        return (
+            f" The public labels only reach about {public}{unit}. The private data are expected to "
+            f"add {gain}{points}, with a standard error of {error}.{may}"
         )
 
     @property
@@ -221,12 +228,12 @@ class Forecast(NamedTuple):
         Args:
             majority: share of the pool's most frequent class; None where the pool has no labels.
         """
+        if self.adds_nothing:
+            return False
         if self.target != CLASS:
             return self.accuracy > MEASURES[self.target][1]
         if self.is_noise or majority is None:
             return not self.is_noise
-        if self.adds_nothing:
-            return False
         if majority > UNEVEN_SHARE and self.auc is not None:
             return self.auc > 0.5
         return (self.accuracy - majority if self.lead is None else self.lead) > 0.0

@@ -131,7 +131,46 @@ class Budget(ReleasePrivacy):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleaseSettings(TeacherNumber):
+class PublicLabelUse(Settings):
+    """What labels of the public pool are used for. Public."""
+
+    public_labels: str = setting(
+        AUTO,
+        group="method",
+        choices=(AUTO, TRAIN, EVALUATE),
+        help="train: the student learns from the labels of public records, too, except for those "
+        "that are held out. It costs no privacy. evaluate: they only choose settings and measure. "
+        f"auto: train for tables and texts with at least {MIN_TRAINING_LABELS} labels.",
+    )
+
+    def trains_on_labels(self, pool: Pool, method: str, num_rounds: int | None = None) -> bool:
+        """Whether the student learns from the pool's own labels, too; a public rule.
+
+        Args:
+            pool: public inputs.
+            method: "pate" or "feature_sums".
+            num_rounds: rounds of sums; None if they are not chosen yet.
+
+        Raises:
+            ValueError: if it was chosen and it is not possible.
+        """
+        unsupported = ""
+        if not pool.num_labeled:
+            unsupported = "the public pool has no labels"
+        elif pool.dataset.target != CLASS and method == PATE:
+            unsupported = f"method pate does not support it for target {pool.dataset.target}"
+        elif (num_rounds or 1) > 1:
+            unsupported = "several rounds are not supported"
+        if self.public_labels == TRAIN and unsupported:
+            raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
+        is_enough = pool.num_labeled >= MIN_TRAINING_LABELS
+        is_default = self.public_labels == AUTO and is_enough
+        is_default = is_default and pool.dataset.augmentation == "none"
+        return not unsupported and (self.public_labels == TRAIN or is_default)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleaseSettings(TeacherNumber, PublicLabelUse):
     """Which labels are released, and for how much. Public; `planning.choose` completes it.
 
     Either `budget.epsilon` is given, and a plan that reads no private value finds the noise; or
@@ -161,14 +200,6 @@ class ReleaseSettings(TeacherNumber):
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of "
         "each class's clipped feature vectors label all of them. auto: by public numbers whichever "
         "is expected to label better; with owners, whose number is private, feature_sums.",
-    )
-    public_labels: str = setting(
-        AUTO,
-        group="method",
-        choices=(AUTO, TRAIN, EVALUATE),
-        help="train: the student learns from the labels of public records, too, except for those "
-        "that are held out. It costs no privacy. evaluate: they only choose settings and measure. "
-        f"auto: train for classes of tables and texts with at least {MIN_TRAINING_LABELS} labels.",
     )
     num_rounds: int | None = setting(
         None,
@@ -343,27 +374,6 @@ class Known(PublicNumbers):
             has_augmentation=pool.dataset.augmentation != "none" and pool.dataset.target == CLASS,
             **facts,
         )
-
-    def trains_on_labels(self, settings: ReleaseSettings) -> bool:
-        """Whether the student learns from the pool's own labels, too; a public rule.
-
-        Raises:
-            ValueError: if settings ask for it and it is not possible.
-        """
-        dataset = self.pool.dataset
-        wish = settings.public_labels
-        unsupported = ""
-        if not self.pool.num_labeled:
-            unsupported = "the public pool has no labels"
-        elif dataset.target != CLASS:
-            unsupported = f"target {dataset.target} is not supported"
-        elif (settings.num_rounds or 1) > 1:
-            unsupported = "several rounds are not supported"
-        if wish == TRAIN and unsupported:
-            raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
-        is_enough = self.pool.num_labeled >= MIN_TRAINING_LABELS
-        is_default = wish == AUTO and is_enough and dataset.augmentation == "none"
-        return not unsupported and (wish == TRAIN or is_default)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ the labels so found. Under heavy noise the network fits noise, so the mean of bo
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, is_labeled
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named
 from pate_tf.postprocessing.label_propagation import (
@@ -176,6 +176,7 @@ def labels_from_sums(
             values[0],
             noise,
             num_redrawn=num_redrawn,
+            labels=public_labels,
             num_records=num_records,
             groups=groups,
         )
@@ -206,29 +207,6 @@ def labels_from_sums(
         # and a student that learns them never becomes confident enough to correct wrong labels.
         labels = dataclasses.replace(labels, weights=None)
     return labels, weights
-
-
-def with_public_labels(inferred: PoolLabels, pool: Pool, linear_head: Any) -> PoolLabels:
-    """Returns labels that a student learns from: the pool's own, and inferred ones of the rest.
-
-    A linear model of tables and texts has learned from the pool's own labels already: with one the
-    inferred labels are returned.
-    """
-    if linear_head is not None and pool.dataset.augmentation == "none":
-        return inferred
-    public = np.flatnonzero(is_labeled(np.asarray(pool.true_labels)))
-    is_rest = ~np.isin(inferred.query_indices, public)
-    own_labels = np.asarray(pool.true_labels)[public]
-    weights = inferred.weights
-    if weights is not None:
-        one_hot = np.eye(inferred.num_classes, dtype=np.float32)[own_labels]
-        weights = np.concatenate([one_hot, weights[is_rest]])
-    return PoolLabels(
-        query_indices=np.concatenate([public, inferred.query_indices[is_rest]]),
-        labels=np.concatenate([own_labels, inferred.labels[is_rest]]),
-        num_classes=inferred.num_classes,
-        weights=weights,
-    )
 
 
 def sums_of_pool(

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, LIKELY, Dataset
+from pate_tf.core.dataset import CLASS, LIKELY, Dataset, is_labeled, target_rows
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT
 from pate_tf.postprocessing.regression import (
+    INFLATIONS,
     LEAST_VARIANCE,
+    STRONG_EVIDENCE,
     functions_of_moments,
     labels_of,
+    public_weights,
     regress,
     standardisation,
 )
@@ -36,6 +41,7 @@ def target_functions(
     noise: float,
     *,
     num_redrawn: int = 0,
+    labels: npt.NDArray[Any] | None = None,
     **facts: Any,
 ) -> npt.NDArray[np.float64]:
     """Returns the student's linear functions of vectors, `[width, num_outputs]`. Public.
@@ -52,6 +58,8 @@ def target_functions(
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
         num_redrawn: number of bootstrap samples; 0, or at least 2.
+        labels: public labels of the pool that join the sums, `UNKNOWN` if there is none; None if
+            no labels join.
         **facts: `num_records` and `groups`, see `functions_of_moments`.
 
     Returns:
@@ -63,13 +71,15 @@ def target_functions(
     again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
     tables = [values, *(values + each for each in again)]
     if len(vectors):
-        found = _functions_of_sums(dataset, vectors, tables, noise, facts.get("num_records"))
+        found = _functions_of_sums(
+            dataset, vectors, tables, noise, facts.get("num_records"), labels
+        )
     else:
         number = dataset.num_classes
         facts["max_labels"] = dataset.max_labels
         found = [functions_of_moments(each, number, noise, **facts)[:2] for each in tables]
     if dataset.target_range is not None:
-        function, *others = (each[:, 1] for each, _ in found)
+        function, *others = (each[:, -1] for each, _ in found)
         if not others:
             return function[:, None]
         changes = (np.array(others) - np.mean(others, axis=0)) / math.sqrt(num_redrawn - 1)
@@ -117,55 +127,148 @@ def _log_odds(
     return functions
 
 
+class _Measured(NamedTuple):
+    """What noisy sums say about each target, per record. Public.
+
+    Attributes:
+        frequencies: means of the targets, `[num_targets]`.
+        spreads: their standard deviations by noise and sampling, `[num_targets]`.
+        covariances: of each feature with each target, `[num_features, num_targets]`.
+        deviations: their standard deviations, `[num_targets]`.
+    """
+
+    frequencies: npt.NDArray[np.float64]
+    spreads: npt.NDArray[np.float64]
+    covariances: npt.NDArray[np.float64]
+    deviations: npt.NDArray[np.float64]
+
+
+def _measured(
+    dataset: Dataset,
+    vectors: npt.NDArray[np.floating],
+    table: npt.NDArray[Any],
+    noise: float,
+    num_records: int | None,
+    variances: npt.NDArray[np.float64] | None,
+) -> _Measured:
+    """Returns what a table of noisy sums says about targets.
+
+    Args:
+        dataset: see `target_functions`.
+        vectors: see `target_functions`.
+        table: noisy sums.
+        noise: see `target_functions`.
+        num_records: number of private records, if it is public.
+        variances: variances of the targets by public labels; None if there are none.
+    """
+    mean = vectors[:, :-1].mean(axis=0, dtype=np.float64)
+    spread = float(np.square(vectors[:, :-1]).mean())
+    sums = table * (math.sqrt(max(dataset.max_labels, 1)) / LATTICE)
+    if dataset.target_range is None:
+        number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
+        frequencies = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
+        covariances = sums[:-1] - np.outer(number * mean, frequencies)
+        of_noise = np.full(len(frequencies), noise**2 * dataset.max_labels)
+        # The mean of the pool is used instead of the mean of the records.
+        of_mean = number * (1.0 + number / len(vectors)) * spread * frequencies**2
+    else:
+        number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
+        high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
+        frequencies = np.array([high])
+        # The sum of v s, minus the sum of v times the mean of s: the common mean cancels.
+        covariances = ((1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0])[:, None]
+        of_noise = noise**2 * (np.square(1.0 - frequencies) + np.square(frequencies))
+        of_mean = np.zeros(1)
+    drawn = number * frequencies * (1.0 - frequencies)  # sampling error of the records
+    if variances is not None:  # and of the pool
+        drawn = number * (1.0 + number / len(vectors)) * variances
+    return _Measured(
+        frequencies,
+        np.sqrt(of_noise / CONSTANT**2 + drawn) / number,
+        covariances / number,
+        np.sqrt(of_noise + of_mean + spread * drawn) / number,
+    )
+
+
 def _functions_of_sums(
     dataset: Dataset,
     vectors: npt.NDArray[np.floating],
     tables: Sequence[npt.NDArray[Any]],
     noise: float,
     num_records: int | None,
+    labels: npt.NDArray[Any] | None,
 ) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """Returns functions and class frequencies for each table; see `functions_of_moments`.
+    """Returns functions and frequencies for each table; see `functions_of_moments`.
 
     The sums give the covariance of each target with each feature, and the pool gives the covariance
     of the features. Each function has the maximum posterior probability under Gaussian priors
-    (`regress`).
+    (`regress`), or given public labels (`_joined`). A number has one function.
     """
     mean, factors = standardisation(vectors[:, :-1], LEAST_VARIANCE)
     rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
-    measured = (vectors[:, :-1] - mean).T @ rows / len(rows)
-    unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
-    spread = float(np.square(vectors[:, :-1]).mean())
-    measurements = list[tuple[npt.NDArray[np.float64], float]]()
-    of_tables = list[npt.NDArray[np.float64]]()
-    for table in tables:
-        sums = table * (math.sqrt(max(dataset.max_labels, 1)) / LATTICE)
-        if dataset.target_range is None:
-            number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
-            frequencies = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
-            beyond = sums[:-1] - np.outer(number * mean, frequencies)
-            variances = np.full(len(frequencies), noise**2 * dataset.max_labels)
-            # The mean of the pool is used instead of the mean of the records.
-            variances += number * (1.0 + number / len(vectors)) * spread * frequencies**2
-        else:
-            number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
-            high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
-            frequencies = np.array([1.0 - high, high])
-            # The sum of v s, minus the sum of v times the mean of s: the common mean cancels.
-            covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
-            beyond = np.column_stack([-covariance, covariance])
-            variances = np.full(2, noise**2 * float(np.square(frequencies).sum()))
-        # Sampling error of the records.
-        variances += number * spread * frequencies * (1.0 - frequencies)
-        for column, variance in zip(beyond.T, variances, strict=True):
-            measurements.append(
-                (column[:, None] / number / unit, math.sqrt(variance) / number / unit)
+    matrix = (vectors[:, :-1] - mean).T @ rows / len(rows)
+    unit = math.sqrt(max(float(np.square(matrix).sum(axis=1).mean()), np.finfo(float).tiny))
+    matrix /= unit
+    is_known = np.zeros(len(rows), np.bool_) if labels is None else is_labeled(labels)
+    variances = None
+    if labels is not None:
+        targets = target_rows(labels[is_known], dataset) * math.sqrt(max(dataset.max_labels, 1))
+        targets = targets[:, -1:] if dataset.target_range is not None else targets
+        variances = targets.var(axis=0)
+    found = [_measured(dataset, vectors, each, noise, num_records, variances) for each in tables]
+    columns = [
+        [(each.covariances[:, [place]] / unit, each.deviations[place] / unit) for each in found]
+        for place in range(len(found[0].frequencies))
+    ]
+    frequencies = np.array([each.frequencies for each in found])
+    if labels is None:
+        fits = regress(rows[:1], matrix, list(itertools.chain(*columns)))
+        slopes = np.hstack([np.asarray(fit.weights) for fit in fits])
+        intercepts = frequencies.T.ravel()
+    else:
+        solved = [
+            _joined(rows[is_known], target[:, None], matrix, column, levels, deviation)
+            for target, column, levels, deviation in zip(
+                targets.T, columns, frequencies.T, found[0].spreads, strict=True
             )
-        of_tables.append(frequencies)
-    fits = regress(rows[:1], measured / unit, measurements)
-    weights = factors[:, None] * np.hstack([np.asarray(fit.weights) for fit in fits])
-    frequencies = np.concatenate(of_tables)
-    functions = np.vstack([weights, (frequencies - mean @ weights) / CONSTANT])
-    return list(zip(np.split(functions, len(of_tables), axis=1), of_tables, strict=True))
+        ]
+        slopes, (intercepts,) = np.split(np.hstack(solved), [-1])
+    weights = factors[:, None] * slopes
+    functions = np.vstack([weights, (intercepts - mean @ weights) / CONSTANT])
+    by_table = functions.reshape(len(functions), len(columns), len(tables)).transpose(2, 0, 1)
+    return list(zip(by_table, intercepts.reshape(len(columns), -1).T, strict=True))
+
+
+def _joined(
+    rows: npt.NDArray[np.floating],
+    targets: npt.NDArray[np.float64],
+    matrix: npt.NDArray[np.float64],
+    measurements: Sequence[tuple[npt.NDArray[np.float64], float]],
+    levels: npt.NDArray[np.float64],
+    spread: float,
+) -> npt.NDArray[np.float64]:
+    """Returns weights and intercept of each table, `[num_features + 1, num_tables]`.
+
+    Public labels give the prior of one target, as in `regression.joined`.
+
+    Args:
+        rows: features of the labeled inputs, whose mean in the pool is 0.
+        targets: targets of these inputs, `[num_labels, 1]`.
+        matrix: expected covariances are this matrix times the weights.
+        measurements: covariances for each table, with their standard deviation.
+        levels: mean of the target for each table, which the intercept is.
+        spread: standard deviation of the first level.
+    """
+    prior, root = public_weights(rows, targets)
+    deviation = measurements[0][1]
+    factor = deviation / spread  # so that all values have the same standard deviation
+    matrix = scipy.linalg.block_diag(matrix, factor)
+    beyond = [
+        (np.vstack([values, factor * level]) - matrix @ prior, each)
+        for (values, each), level in zip(measurements, levels, strict=True)
+    ]
+    fits = regress(root[:1], matrix @ root, beyond, INFLATIONS / deviation, STRONG_EVIDENCE)
+    return np.hstack([prior + root @ np.asarray(fit.weights) for fit in fits])
 
 
 def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:
