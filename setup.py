@@ -66,7 +66,13 @@ setuptools.setup(
         "beam": ["apache-beam>=2.77,<3"],
         # The same on a cluster of Dask.
         "cluster": ["apache-beam[dask]>=2.77,<3"],
-        "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9", "sphinx-copybutton>=0.5"],
+        "docs": [
+            "furo>=2025.9",
+            "myst-nb>=1.4",
+            "myst-parser>=5",
+            "sphinx>=9",
+            "sphinx-copybutton>=0.5",
+        ],
         # Flower, whose interfaces change with each version. The packages of silos come with it.
         "flower": ["cryptography>=50", "flwr>=1.42,<1.43", "grpcio>=1.81.1", "protobuf>=6.33.5"],
         # Pre-trained encoders of keras-hub; tensorflow-text comes with it.

@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 
 project = "pate_tf"
 extensions = [
-    "myst_parser",
+    "myst_nb",  # with myst_parser; notebooks keep their outputs
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -28,6 +28,8 @@ html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["guide.css"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # tests run the notebooks
+nb_output_stderr = "remove"
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints_format = "short"

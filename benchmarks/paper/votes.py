@@ -197,7 +197,7 @@ def _draw_costs(figure: Figure, numbers: Sequence[Mapping[str, Any]]) -> None:
         axes.loglog(NUM_QUERIES, curve["epsilons"], marker="o", label=curve["mechanism"])
     axes.set(xlabel="queries", ylabel=f"worst-case epsilon at delta {DELTA:g}")
     axes.grid(visible=True, which="both", alpha=0.3)
-    figure.legend(loc="outside lower center", fontsize="x-small")
+    figure.legend(loc="outside lower center")
 
 
 TEACHERS = Experiment(

@@ -14,7 +14,7 @@ CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text()
 
 def test_every_file_that_the_pages_name_exists():
     files = re.findall(r"`(pate_tf/[\w/]+\.py)`", PAGE)
-    assert len(files) >= 20
+    assert len(files) >= 7
     files += re.findall(r"`(tests/[\w/]+\.py)`", CONTRIBUTING)
     assert [file for file in files if not (REPOSITORY / file).is_file()] == []
 

@@ -7,7 +7,6 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.models.architectures import default_model
 from pate_tf.planning.choose import DEFAULT_NUM_QUERIES
 from pate_tf.planning.comparison import ROUNDS, ROUNDS_RATIO
-from pate_tf.planning.release_settings import PATE
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
 from pate_tf.selective_sgd.training_settings import TrainingSettings
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_PER_CLASS, RECORDS_PER_TEACHER
@@ -64,7 +63,6 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
             f"one teacher for every {RECORDS_PER_TEACHER} records, or for every "
             f"{RECORDS_PER_CLASS} records",
         ),
-        ("reference/commands.md", f"`{PATE}` (default)"),
         ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),
         (
             "how-to/shared_training.md",

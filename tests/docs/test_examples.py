@@ -6,6 +6,7 @@ A comment before a block, which readers do not see, describes it:
     <!-- file: NAME -->        the reader saves it under this name
     <!-- files of: PAGE -->    it needs the files that this page makes and saves, and is run
     <!-- prints -->            the exact output of the previous block
+    <!-- prints in part -->    consecutive lines of that output
     <!-- prints rows -->       some rows of the output, with other values
     <!-- fails -->             every command ends with one line of error
 
@@ -104,6 +105,8 @@ def run_page(page: str, folder: pathlib.Path, seen: Seen) -> None:
             (folder / detail).write_text(text)
         elif kind == "prints" and language == "text":
             assert printed.strip() == text.strip()
+        elif kind == "prints in part" and language == "text":
+            assert text.strip() in printed
         elif kind == "prints rows" and language == "text":
             assert row_names(text) <= row_names(printed)
         elif kind == "fails" and language == "bash":

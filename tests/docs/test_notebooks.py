@@ -9,7 +9,7 @@ import pytest
 from script_processes import REPOSITORY
 
 NOTEBOOKS = REPOSITORY / "docs" / "tutorials" / "notebooks"
-FEW_STEPS = "20"  # training steps; the notebooks use more by default
+FEW_STEPS = "20"  # training steps; the notebook of silos uses more by default
 
 
 def executed(name, tmp_path, monkeypatch):
@@ -32,11 +32,17 @@ def shown(notebook):
     return kinds, text
 
 
-def test_the_quickstart_runs_and_draws(tmp_path, monkeypatch):
-    kinds, text = shown(executed("quickstart.ipynb", tmp_path, monkeypatch))
-    assert kinds.count("image/png") == 2  # correct labels by margin, accuracy against epsilon
-    assert "training teachers" in text  # the progress bar
-    assert "spent by these teachers so far" in text and "Plan for epsilon 20" in text
+def results_of(cell):
+    outputs = cell.get("outputs", [])
+    return [output for output in outputs if output.output_type == "execute_result"]
+
+
+def test_a_csv_becomes_a_published_student(tmp_path, monkeypatch):
+    notebook = executed("from_csv.ipynb", tmp_path, monkeypatch)
+    kinds, _ = shown(notebook)
+    assert kinds.count("image/png") == 1  # accuracy against epsilon
+    results = [output.data["text/plain"] for cell in notebook.cells for output in results_of(cell)]
+    assert "'passed'" in results  # the audit
 
 
 def test_ten_silos_answer_refuse_and_teach_a_student(tmp_path, monkeypatch):
@@ -49,7 +55,8 @@ def test_ten_silos_answer_refuse_and_teach_a_student(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
-def test_notebooks_are_kept_without_outputs(path):
-    for cell in nbformat.read(path, as_version=4).cells:
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None
+def test_notebooks_are_kept_with_the_outputs_of_one_run(path):
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    assert all(output.output_type != "error" for cell in cells for output in cell.outputs)
+    assert any(results_of(cell) for cell in cells)

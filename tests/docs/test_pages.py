@@ -18,6 +18,7 @@ from pate_tf.core.settings import described
 from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.students.student_kinds import StudentSettings
 
+MAX_WORDS = 47_000  # of the guide, proofs included
 CLI = REPOSITORY / "pate_tf" / "cli"
 COMMANDS = [CLI / "command_line.py", *(CLI / f"{name}_command.py" for name in main.COMMANDS)]
 OF_OTHERS = {
@@ -120,6 +121,19 @@ def test_every_choice_is_named(page, flag):
     text = (DOCS / page).read_text()
     for choice in choices_of(flag):
         assert re.search(rf"(`|--{flag}=){choice}\b", text), choice
+
+
+def test_quoted_messages_are_in_the_code():
+    page = (DOCS / "reference" / "troubleshooting.md").read_text()
+    code = "".join(path.read_text() for path in (REPOSITORY / "pate_tf").rglob("*.py"))
+    quoted = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
+    assert len(quoted) >= 10
+    assert [message for message in quoted if message not in code] == []
+
+
+def test_the_guide_stays_short():
+    words = sum(len((DOCS / page).read_text().split()) for page in PAGES)
+    assert words <= MAX_WORDS, f"{words} words: say each fact once"
 
 
 def test_the_reference_shows_public_modules_and_the_pages_import_no_others():
