@@ -5,15 +5,15 @@
 - `teachers`: ridge teachers of ten records each on 64 numbers, trained, stored, and queried with
   1,000 inputs through the labeller and its ledger.
 - `pool`: ten steps of a contrastive representation of images of 28 x 28, and their features.
-- `neighbors`: the graph of label propagation, which compares all inputs with all.
+- `neighbors`: the graph of label propagation, which compares all pairs of inputs.
 - `ledger`: answers stored and verified.
 - `beam`, `without_beam`: feature sums of a synthetic table of 16 numbers in Parquet, in row groups
   of 100,000, each record protected; by Apache Beam in one process, and without it.
 
 Each size runs in a separate process. Seconds are the sum over all cores, MiB the largest resident
 memory. The model is a constant and a power of the size (2 for neighbors, else 1), fitted to the
-first three sizes by least squares of relative errors. Larger sizes are predicted, with the relative
-error in brackets.
+first three sizes by least squares of relative errors. It predicts larger sizes; the relative error
+is in brackets.
 """
 
 import argparse
@@ -37,8 +37,9 @@ from benchmarks.speed import label_through_ledger
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
 RECORDS, NUM_FEATURES, NUM_CLASSES, QUERIES = 10, 64, 10, 1_000
-STEPS = 10  # of contrastive learning
-SPREAD = 3.2  # of records around the mean of their class: teachers with ten of them are often wrong
+STEPS = 10  # of contrastive training
+# Standard deviation of records around the mean of their class, so large that teachers make errors.
+SPREAD = 3.2
 COLUMNS, GROUP = 16, 100_000  # of the table
 
 
@@ -233,7 +234,7 @@ def main() -> None:
     """Measures parts that are not stored, and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--sizes", type=int, nargs="+", help="default: those of the page")
+    parser.add_argument("--sizes", type=int, nargs="+", help="default: the sizes on the page")
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/scale"))
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     flags = parser.parse_args()

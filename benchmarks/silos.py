@@ -79,7 +79,7 @@ class Simulation:
     def truth(self) -> IntArray:
         """True labels of the pool."""
         if self.data.public.pool.true_labels is None:
-            raise ValueError("data set: expected labels of the pool, got none")
+            raise ValueError("data set: the pool must have labels")
         return self.data.public.pool.true_labels
 
     @functools.cached_property
@@ -292,7 +292,7 @@ def noisy_total(
     total = sums_by_class(private, labels, num_classes=num_classes, owners=owners)
     num_silos, noise = len(np.unique(silo_of)), SystemNoise()
     if num_silos < release.least_silos:
-        raise ValueError("silos: expected enough of them, got fewer")
+        raise ValueError("silos: there are too few silos")
     for _ in range(num_silos):  # each adds its own noise
         total += noise.gaussian_integers(release.share_scale, total.size).reshape(total.shape)
     return total, release.total_sigma(num_silos)

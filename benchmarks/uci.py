@@ -25,7 +25,7 @@ from pate_tf.data.tables import TextTable
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 DEFAULT_FOLDER = pathlib.Path.home() / "tensorflow_datasets"  # as in TensorFlow Datasets
 
-# SHA-256 of each file that UCI publishes, by its path there.
+# SHA-256 of each file from UCI, by its path on the server.
 FILES = {
     "adult": {
         "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
@@ -80,12 +80,12 @@ def _raw_files(name: str, data_dir: pathlib.Path | None) -> list[pathlib.Path]:
                     cache_dir=folder.parent,
                     cache_subdir=folder.name,
                 )
-        except Exception as error:  # Keras and the network each raise their own kinds
+        except Exception as error:  # Keras and the network have different exceptions
             path.unlink(missing_ok=True)
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(
-                f"expected {' and '.join(path.name for path in paths)} in {folder} or a "
-                f"network to download them from, got: {reason}"
+                f"{folder} must contain {' and '.join(path.name for path in paths)}, because they "
+                f"can't be downloaded: {reason}"
             ) from error
     return paths
 
@@ -94,7 +94,7 @@ def _side(name: str, table: TextTable) -> Side:
     schema = SCHEMAS[name]
     labels, fits = schema.labels(table.fields[str(schema.label)])
     if not fits.all():
-        raise ValueError(f"{table.what}: label: expected {schema.expected_label()}")
+        raise ValueError(f"{table.what}: label must be {schema.expected_label()}")
     return schema.dataset(name, 1), table.inputs(schema)[0], labels
 
 
@@ -110,7 +110,7 @@ def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None
         columns = zip(*records, strict=True)
         fields = dict(zip(names, map(pyarrow.array, columns), strict=True))
     except ValueError:
-        raise ValueError(f"{what}: expected {len(names)} fields in each line, got others") from None
+        raise ValueError(f"{what}: each line must have {len(names)} fields") from None
     return TextTable(fields=fields, what=what)
 
 
@@ -133,7 +133,7 @@ ADULT_FIELDS[2:] = ["fnlwgt", *ADULT_FIELDS[2:], "income"]
 # days. So this is a different set:
 #
 # * 18 features: all that are never missing, except identifiers, and the two laboratory results
-#   ("None": not measured). Of the 23 drugs only insulin is used, because its dose often changes.
+#   ("None": not measured). Only insulin of the 23 drugs is used, because its dose often changes.
 # * Balanced by a rule that looks at one encounter only: every readmission within 30 days is taken.
 #   Any other encounter is taken with the probability 11,357 / 90,409, from a hash of its public
 #   number. Neither class has more than 52 % of a split.
@@ -177,7 +177,7 @@ def read_diabetes(path: pathlib.Path, public: bool) -> TextTable:
         with zipfile.ZipFile(path) as archive:
             text = archive.read(DIABETES_MEMBER).decode("utf-8", errors="replace")
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        raise ValueError(f"{path.name}: expected a zip archive with {DIABETES_MEMBER}") from error
+        raise ValueError(f"{path.name} must be a zip archive with {DIABETES_MEMBER}") from error
     table = table_of(text.splitlines(), pathlib.Path(DIABETES_MEMBER).name)
     encounters, patients, readmitted = (
         texts_of(table.fields[name]).to_pylist()

@@ -1,6 +1,6 @@
 """PATE for TensorFlow and Keras: learn a public classifier from private data.
 
-In one call, for epsilon 0.5 at delta 1e-6::
+In one call, at epsilon 0.5 and delta 1e-6::
 
     import pate_tf
 
@@ -12,7 +12,7 @@ In one call, for epsilon 0.5 at delta 1e-6::
     fitted.cost.epsilon
     fitted.publish("released")
 
-The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand for `FeatureSums`::
+Step by step; you can use `Teachers(num_teachers=250, directory=...)` instead of `FeatureSums`::
 
     sums = pate_tf.FeatureSums(directory="runs/mine").fit(data.private, data.pool)
     with pate_tf.Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
@@ -20,13 +20,14 @@ The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand
     student = pate_tf.Student().fit(data.pool, labels)
     student.publish("released")
 
-`plan` says from public values alone which method and mechanism suit an epsilon. `PateClassifier`
-and, for numbers, `PateRegressor` are estimators for scikit-learn.
+`plan` recommends a method and a mechanism for an epsilon, from public values only.
+`PateClassifier` and, for numbers, `PateRegressor` are estimators for scikit-learn.
 
-Data flow one way: private data, disjoint shares, teachers, votes, charged noisy labels, student,
-served model; with feature sums, per-class sums stand for teachers and votes. A release is charged
-to a ledger before its noise is drawn. Nothing is imported before a name needs it: `import pate_tf`
-is quick, and the accounting never needs TensorFlow.
+Data flow in one direction. Private data are partitioned among teachers, which vote on public
+inputs. Noisy labels are charged and released, and the student learns from them. Feature sums
+replace teachers and votes by sums of each class. A release is charged to a ledger before its noise
+is drawn. Modules are imported when a name is first used, so `import pate_tf` is fast, and the
+accounting never needs TensorFlow.
 """
 
 import importlib
@@ -35,11 +36,12 @@ from typing import TYPE_CHECKING, Any
 
 from pate_tf.core import environment as _environment
 
-# Read when TensorFlow is imported. Its own default is oneDNN on the newest processors alone; on
-# others the features of images took four times as long, and networks learned a third slower.
+# TensorFlow reads this when it is imported. By default, it uses oneDNN only on the newest
+# processors. Without oneDNN, features of images took four times as long, and training was a third
+# slower.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-# Rather than the engine of a user's keras.json.
+# Takes precedence over the backend in keras.json.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 if TYPE_CHECKING:
@@ -74,13 +76,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# TensorFlow's libraries then write no lines of their own to a script's output, as to a command's.
+# Hides log lines of TensorFlow's libraries, and of gRPC about each failed handshake.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # nor does gRPC of each handshake that fails
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _NEED_TENSORFLOW = ("data", "release", "representations", "run", "teachers")  # packages
 
-# The public names of each module; those that are modules themselves stand in `_MODULES`.
+# The public names of each module. `_MODULES` has the public modules.
 _NAMES = {
     "accounting.charge": ["Cost"],
     "accounting.mechanisms": ["ConfidentGaussianNoisyMax", "GaussianNoisyMax", "LaplaceNoisyMax"],

@@ -116,7 +116,7 @@ def main() -> None:
         killing.join(10)
         are_same = len({*digests}) == 1
         if killing.is_alive() or worker.wait(10) == 0 or not are_same:
-            raise SystemExit("error: expected the same from a cluster, and one that lost a worker")
+            raise SystemExit("error: the sums differ, or the worker was not killed")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def make_empty(folder: pathlib.Path) -> None:
 
     if folder.exists():
         if not (folder / MARK).exists() and any(folder.iterdir()):
-            print(f"error: {folder} is neither empty nor of a demonstration. Name another folder.")
+            print(f"error: {folder} has files of another program. Name an empty or new folder.")
             raise SystemExit(1)
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
@@ -182,7 +182,7 @@ def run() -> None:
     are_silos = len(arguments) < len(sys.argv) - 1
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         wants_help = arguments in (["--help"], ["-h"], ["-help"])
-        print(__doc__ if wants_help else f"error: expected a folder, got {' '.join(arguments)}")
+        print(__doc__ if wants_help else f"error: name one folder, got {' '.join(arguments)}")
         raise SystemExit(0 if wants_help else 2)
     folder = (arguments or ["runs/demo-silos" if are_silos else "runs/demo"])[0]
     if are_silos:

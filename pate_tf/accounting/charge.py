@@ -140,19 +140,14 @@ class ReleasedLabels(PoolLabels):
             )
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")
-            if counts.shape != (len(self.labels), self.num_classes):
-                raise ValueError(
-                    f"released labels: noisy counts must be [{len(self.labels)}, "
-                    f"{self.num_classes}], got {list(counts.shape)}"
-                )
+            checks.shape([len(self.labels), self.num_classes], noisy_counts=counts)
             weights = frozen_view(shares(counts))
             labels = dataclasses.replace(labels, noisy_counts=counts, weights=weights)
         if self.noisy_sums is not None:
             sums = whole_numbers(self.noisy_sums, "noisy sums")
             if sums.ndim != 2 or sums.shape[1] < self.num_classes:
                 raise ValueError(
-                    f"released labels: noisy sums must have at least {self.num_classes} columns, "
-                    f"got {list(sums.shape)}"
+                    f"noisy sums need {self.num_classes} columns or more, got {list(sums.shape)}"
                 )
             labels = dataclasses.replace(labels, noisy_sums=sums)
         return labels

@@ -133,14 +133,12 @@ def epsilon_from_alphas(
             delta is outside [0, 1), or the conversion is unknown.
     """
     checks.between(0, 1, ends="[)", delta=delta)
-    if conversion not in ("improved", "classic"):
-        raise ValueError(f"conversion must be improved or classic, got {conversion!r}")
+    checks.one_of(("improved", "classic"), conversion=conversion)
     orders = np.asarray(moments, dtype=np.float64)
     if orders.ndim != 1 or not orders.size or not np.all(np.isfinite(orders) & (orders > 0)):
         raise ValueError(f"moments must be positive and finite, got {moments!r}")
     costs = np.asarray(alphas, dtype=np.float64)
-    if costs.shape != orders.shape:
-        raise ValueError(f"alphas must have shape {orders.shape}, got {costs.shape}")
+    checks.shape(orders.shape, alphas=costs)
     if np.any(costs < 0):
         raise ValueError("alphas must not be negative")
     costs = np.where(np.isnan(costs), np.inf, costs)

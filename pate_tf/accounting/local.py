@@ -103,11 +103,8 @@ class RandomisedResponse(Charge):
         Raises:
             ValueError: if a vote is not a valid class. The message contains no votes.
         """
-        if votes.ndim != 1 or votes.dtype.kind not in "iu":
-            raise ValueError("votes must be whole numbers with shape [num_votes]")
-        if votes.size and not (votes.min() >= 0 and votes.max() < self.num_classes):
-            raise ValueError(f"votes must be from 0 to {self.num_classes - 1}")
-        votes = votes.astype(np.int64)
+        votes = checks.whole_numbers(votes, "votes", below=self.num_classes)
+        checks.shape(["num_votes"], votes=votes)
         is_kept = noise.words(len(votes)) < np.uint64(self.threshold)
         others = noise.uniform_integers(np.full(len(votes), self.num_classes - 1))
         return np.where(is_kept, votes, others + (others >= votes))
@@ -186,8 +183,7 @@ def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -
             f"classes for each silo, got {list(answers.shape)} and {len(randomisers)} randomizers"
         )
     (num_classes,) = classes
-    if answers.size and not (answers.min() >= ABSENT and answers.max() < num_classes):
-        raise ValueError(f"answers must be from 0 to {num_classes - 1}, or {ABSENT}")
+    answers = checks.whole_numbers(answers, "answers", below=num_classes, lowest=ABSENT)
     scores = np.zeros((answers.shape[1], num_classes))
     for row, randomiser in zip(answers, randomisers, strict=True):
         queries = np.flatnonzero(row != ABSENT)
@@ -262,8 +258,7 @@ def check_parties(num_parties: int, threshold: int) -> None:
     """Raises ValueError unless there are 2 t + 2 aggregators, so honest ones can detect errors."""
     if threshold < 1 or num_parties < 2 * threshold + 2:
         raise ValueError(
-            "threshold must be t >= 1 with at least 2 t + 2 aggregators, got "
-            f"{threshold} of {num_parties}"
+            f"threshold must be 1 to (aggregators - 2) / 2, got {threshold} of {num_parties}"
         )
 
 
@@ -359,8 +354,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             )
         if self.share_scale < MIN_STEPS:
             raise ValueError(
-                f"`sigma` {self.sigma} is too small: the noise of each silo must have a scale of "
-                f"at least {MIN_STEPS:g} / {LATTICE:,}"
+                f"`sigma` {self.sigma} is too small: a silo needs {MIN_STEPS:g} / {LATTICE:,}"
             )
 
     @property
@@ -451,7 +445,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         """Returns a description of the release, in sentences for a privacy statement."""
         products = ", and the products of any two numbers of a vector" * self.has_moments
         return (
-            "Each record was mapped to a vector of L2 norm at most 1 by a public function. Each "
+            "Each record was mapped to a vector of length at most 1 by a public function. Each "
             f"silo added the vectors up by class{products}, added Gaussian noise of standard "
             f"deviation {self.share_scale / LATTICE:.3g} to each number, and split the result into "
             f"secret shares for {self.num_parties} aggregators. Any {self.threshold} of them "

@@ -167,7 +167,7 @@ def data_dependent_alphas(
     accounted = check_bound(bound, mechanism)
     orders = np.asarray(moments, dtype=np.float64)
     if num_unanswered and not mechanism.withholds:
-        raise ValueError(f"{mechanism.name} answers every query, but num_unanswered is not 0")
+        raise ValueError(f"num_unanswered must be 0: {mechanism.name} answers every query")
     tests = (len(counts) + num_unanswered) * accounted.test_alphas(orders)
     if counts.shape[1] < 2:
         return tests

@@ -135,8 +135,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="accounting",
         above=0.0,
         advanced=True,
-        help="Rate per teacher of the table of smooth sensitivities, for "
-        "--release=smooth_sensitivity.",
+        help="Rate per teacher of smooth sensitivities, for --release=smooth_sensitivity.",
     )
     release: str | None = setting(
         None,

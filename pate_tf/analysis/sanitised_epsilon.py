@@ -72,9 +72,10 @@ _COARSE: Final = 2.0**14  # published values per unit of Renyi divergence
 def sanitised(
     alpha: float, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the smaller of two epsilons: of a noisy cost at the plan's moment, and worst-case.
+    """Returns the smaller of the epsilon from the noisy cost and the worst-case epsilon.
 
-    The worst case of labels and release together always holds, and can use any moment.
+    The noisy cost is at the moment of the plan. The worst case of labels and release together
+    always holds, and can use any moment.
     """
     moment = np.array([plan.moment])
     charged: dict[Charge, int] = {mechanism: mechanism.number_charged(plan.num_queries)}

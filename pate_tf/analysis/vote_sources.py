@@ -319,11 +319,7 @@ def analyse(
     groups = source.groups
     for group in groups:
         for wanted in bounds or ():
-            if wanted not in group.mechanism.bounds:
-                raise ValueError(
-                    f"{group.mechanism.name} has no bound {wanted!r}; `bound` can be any of "
-                    f"{list(group.mechanism.bounds)}"
-                )
+            moments.check_bound(wanted, group.mechanism)
     kinds = [group.mechanism for group in groups]
     of_all = [name for name in DEFAULT_BOUNDS if all(name in kind.bounds for kind in kinds)]
     names = of_all if bounds is None else bounds

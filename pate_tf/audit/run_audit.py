@@ -411,6 +411,8 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
 
 def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
     """Returns the fields in which a statement contradicts the data in the folder."""
+    from pate_tf.serving.served import ServedStudent
+
     due: dict[str, Any] = {}
     description = described_run(run.root)
     sums = run.sums()
@@ -426,6 +428,8 @@ def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
         due["num_records"] = len(assignment)
     if due.get("unit") == "owner":
         due["num_records"] = None  # private
+    for version in run.versions(STATEMENTS[statement.file])[-1:]:
+        due |= ServedStudent(version).dataset.model_facts
     return [
         f"its {name} is {getattr(statement, name)}, in the folder it is {value}"
         for name, value in due.items()

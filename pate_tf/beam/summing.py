@@ -124,10 +124,7 @@ class TableSource:
         """
         files: FileSource | None = data.files
         if files is None:
-            raise ValueError(
-                f"dataset={data.dataset} is a named data set, and Beam reads only files. Use "
-                f"FeatureSums.fit for named data sets."
-            )
+            raise ValueError(f"dataset={data.dataset}: Beam reads only files; use FeatureSums.fit")
         if data.owners_file is not None:
             raise ValueError("owners_file must not be set: the schema names the owner column")
         if files.schema is None:
@@ -454,7 +451,7 @@ class _Partial:
 
 
 def _weight(*place: int) -> int:
-    """Returns a 40-bit hash of a position: of a span, or of the owners of a span in a bucket.
+    """Returns a 40-bit hash of the position of a span, or of the owners of a span in a bucket.
 
     The weights have the correct total only if each result was added exactly once.
     """

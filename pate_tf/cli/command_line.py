@@ -425,8 +425,7 @@ def check_report_file(path: str | None) -> None:
     file = pathlib.Path(path)
     if artifacts.is_within(file, artifacts.RELEASED):
         raise ValueError(
-            f"report_file must be outside of released/, got {path}. The report contains numbers "
-            f"that must not be published."
+            f"report_file must be outside of released/, because it is sensitive, got {path}"
         )
     try:
         artifacts.RunDirectory(file.parent).check(files=[file.name], folders=[])

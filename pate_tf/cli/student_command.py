@@ -97,8 +97,7 @@ def chosen_method(run: RunDescription | None) -> str:
     method: str = FLAGS.method if run is None or FLAGS["method"].present else run.method
     if run is not None and method != run.method:
         raise ValueError(
-            f"method={method} differs from the method of the run folder, {run.method}. Use another "
-            f"--train_dir."
+            f"method={method} differs from {run.method} of the run folder. Use another --train_dir."
         )
     for name in (*OF_PATE, *command_line.given()) if method == "feature_sums" else OF_SUMS:
         if FLAGS[name].present:

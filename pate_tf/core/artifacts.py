@@ -516,7 +516,7 @@ def read_arrays(
         return arrays
     except FileNotFoundError:
         raise
-    except Exception as error:  # zipfile, NumPy and zlib raise several kinds
+    except Exception as error:  # zipfile, NumPy and zlib raise different exceptions
         raise ValueError(f"{path} is not a complete .npz file") from error
 
 

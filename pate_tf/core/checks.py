@@ -90,7 +90,8 @@ def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
         pairs = zip(expected, found, strict=False)
         is_other = any(isinstance(axis, int) and axis != length for axis, length in pairs)
         if is_other or len(found) != len(expected):
-            raise ValueError(f"{name} must have the shape {list(expected)}, got {found}")
+            wanted = ", ".join(map(str, expected))
+            raise ValueError(f"{name} must have the shape [{wanted}], got {found}")
 
 
 def refuse(name: str, expected: str, value: object) -> NoReturn:
@@ -117,20 +118,19 @@ def frozen_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def whole_numbers(
-    values: npt.ArrayLike, what: str, *, num_classes: int | None = None, lowest: int = 0
+    values: npt.ArrayLike, what: str, *, below: int | None = None, lowest: int = 0
 ) -> IntArray:
     """Returns `values` as a new read-only int64 array.
 
     Args:
         values: numbers of any shape.
         what: beginning of the message.
-        num_classes: for labels, which must be from `lowest` to `num_classes - 1`. None for numbers
-            of any size.
-        lowest: smallest allowed label.
+        below: the numbers must be from `lowest` to `below - 1`. None for numbers of any size.
+        lowest: smallest allowed number.
 
     Raises:
-        ValueError: if they are not finite whole numbers, or not such labels. The message contains
-            no value.
+        ValueError: if they are not finite whole numbers, or out of range. The message contains no
+            value.
     """
     array = np.asarray(values)
     if array.dtype == np.bool_ or array.dtype.kind not in "iuf":
@@ -144,8 +144,8 @@ def whole_numbers(
             raise ValueError(f"{what} must be below 2**53")
     elif array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{what} must be below 2**63")
-    if num_classes is not None and not ((array >= lowest) & (array < num_classes)).all():
-        raise ValueError(f"{what} must be labels from {lowest} to {num_classes - 1}")
+    if below is not None and not ((array >= lowest) & (array < below)).all():
+        raise ValueError(f"{what} must be from {lowest} to {below - 1}")
     numbers = array.astype(np.int64)
     numbers.flags.writeable = False
     return numbers

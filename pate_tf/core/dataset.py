@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.checks import frozen_view, one_of, whole, whole_numbers
+from pate_tf.core.checks import frozen_view, one_of, shape, whole, whole_numbers
 
 # The first type is the default.
 INPUT_TYPES = {"image": ("uint8", "float32"), "tabular": ("float32",), "text": ("float32",)}
@@ -175,6 +175,21 @@ class Dataset:
         names = ", ".join(map(self.class_name, range(self.num_classes)))
         return f"which of {names} hold; of one record at most {self.max_labels} count in full"
 
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        """Facts about a model for its privacy statement: what it reads and what it predicts."""
+        schema = self.schema
+        number = len(schema.columns) if schema else self.input_shape[0]
+        sides = " x ".join(map(str, self.input_shape[:2]))
+        inputs = {"image": f"images of {sides} pixels", "text": "texts"}
+        names = map(self.class_name, range(self.num_classes))
+        return {
+            "inputs": inputs.get(self.kind, f"{number:,} columns"),
+            "label": getattr(schema, "label", None),
+            "classes": tuple(names) if self.target == CLASS else (),
+            "predicts": self.target_in_words,
+        }
+
     def require_classes(self, what: str) -> None:
         """Raises ValueError, which begins with `what`, unless classes are predicted."""
         if self.target != CLASS:
@@ -234,11 +249,7 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
         ValueError: unless inputs have the shape `[num_examples, *input_shape]` and are finite in
             float32, the type that models compute in. The message contains no value.
     """
-    if inputs.shape[1:] != dataset.input_shape:
-        raise ValueError(
-            f"inputs of {dataset.name} must have shape [num_examples, "
-            f"{', '.join(map(str, dataset.input_shape))}], got {list(inputs.shape)}"
-        )
+    shape(["num_examples", *dataset.input_shape], **{f"inputs of {dataset.name}": inputs})
     largest = np.finfo(np.float32).max
     if (
         inputs.dtype.kind == "f"
@@ -246,8 +257,7 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
         and not (inputs.min() >= -largest and inputs.max() <= largest)  # NaN compares as false
     ):
         raise ValueError(
-            f"inputs of {dataset.name} must be finite, not NaN or infinite. Fill in missing values "
-            f"record by record."
+            f"inputs of {dataset.name} must be finite. Fill in missing values record by record."
         )
 
 
@@ -349,9 +359,9 @@ def checked_labels(
             raise ValueError(f"{what} must be finite, got NaN")
         checked.flags.writeable = False
     elif dataset.target == SEVERAL_LABELS:
-        checked = whole_numbers(labels, what, num_classes=2, lowest=lowest)
+        checked = whole_numbers(labels, what, below=2, lowest=lowest)
     else:
-        checked = whole_numbers(labels, what, num_classes=dataset.num_classes, lowest=lowest)
+        checked = whole_numbers(labels, what, below=dataset.num_classes, lowest=lowest)
     if checked.shape != (len(examples), *dataset.label_shape):
         raise ValueError(f"{what} must have one entry for each example")
     return checked

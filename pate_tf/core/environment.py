@@ -29,7 +29,7 @@ def check_environment() -> None:
             )
 
 
-# How libraries that can't be loaded, and threads that can't start, say so.
+# Parts of error messages if a library can't be loaded or a thread can't start.
 NO_MEMORY: Final = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 MIN_ADDRESSES: Final = 5 * 2**29  # peak of a small run, in bytes
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.checks import IntArray, frozen_view, whole, whole_numbers
+from pate_tf.core.checks import IntArray, frozen_view, shape, whole, whole_numbers
 from pate_tf.core.dataset import (
     CLASS,
     NUMBER,
@@ -206,8 +206,7 @@ class PublicExamples(Examples):
         most = len(self) - (self.labels is not None)
         if len(self) and not 0 < pool_size <= most:
             raise ValueError(
-                f"pool_size must be between 1 and {most} for the {len(self)} public samples of "
-                f"{self.dataset.name}, got {pool_size}"
+                f"pool_size must be from 1 to {most} for {self.dataset.name}, got {pool_size}"
             )
         first = self.take(slice(pool_size))
         others = self.take(slice(pool_size, None))
@@ -301,21 +300,13 @@ class PoolLabels:
             ValueError: if an attribute is invalid.
         """
         whole(num_classes=self.num_classes)
-        labels = whole_numbers(self.labels, "released labels", num_classes=self.num_classes)
+        labels = whole_numbers(self.labels, "released labels", below=self.num_classes)
         indices = whole_numbers(self.query_indices, "query indices")
-        if labels.ndim != 1 or indices.shape != labels.shape:
-            raise ValueError(
-                f"released labels must have the same length as query indices, got shapes "
-                f"{list(labels.shape)} and {list(indices.shape)}"
-            )
+        shape([labels.size], labels=labels, query_indices=indices)
         weights = self.weights
         if weights is not None:
             weights = frozen_view(np.asarray(weights, np.float32))
-            expected = (len(labels), self.num_classes)
-            if weights.shape != expected:
-                raise ValueError(
-                    f"weights must have the shape {list(expected)}, got {list(weights.shape)}"
-                )
+            shape([len(labels), self.num_classes], weights=weights)
             if not (np.isfinite(weights).all() and (weights >= 0).all()):
                 raise ValueError("weights must be finite numbers of at least 0")
             if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
@@ -339,8 +330,7 @@ class PoolLabels:
             raise ValueError(f"student: the labels don't belong to this pool of {len(pool)} inputs")
         if self.num_classes != pool.dataset.num_classes:
             raise ValueError(
-                f"student needs labels of {pool.dataset.num_classes} classes, got labels of "
-                f"{self.num_classes} classes"
+                f"labels must be of {pool.dataset.num_classes} classes, got {self.num_classes}"
             )
 
 

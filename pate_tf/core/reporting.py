@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 Row = tuple[str, str]
 LINE_SECONDS = 30  # between lines of progress if the output is not a terminal
-NOT_MEASURED = "not measured: there are no public labels"
+NOT_MEASURED = "not measured: no public labels are left to measure it"
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core import checks
 from pate_tf.core.checks import IntArray, frozen_view, whole_numbers
 from pate_tf.core.dataset import CLASS, Dataset, Examples, checked_labels
 from pate_tf.core.settings import ProtectedUnit
@@ -47,8 +48,7 @@ def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
         names = np.array([str(owner) for owner in names.flat], np.str_).reshape(names.shape)
     if names.dtype.kind not in "iuUS" or names.ndim != 1:
         raise ValueError(
-            f"owners must be whole numbers or strings [num_records], got {names.dtype} of shape "
-            f"{list(names.shape)}"
+            f"owners must be whole numbers or strings, got {names.dtype} of shape {names.shape}"
         )
     return names
 
@@ -123,10 +123,8 @@ class VoteCounts:
         values = np.array(self.values)
         if values.dtype != np.int64:
             values = whole_numbers(values, "counts")
-        if values.ndim != 2 or values.shape[1] < 1:
-            raise ValueError(
-                f"counts must have shape [num_queries, num_classes], got {list(values.shape)}"
-            )
+        checks.shape(["num_queries", "num_classes"], counts=values)
+        checks.whole(num_classes=values.shape[1])
         if values.size and values.min() < 0:
             raise ValueError("counts must not be negative")
         totals = values.sum(axis=1)
@@ -171,11 +169,8 @@ class VoteCounts:
             ValueError: if an index is not a whole number from 0 to `num_queries - 1`, or occurs
                 twice.
         """
-        rows = whole_numbers(indices, "indices")
-        if rows.ndim != 1:
-            raise ValueError(f"indices must have one dimension, got shape {list(rows.shape)}")
-        if rows.size and (rows.min() < 0 or rows.max() >= self.num_queries):
-            raise ValueError(f"indices must be from 0 to {self.num_queries - 1}")
+        rows = whole_numbers(indices, "indices", below=self.num_queries)
+        checks.shape(["num_taken"], indices=rows)
         queries, numbers = np.unique(rows, return_counts=True)
         if len(queries) < len(rows):
             twice = queries[numbers.argmax()]
@@ -202,10 +197,8 @@ class SumsByClass:
 
     def __post_init__(self) -> None:
         values = whole_numbers(self.values, "sums")
-        if values.ndim != 2 or min(values.shape) < 1:
-            raise ValueError(
-                f"sums must have shape [num_features + 1, num_classes], got {list(values.shape)}"
-            )
+        checks.shape(["num_features + 1", "num_classes"], sums=values)
+        checks.whole(numbers=values.size)
         object.__setattr__(self, "values", values)
 
     def __repr__(self) -> str:
@@ -330,13 +323,9 @@ class Partition(Sharding):
     assignment: IntArray = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
-        assignment = whole_numbers(self.assignment, "partition")
-        if assignment.ndim != 1:
-            raise ValueError(f"partition must have one dimension, got {list(assignment.shape)}")
-        if assignment.size and (assignment.min() < 0 or assignment.max() >= self.num_teachers):
-            raise ValueError(f"partition must have teachers from 0 to {self.num_teachers - 1}")
-        if self.unit not in ("record", "owner"):
-            raise ValueError(f"unit must be 'record' or 'owner', got {self.unit!r}")
+        assignment = whole_numbers(self.assignment, "partition", below=self.num_teachers)
+        checks.shape(["num_records"], partition=assignment)
+        checks.one_of(("record", "owner"), unit=self.unit)
         sizes = np.bincount(assignment, minlength=self.num_teachers)
         if self.unit == "record" and not sizes.all():
             raise ValueError("partition: a teacher has no records. Use fewer teachers.")
@@ -386,8 +375,7 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
     Raises:
         ValueError: if `num_teachers` is less than 1 or more than the number of records.
     """
-    if num_teachers < 1:
-        raise ValueError(f"num_teachers must be at least 1, got {num_teachers}")
+    checks.whole(num_teachers=num_teachers)
     if num_teachers > num_records:
         raise ValueError(
             f"num_teachers must be at most the number of records, {num_records}, got {num_teachers}"
@@ -423,8 +411,7 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
         ValueError: if the number of teachers is not from 1 to `MAX_TEACHERS`, or owners are neither
             integers nor strings.
     """
-    if not 1 <= num_teachers <= MAX_TEACHERS:
-        raise ValueError(f"num_teachers must be from 1 to {MAX_TEACHERS}, got {num_teachers}")
+    checks.whole(1, MAX_TEACHERS, num_teachers=num_teachers)
     unique, positions = np.unique(owner_array(owners), return_inverse=True)
     key = str(seed).encode()
     teachers = [

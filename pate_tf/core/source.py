@@ -67,7 +67,7 @@ class PrivateSource:
         is_visible = name.isprintable() and not INVISIBLE.search(name)
         if not 0 < len(name.strip()) <= MAX_NAME or not is_visible or "|" in name:
             raise ValueError(
-                f"source_name must have 1 to {MAX_NAME} visible characters without |, got "
+                f"source_name must have 1 to {MAX_NAME} visible characters, but no |, got "
                 f"{name[:MAX_NAME]!a}"
             )
         return cls(name=name, key=f"{NAMED}{name}")
@@ -119,8 +119,7 @@ class PrivateSource:
         """Raises ValueError if a folder has results of another source than this named one."""
         if self.is_named and not (stored and self.shares(stored.key)):
             raise ValueError(
-                f"{folder} contains results of a source that was not called {self.name}; choose "
-                f"another folder or the earlier name"
+                f"{folder} has results of another source than {self.name}; choose another"
             )
 
 
@@ -275,6 +274,5 @@ def check_same_settings(
     ]
     if differing:
         raise ValueError(
-            f"{folder} contains {holds} with other settings: {', '.join(differing)}. Choose "
-            f"another folder, or remove this one."
+            f"{folder} has {holds} with other settings: {', '.join(differing)}. Use another folder."
         )

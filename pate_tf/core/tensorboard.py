@@ -1,4 +1,4 @@
-"""What TensorBoard shows: scalars with descriptions, and rows of its HPARAMS page."""
+"""Writes scalars with descriptions and rows of the HPARAMS page for TensorBoard."""
 
 import pathlib
 import secrets
@@ -8,7 +8,6 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
 
-# What each tag is.
 TAGS: Final[Mapping[str, str]] = {
     "progress/teachers_done": "Teachers that are trained.",
     "loss": "SENSITIVE: percentiles over the teachers of the loss at each step.",
@@ -17,12 +16,12 @@ TAGS: Final[Mapping[str, str]] = {
     "result/mean_accuracy": "SENSITIVE: mean accuracy of the teachers on public samples.",
     "epoch_accuracy": "Accuracy on public samples outside of the pool.",
     "result/accuracy": "Accuracy of the version on public samples outside of the pool.",
-    "result/epsilon": "What the version cost, at the stated delta.",
+    "result/epsilon": "Privacy cost of the version, at the stated delta.",
 }
 
 
 def scalar(tag: str, value: Any, step: int | None = None) -> None:
-    """Writes a scalar of `TAGS` with the default writer, at its step unless one is named."""
+    """Writes a scalar of `TAGS` with the default writer; by default, at the writer's step."""
     tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
 
 
@@ -32,9 +31,9 @@ def write_result(
     """Writes one row of TensorBoard's HPARAMS page.
 
     Args:
-        folder: of the row; rows in folders side by side are shown together.
-        settings: by name; numbers, text and booleans stay what they are, all else becomes text.
-        results: by tag of `TAGS`; each is a scalar at step 0 too.
+        folder: folder of the row. TensorBoard shows the rows of neighboring folders together.
+        settings: settings by name. Values other than numbers, text and booleans become text.
+        results: results by tag of `TAGS`, which are also written as scalars at step 0.
     """
     values = {
         name: value if isinstance(value, bool | int | float | str) else str(value)
@@ -42,10 +41,10 @@ def write_result(
     }
     writer = tf.summary.create_file_writer(str(folder))
     with writer.as_default(step=0):
-        # No `hparams_config`: of several runs TensorBoard would take that of one, and show no
-        # other's settings and results.
-        # Not the folder's path, which tells where somebody keeps their files; nor its name, by
-        # which TensorBoard would put the first versions of several students into one row.
+        # Do not use `hparams_config`: with several runs, TensorBoard would use the configuration of
+        # one run and hide other settings and results.
+        # The ID must not be the path, which reveals where files are stored, or the folder name,
+        # because TensorBoard would merge the first versions of several students into one row.
         hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))
         for tag, value in results.items():
             scalar(tag, value)

@@ -34,8 +34,7 @@ class FileSource(Settings):
     )
     public: pathlib.Path | None = setting(
         None,
-        help="Public records, instead of --dataset: a file, or a folder of images. Labels are "
-        "optional.",
+        help="Public records, instead of --dataset: a file or a folder of images, labeled or not.",
     )
     schema: pathlib.Path | None = setting(
         None,
@@ -75,8 +74,7 @@ class FileSource(Settings):
     def _schema(self) -> Schema:
         if self.schema is None:
             raise ValueError(
-                "schema is required for files: ranges and categories of the columns. pate schema "
-                "drafts it from a public file."
+                "schema is required for files; pate schema drafts it from a public file"
             )
         return read_schema(self.schema)
 
@@ -130,8 +128,7 @@ class FileSource(Settings):
             raise ValueError("private is required: the file or folder of the private records")
         if self.public is not None and self.public.resolve() == self.private.resolve():
             raise ValueError(
-                f"public: {self.public} is also the private file. Use another file: the pool is "
-                f"released with the labels."
+                f"public: {self.public} is also the private file, but the pool is released"
             )
         public = self.load_public() if public is None else public
         is_folder = (self.public or self.private).is_dir()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.dataset import Dataset, to_input_type
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
@@ -57,7 +57,7 @@ def errors_in_one_line(name: str, data_dir: pathlib.Path | None) -> Iterator[Non
     """Turns any exception of TFDS into a `ValueError` of one line."""
     try:
         yield
-    except Exception as error:  # TFDS, TensorFlow and the network each raise their own kinds
+    except Exception as error:  # TFDS, TensorFlow and the network each raise different exceptions
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(
             f"dataset {name}: TensorFlow Datasets can neither find it in "
@@ -103,15 +103,11 @@ def _labels_of(
     # TFDS should not cache data that are streamed once.
     streamed = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
-    expected = source.dataset.input_shape
     labels = [np.empty(0, np.int64)]
     done = 0
     for batch in examples.batch(STREAMED_BATCH).as_numpy_iterator():
         inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
-        if inputs.shape[1:] != expected:
-            raise ValueError(
-                f"inputs in {split} have shape {list(inputs.shape[1:])}, not {list(expected)}"
-            )
+        checks.shape(["batch_size", *source.dataset.input_shape], **{f"inputs in {split}": inputs})
         put(slice(done, done + len(inputs)), inputs)
         labels.append(np.asarray(batch[source.label_name], np.int64))
         done += len(inputs)
@@ -173,15 +169,8 @@ POOL_FRACTION = 0.9  # of the public samples; the rest evaluates the student
 
 # UCI's handwritten digits, embedded in scikit-learn: 1,797 gray images of 8 x 8 pixels.
 NUM_PRIVATE = 1_200
-DIGITS = Dataset(
-    name="digits",
-    kind="image",
-    input_shape=(8, 8, 1),
-    value_range=(0.0, 16.0),
-    num_classes=10,
-    class_names=tuple(str(digit) for digit in range(10)),
-    augmentation="affine",
-    pool_size=400,
+DIGITS = dataclasses.replace(
+    MNIST, name="digits", input_shape=(8, 8, 1), value_range=(0.0, 16.0), pool_size=400
 )
 
 
@@ -273,8 +262,7 @@ def check_name(name: str, data_dir: pathlib.Path | None) -> None:
     is_prepared = data_dir is not None and (data_dir / builder).is_dir()
     if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
         raise ValueError(
-            f"dataset: {name!r} is unknown. Use one of {', '.join(NAMES)}, a name of TensorFlow "
-            f"Datasets, or module:function."
+            f"dataset must be one of {', '.join(NAMES)}, of TFDS, or module:function, got {name!r}"
         )
 
 

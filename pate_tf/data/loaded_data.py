@@ -185,8 +185,7 @@ def arrays_of(
             )
     if private.shape[1:] != public.shape[1:]:
         raise ValueError(
-            f"x_private has inputs of shape {list(private.shape[1:])}, but x_public has "
-            f"{list(public.shape[1:])}"
+            f"x_private has inputs {list(private.shape[1:])}, but x_public {list(public.shape[1:])}"
         )
     return private, public, kind
 
@@ -400,9 +399,9 @@ class Data:
                 record.
             max_labels: with `label_names`: number of labels that count fully; if a record has more,
                 each counts less. Default: all.
-            value_range: lowest and highest value of an input, from public knowledge; for tables
-                also one of each for every feature. Values outside are clipped, with a warning for
-                public ones. Default: 0 to 255 for uint8 images; required otherwise.
+            value_range: lowest and highest value of an input, from public knowledge. For tables,
+                both can be arrays with one value for each feature. Other values are clipped, with a
+                warning for public values. Default: 0 to 255 for uint8 images; required otherwise.
             owners: the owner of each private record, whole numbers or strings; a number and its
                 digits are the same owner. All records of one owner go to one teacher, and the
                 guarantee protects owners instead of records.
@@ -523,8 +522,7 @@ class Data:
         """
         if public is None and schema is None:
             raise ValueError(
-                "schema is required without public records: it states ranges and categories from "
-                "public knowledge"
+                "schema is required without public records, with public ranges and categories"
             )
         label = _joined(label)
         table = frame_table(private if public is None else public, "public")

@@ -82,7 +82,7 @@ def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = Fa
         except (Exception, SystemExit) as error:
             # Without the call above. A function that rejects its arguments has no frame.
             frames = traceback.extract_tb(error.__traceback__)[1:]
-            # The last line in the function's file tells its author most.
+            # Name the last line in the function's file, because the mistake is most likely there.
             file = getattr(getattr(function, "__code__", None), "co_filename", None)
             inner = [frame for frame in frames if frame.filename == file] or frames
             place = f" ({inner[-1].filename}, line {inner[-1].lineno})" if inner else ""

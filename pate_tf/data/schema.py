@@ -379,8 +379,7 @@ class Schema:
         most = len(names) if self.target == SEVERAL_LABELS else 0
         if self.max_labels is not None and not 1 <= self.max_labels <= most:
             raise ValueError(
-                f"max_labels: write at most the number of labels, {most}; only several labels "
-                f"have it. Got {self.max_labels}"
+                f"max_labels: write at most the number of labels, {most}, got {self.max_labels}"
             )
 
     @property
@@ -692,8 +691,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
         low, high = (_typed(values.get(key), (int, float), key) for key in ("low", "high"))
         if low is None or high is None or not -math.inf < low < high < math.inf:
             raise ValueError(
-                f"low, high: write the lowest and the highest value of the label, such as low = 0 "
-                f"and high = 100; got {low} and {high}"
+                f"low, high: write the range of the label, low below high; got {low} and {high}"
             )
         stated["number"] = _column(field_text(label or "label"), entries)
     return stated
@@ -1161,8 +1159,7 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
         doubts.append(
-            f"does this column name the person? Then write owner = {_quoted(column.name)} above "
-            "and remove the column here"
+            f"does it name the person? Then write owner = {_quoted(column.name)}, and remove it"
         )
     if column.is_number:
         doubts += _number_doubts(column, texts, distinct)

@@ -21,7 +21,7 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from pate_tf.core.checks import MAX_FAULTS, raise_all
+from pate_tf.core.checks import MAX_FAULTS, between, raise_all
 from pate_tf.core.dataset import Dataset, is_labeled
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, warn_holder
@@ -299,8 +299,7 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
         ValueError: if `held_out` is not at least 0 and below 1.
     """
     fraction = (HELD_OUT if has_labels else 0.0) if held_out is None else held_out
-    if not 0.0 <= fraction < 1.0:
-        raise ValueError(f"held_out must be at least 0 and below 1, got {fraction}")
+    between(0, 1, ends="[)", held_out=fraction)
     most = num_public if fraction == 0.0 else num_public - 1
     return max(1, min(round(num_public * (1.0 - fraction)), most))
 

@@ -15,7 +15,7 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charge import PlannedRelease, QueryCounts, check_recordable, rounded_up
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_DELTA, least
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.settings import EpsilonDelta
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.journal import Store
@@ -141,10 +141,9 @@ class Ledger(Store):
                 although votes, a statement or the registry show that there was an earlier ledger;
                 or if rows are missing that were seen before.
         """
-        if not 0.0 <= delta < 1.0:
-            raise ValueError(f"delta must be in [0, 1), got {delta!r}")
-        if epsilon_budget is not None and not 0.0 < epsilon_budget < math.inf:
-            raise ValueError(f"epsilon_budget must be positive and finite, got {epsilon_budget!r}")
+        checks.between(0, 1, ends="[)", delta=delta)
+        if epsilon_budget is not None:
+            checks.positive(epsilon_budget=epsilon_budget)
         ledger = cls(
             folder, source=source, identity=identity, unit=unit, acknowledge_reset=acknowledge_reset
         )
@@ -160,8 +159,7 @@ class Ledger(Store):
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
                 raise LedgerError(
-                    f"{folder}: this ledger belongs to a different ensemble; use the folder of "
-                    f"these teachers, or a new folder"
+                    f"{folder}: this ledger is of another ensemble; use their folder or a new one"
                 )
             if delta != ledger.delta or (
                 ledger.epsilon_budget is not None
@@ -279,8 +277,7 @@ class Ledger(Store):
         """Raises LedgerError if `charge` has no finite cost."""
         if math.isinf(composition.moments_epsilon({charge: 1}, self.delta)[0]):
             raise LedgerError(
-                f"{charge.several(1)} has no finite epsilon at delta {self.delta}, so it can't "
-                f"release anything private"
+                f"{charge.several(1)} has no finite epsilon at delta {self.delta}, so no privacy"
             )
 
     def _fits(self, charge: Charge, number: int) -> bool:
@@ -309,8 +306,8 @@ class Ledger(Store):
             ValueError: if a number is out of range, or more than the new budget was already spent.
             LedgerError: if the row can't be written.
         """
-        if not (0.0 <= delta < 1.0 and 0.0 < epsilon_budget < math.inf):
-            raise ValueError("epsilon_budget must be positive and finite, and `delta` in [0, 1)")
+        checks.between(0, 1, ends="[)", delta=delta)
+        checks.positive(epsilon_budget=epsilon_budget)
         with self.exclusive():
             spent, _ = composition.smallest_epsilon(self.charges, delta)
             if spent > epsilon_budget:

@@ -285,8 +285,7 @@ class RollbackGuard:
         here = max(held.values())
         if any(row["ledger"] != ledger for row in gone):
             reason = (
-                f"another ledger of the same subject was continued in {self._places(gone)}; use "
-                f"only that ledger"
+                f"another ledger of the same subject was continued in {self._places(gone)}; use it"
             )
         elif here < last:
             reason = (

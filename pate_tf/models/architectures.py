@@ -178,8 +178,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
         )
     if not model.compiled and ends_in_softmax(model):
         warnings.warn(
-            f"model {name_of(name)} returns probabilities of a softmax; their logarithms are used "
-            f"as logits",
+            f"model {name_of(name)} ends in a softmax; logarithms of its outputs are the logits",
             stacklevel=2,
         )
         return with_logits(model)
@@ -247,7 +246,7 @@ def load_keras_file(path: pathlib.Path) -> Any:
     """
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # Keras and zipfile raise several kinds
+    except Exception as error:  # Keras and zipfile raise different exceptions
         raise ValueError(
             f"{path} is not a Keras model, is damaged, or contains code: {type(error).__name__}"
         ) from error
@@ -300,7 +299,7 @@ MAX_DEPTH = 8  # of nested objects; below it only the class counts
 
 
 def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
-    """Returns a digest of a Keras model, itself or in a form that `build` takes.
+    """Returns a digest of a Keras model, given as an object or as an argument of `build`.
 
     It covers settings, source text, and those weights that do not depend on a seed.
 
@@ -392,7 +391,7 @@ def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> lis
     parts = [*layer._flatten_layers()]
     try:
         text = json.dumps(keras.saving.serialize_keras_object(layer), default=inner)
-    except Exception:  # the user's class may raise any kind
+    except Exception:  # the user's class may raise any exception
         text = json.dumps([definition_of(part, depth=1) for part in parts[1:]])
     names = dict.fromkeys(re.findall(r'"name": "([^"]*)"', text))
     for number, name in enumerate(names):  # Keras numbers names by earlier layers of the process

@@ -357,8 +357,7 @@ def record_features(
         del encoder.digest  # clears the cached value
         if encoder.digest != digest:
             raise ValueError(
-                "representation: the model's weights changed while it encoded private records; use "
-                "a model that stores nothing"
+                "representation: the model's weights changed; use a model that stores nothing"
             )
 
 
@@ -369,7 +368,8 @@ def _batches_of_features(
     rows = np.arange(len(inputs)) if rows is None else rows
     num_places = getattr(encoder, "places", PLACES)
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
-    # More records leave fewer empty places in a batch. With digests, no input is copied yet.
+    # Larger blocks leave fewer empty places in a batch. Only the computation of digests copies a
+    # whole block of inputs, so blocks can be large if digests are given.
     size = MAX_ROWS if digests is not None else min(max(size, num_places), MAX_ROWS)
     for start in range(0, len(rows), size):
         block = rows[start : start + size]

@@ -25,6 +25,7 @@ from sklearn.base import BaseEstimator as BaseEstimator
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import NotFittedError
 
+from pate_tf.core import checks
 from pate_tf.core.dataset import CLASS, SEVERAL_LABELS, Dataset
 from pate_tf.data.named_function import Named
 from pate_tf.models import forest
@@ -86,8 +87,7 @@ class Estimator:
         if not len(rows):
             return np.zeros((0, *several), np.int64)
         expected = getattr(self.fitted, "n_features_in_", rows.shape[1])
-        if rows.shape[1] != expected:
-            raise ValueError(f"inputs must have {expected} features, got {rows.shape[1]}")
+        checks.shape(["num_inputs", expected], inputs=rows)
         labels = self._answers(rows)
         if labels is None:
             each = (self._answers(row[np.newaxis]) for row in rows)

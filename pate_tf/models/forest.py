@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
@@ -115,8 +116,7 @@ class Forest:
         """
         del dataset
         rows = flat_rows(inputs)
-        if rows.shape[1] != self.num_features:
-            raise ValueError(f"inputs must have {self.num_features} features, got {rows.shape[1]}")
+        checks.shape(["num_inputs", self.num_features], inputs=rows)
         total = np.zeros((len(rows), self.num_classes))
         for start, end in itertools.pairwise(self.starts):
             children = self.children[start:end]

@@ -139,15 +139,12 @@ class Connection(contextlib.AbstractContextManager[Any]):
         )
 
     def _why(self, details: str) -> str:
-        """Returns why there is no connection. Only the text of gRPC's message tells the cases."""
+        """Returns why there is no connection, from the text of gRPC's message."""
         if "handshake failed" in details:
             reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
             return f"its certificate is not valid ({reason}) for {self._files.authority}"
         if "Socket closed" in details or "reset by peer" in details:
-            return (
-                f"it refuses {self._files.certificate}; check that both ends have the same "
-                f"authority and the correct time"
-            )
+            return f"it refuses {self._files.certificate}; check authority and time at both ends"
         return f"no server answers at {self._address}"
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:
@@ -442,9 +439,9 @@ class TlsServer(contextlib.ExitStack):
         return trouble, {**numbers, "pate_calls_refused_total": self._num_refused, **ages}
 
     def end(self, seconds: float = 10.0) -> tuple[str, ...]:
-        """Announces the end of the run, and waits until all callers who asked before know it.
+        """Announces the end of the run, and waits until all earlier callers know it.
 
-        Late callers are told until the server stops. To wait longer, call this again.
+        Later callers get the same answer until the server stops. To wait longer, call this again.
 
         Args:
             seconds: maximum time to wait.

@@ -1,1 +1,1 @@
-"""What is decided before anything is charged, from public values alone."""
+"""Planning of a release, before anything is charged, from public values only."""

@@ -1,8 +1,8 @@
-"""One decision: which method, mechanism and noise, from public values, before anything is charged.
+"""Chooses method, mechanism and noise from public values, before anything is charged.
 
-`choose` is called once per run. It compares both methods where the person named none, plans the
-least noise within epsilon, tries representations on labeled public samples, names the student that
-fits, and refuses labels that are not expected to be worth their cost.
+`choose` is called once per run. It compares both methods if the user did not choose one, plans the
+least noise within epsilon, tries representations on labeled public samples, chooses a suitable
+student, and refuses labels that are not expected to be worth their cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.models.ridge import RIDGE
 from pate_tf.planning.comparison import ALWAYS_CHOSEN, Plan, PlanSettings, compared
 from pate_tf.planning.forecast import ENCODER_HELPS, TEXT_ENCODER_HELPS, compared_in_words
-from pate_tf.planning.plan_of_sums import FEWEST_LABELED, SumsOption, accuracy_without_noise
+from pate_tf.planning.plan_of_sums import MIN_LABELED, SumsOption, accuracy_without_noise
 from pate_tf.planning.release_settings import (
     AUTO,
     DEFAULT_MARGIN,
@@ -31,7 +31,7 @@ from pate_tf.planning.release_settings import (
     ReleasePlan,
     ReleaseSettings,
 )
-from pate_tf.postprocessing.regression import MOST_QUERIES
+from pate_tf.postprocessing.regression import MAX_QUERIES
 from pate_tf.queries.strategies import STRATEGIES, QueryConfig, check_queries, recommended
 from pate_tf.release.noise import check_drawable
 from pate_tf.release.votes import check_sums
@@ -46,19 +46,19 @@ from pate_tf.students.student_kinds import fitting
 from pate_tf.teachers.run_folder import recommended_num_teachers
 
 DEFAULT_NUM_QUERIES = 100
-SMALL_SIDE = 32  # pixels; of larger photographs the pool alone teaches little
+SMALL_SIDE = 32  # pixels; for larger photographs, features learned from the pool are weak
 
 
 def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET) -> ReleasePlan:
-    """Returns what is released: method, mechanism with its noise, queries, and why.
+    """Returns the plan of a release: method, mechanism with its noise, queries, and the reasons.
 
     Args:
-        known: of the data. No private value is in it.
-        settings: what the person decided. What is None follows from public values.
+        known: public facts about the data. It contains no private value.
+        settings: the user's settings. Settings that are None are chosen from public values.
         reporting: how progress is shown.
 
     Raises:
-        ForecastError: if labels are not expected to be worth their cost, unless that is accepted.
+        ForecastError: if labels are not expected to be worth their cost, unless `accept_forecast`.
         ValueError: if settings and data do not fit each other.
     """
     if settings.queries.strategy == AUTO:
@@ -78,12 +78,11 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         plan = _better_of_both(known, settings, reporting)
     dataset = known.pool.dataset
     features = plan.representation if plan.voters is None else plan.voters.representation
-    # Sums of single records give weights of a linear model; counts in clusters, votes and sums of
-    # owners do not.
+    # Only sums of single records give a linear model, not cluster counts, votes or sums of owners.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
     trains_on_labels = settings.trains_on_labels(known.pool, plan.method, settings.num_rounds)
-    # A network learns from the public labels of images; their linear model does not.
+    # With public labels the accuracy may be too low: for images, the forecast does not use them.
     if (
         not trains_on_labels
         and has_linear_model
@@ -99,17 +98,17 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         num_rounds=getattr(plan.mechanism, "num_rounds", 1),
         label_accuracy=label_accuracy,
     )
-    choices = [f"The student that fits: {student}, {fits}."]
+    choices = [f"Student: {student}, {fits}."]
     if settings.budget.epsilon is not None:
         is_large = dataset.has_colors and max(dataset.input_shape[:2]) > SMALL_SIDE
         helps = {"text": TEXT_ENCODER_HELPS, "image": ENCODER_HELPS if is_large else ""}
         advice = "" if settings.queries.representation else helps.get(dataset.kind, "")
-        chosen_by = "chosen from public values" if settings.method == AUTO else "as you asked"
-        choices = [f"Method {plan.method}, {chosen_by}.", *filter(None, [advice]), *choices]
+        chosen_by = "chosen from public values only" if settings.method == AUTO else "your choice"
+        choices = [f"Method: {plan.method}, {chosen_by}.", *filter(None, [advice]), *choices]
     if trains_on_labels:
         number = known.pool.num_labeled
-        used = f"The student also learned from {number:,} public labels, which cost no privacy."
-        plan = dataclasses.replace(plan, reason=" ".join(filter(None, [plan.reason, used])))
+        used = f"The student also learns from {number:,} public labels, which cost no privacy."
+        choices.append(used)
     plan = dataclasses.replace(
         plan,
         student=student,
@@ -123,7 +122,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
 
 
 def _named_method(known: Known, settings: ReleaseSettings) -> str:
-    """Returns the method that settings name, or the only one there is; else `AUTO`."""
+    """Returns the method of the settings or the only possible one; `AUTO` if both are possible."""
     method = settings.method
     has_owners = known.unit == "owner"
     if method == AUTO:
@@ -137,18 +136,18 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
             method = FEATURE_SUMS
     if method == PATE and not known.pool:
         raise ValueError(
-            "public: expected public records with method pate, whose teachers label them, got none"
+            "public is required with method pate: teachers vote on labels of public records"
         )
     if method == PATE and known.voters is None and has_owners and settings.num_teachers is None:
         raise ValueError(
-            "num_teachers: expected it with owners, whose number is private, got none; choose it "
-            "by what is publicly known of that number, several owners a teacher"
+            "num_teachers is required with unit owner, because the number of owners is private. "
+            "Choose it from a public estimate, so that each teacher has several owners."
         )
     return method
 
 
 def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
-    """Returns the teachers that there are, or those that will be trained: linear on features."""
+    """Returns the given teachers, or the linear teachers that will be trained."""
     if known.voters is not None:
         return known.voters
     dataset = known.pool.dataset
@@ -164,10 +163,10 @@ def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
 
 
 def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reporting) -> ReleasePlan:
-    """Returns the plan whose labels are expected to be more accurate.
+    """Returns the plan of the method with the higher expected label accuracy.
 
-    By what is assumed of votes and of features first. A trial of feature sums on labels of the pool
-    is more than an assumption: it decides where there are such labels.
+    First compares both methods by assumptions about votes and features. If the pool has enough
+    labels, a trial of feature sums on these labels decides, because it does not need assumptions.
     """
     sums = SumsOption(known, settings, reporting)
     outlooks = () if sums.planned.refusal else sums.planned.outlooks
@@ -180,9 +179,9 @@ def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reportin
         return sums.plan()
     measured = accuracy_without_noise(known.pool)
     of_votes = comparison.forecast(PATE, measured=measured)
-    of_sums = sums.tried[1] if known.pool.num_labeled >= FEWEST_LABELED else None
+    of_sums = sums.tried[1] if known.pool.num_labeled >= MIN_LABELED else None
     if of_votes and of_sums:
-        # Sums label all of the pool, so that votes must be clearly more accurate.
+        # Sums label the whole pool, so votes must be clearly more accurate.
         least = of_votes.accuracy if measured is None else of_votes.low
         if of_votes.is_noise or least <= of_sums.accuracy:
             return sums.plan()
@@ -190,15 +189,15 @@ def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reportin
 
 
 def check_answers(mechanism: Mechanism, delta: float) -> None:
-    """Checks that a mechanism can answer queries with method pate, with a guarantee at delta.
+    """Checks that a mechanism works with method pate and has a guarantee at delta.
 
     Raises:
-        ValueError: if it can't.
+        ValueError: if it does not.
     """
     if mechanism.releases_feature_sums:
         raise ValueError(
-            f"mechanism: expected one that answers queries with method pate, got {mechanism.name}; "
-            f"it belongs to method feature_sums"
+            f"mechanism={mechanism.name} belongs to method feature_sums. With method pate, use a "
+            f"mechanism that answers queries."
         )
     check_drawable(mechanism)
     if not delta:
@@ -208,11 +207,11 @@ def check_answers(mechanism: Mechanism, delta: float) -> None:
 def _plan_of_given_noise(
     settings: ReleaseSettings, voters: Electorate, known: Known
 ) -> ReleasePlan:
-    """Returns the plan of a mechanism that was given with its noise."""
+    """Returns the plan for a mechanism whose noise is given."""
     mechanism = settings.mechanism
     given = settings.queries
     if mechanism is None or isinstance(mechanism, type):
-        raise ValueError("mechanism: give one with its noise, or an epsilon")
+        raise ValueError("epsilon is required, or a mechanism with its noise")
     number = DEFAULT_NUM_QUERIES if given.num_queries is None else given.num_queries
     strategy = given.strategy or recommended(
         known.pool.dataset, number, is_whole_pool=voters.covers_pool
@@ -223,29 +222,29 @@ def _plan_of_given_noise(
 def _plan_of_predictions(
     settings: ReleaseSettings, voters: Electorate, known: Known
 ) -> ReleasePlan:
-    """Returns the plan of noisy sums of what teachers predict: numbers or several labels.
+    """Returns the plan of noisy sums of predictions, for targets that are not classes.
 
-    A linear function is learned from all sums together. Twice as many queries double the variance
-    of the noise on each, so all of the pool is asked about, as far as one regression takes it.
+    A linear function is learned from all sums together. Twice as many queries double the noise
+    variance of each query, so the whole pool is queried, up to the limit of the regression.
 
     Raises:
-        ValueError: if another mechanism or a strategy that propagates classes is named.
+        ValueError: if the mechanism is not Gaussian, or the strategy propagates classes.
     """
     given = settings.queries
     mechanism = settings.mechanism or GaussianHistogram
     check_sums(mechanism)
-    number = given.num_queries or min(len(known.pool), MOST_QUERIES)
+    number = given.num_queries or min(len(known.pool), MAX_QUERIES)
     reason = None
     if isinstance(mechanism, type):
         stated = PlanSettings(known=dataclasses.replace(known, num_records=None), release=settings)
         target = dataclasses.replace(stated.target, num_queries=number)
         mechanism = GaussianHistogram.for_target(target, profile_counts(1, 2, DEFAULT_MARGIN))
-        reason = f"The noise is the least that {number:,} queries within epsilon need."
+        reason = f"The noise is the least possible for {number:,} queries within epsilon."
     strategy = given.strategy or ("random" if voters.covers_pool else "first")
     checks.one_of(("random", "first"), query_strategy=strategy)  # others propagate classes
     description = (
-        f"{mechanism.summary()}, {number:,} queries by {strategy}. No forecast: it is not known "
-        f"beforehand how well teachers predict."
+        f"{mechanism.summary()}, {number:,} queries by {strategy}. No accuracy forecast: it would "
+        f"need the accuracy of the teachers."
     )
     facts = {"reason": reason, "description": description}
     return _checked(settings, mechanism, number, strategy, voters, known.pool, **facts)
@@ -260,14 +259,14 @@ def _checked(
     pool: Pool,
     **facts: Any,
 ) -> ReleasePlan:
-    """Returns the plan of votes on queries: what was given of them, and what follows."""
+    """Returns the plan of votes on queries, after checks of mechanism, strategy and pool."""
     check_answers(mechanism, settings.budget.delta or 0.0)
     checks.one_of(STRATEGIES, strategy=strategy)
     given = settings.queries
     representation = given.representation
     if representation is None or representation == voters.representation:
         name = voters.representation
-        # A function that was given by value has no name that this process could find it by.
+        # A function that was passed as an object has no name, so it can't be loaded later.
         has_name = isinstance(name, str) and (":" in name or is_known(name))
         compares = STRATEGIES[strategy].infer is not None
         representation = name if has_name and compares else None
@@ -279,14 +278,14 @@ def _checked(
 
 
 def stated_of_votes(settings: ReleaseSettings, voters: Electorate, known: Known) -> PlanSettings:
-    """Returns what a comparison of mechanisms is made from.
+    """Returns the settings for a comparison of mechanisms.
 
     Args:
-        settings: of the release.
-        voters: that are asked.
-        known: of the data.
+        settings: settings of the release.
+        voters: the teachers.
+        known: public facts about the data.
     """
-    if not voters.is_planned:  # they learned from what there was
+    if not voters.is_planned:  # trained teachers need no check against the number of records
         known = dataclasses.replace(known, num_records=None)
     release = dataclasses.replace(settings, num_teachers=voters.num_teachers)
     return PlanSettings(known=known, release=release)
@@ -299,14 +298,14 @@ def _plan_of_votes(
     stated: PlanSettings,
     comparison: Plan | None = None,
 ) -> ReleasePlan:
-    """Returns the best plan of votes within an epsilon, or that of the mechanism named.
+    """Returns the plan of votes with the best mechanism within epsilon, or with the given one.
 
     Args:
-        settings: of the release.
-        voters: that are asked.
-        known: of the data.
-        stated: of `stated_of_votes`.
-        comparison: that was made from it, if there is one.
+        settings: settings of the release.
+        voters: the teachers.
+        known: public facts about the data.
+        stated: result of `stated_of_votes`.
+        comparison: comparison made from `stated`; None to compute it.
     """
     pool = known.pool
     joint = None
@@ -317,7 +316,7 @@ def _plan_of_votes(
             joint = joint_plan(stated)
     if joint is not None:
         comparison = compared(joint, None)
-    else:  # of counts that are learned from together no single label matters
+    else:  # accuracy forecasts are for single labels, not for counts that are used together
         comparison = comparison or compared(stated, None)
         forecast = comparison.forecast(PATE, measured=accuracy_without_noise(pool))
     return _checked(
@@ -335,50 +334,50 @@ def _plan_of_votes(
 
 # Plans of votes within an epsilon.
 #
-# Where teachers are linear on features of the pool, and a student learns from the whole pool, the
-# noisy counts of all queries together say more of the pool than labels of few of them
+# If teachers are linear on features of the pool and the student learns from the whole pool, noisy
+# counts of many queries used together give better labels than accurate labels of few queries
 # (`pate_tf.postprocessing.regression`). So there are many queries, each with more noise.
 
-QUERIES_OF_CLASS: Final = 20
-# Standard deviation of the noise, over the teachers. Above it counts say too little, and mechanisms
-# are compared.
-MOST_RELATIVE_NOISE: Final = 1 / 2
+QUERIES_PER_CLASS: Final = 20
+# Standard deviation of the noise divided by the number of teachers. Above this limit the counts are
+# too noisy, and mechanisms are compared instead.
+MAX_RELATIVE_NOISE: Final = 1 / 2
 ALL_COUNTS: Final = (
-    "All noisy counts are released, of one input of each cluster. What a student learns is "
-    "computed from all counts together. So single labels need not be right: of teachers that are "
-    "linear on features of the pool, more inputs with more noise say more than few with little."
+    "All noisy counts are released, for one input of each cluster. The student learns from labels "
+    "that are computed from all counts together, so single counts may be inaccurate. With linear "
+    "teachers, many inputs with more noise give better labels than few inputs with less noise."
 )
 
 
 def joint_plan(stated: PlanSettings) -> PlanSettings | None:
-    """Returns which noisy counts are released to be learned from together; None for none.
+    """Returns settings for noisy counts that are used together; None if they are not suitable.
 
-    Settings of a comparison with mechanism, number of queries, strategy and purpose.
+    The settings have a mechanism, a number of queries, a strategy and a purpose.
 
-    There are none at delta 0, where noise would exceed half of the teachers, there are too many
-    queries, or a mechanism or strategy is named that does not fit.
+    They are not suitable at delta 0, if the noise would exceed half of the teachers, if there are
+    too many queries, or if the user chose another mechanism or strategy.
 
     Args:
-        stated: what they may cost, and how many teachers, classes and public inputs there are. A
-            number of queries that was named is taken.
+        stated: settings of a comparison: the target cost and the numbers of teachers, classes and
+            public inputs. Its number of queries is kept if it has one.
     """
     wishes = stated.release.queries
     num_queries = wishes.num_queries
     if num_queries is None:
-        of_classes = QUERIES_OF_CLASS * stated.known.num_classes
-        num_queries = min(of_classes, stated.known.pool_size, MOST_QUERIES)
+        wanted = QUERIES_PER_CLASS * stated.known.num_classes
+        num_queries = min(wanted, stated.known.pool_size, MAX_QUERIES)
     fits = (
         stated.release.mechanism in (None, GaussianHistogram)
         and wishes.strategy in (None, "diverse")
         and stated.target.delta > 0.0
-        and num_queries <= MOST_QUERIES
+        and num_queries <= MAX_QUERIES
     )
     if not fits:
         return None
     target = dataclasses.replace(stated.target, num_queries=num_queries)
     assumed = profile_counts(stated.num_teachers, stated.known.num_classes, DEFAULT_MARGIN)
     sigma = GaussianHistogram.for_target(target, assumed).sigma
-    if sigma > MOST_RELATIVE_NOISE * stated.num_teachers:
+    if sigma > MAX_RELATIVE_NOISE * stated.num_teachers:
         return None
     queries = dataclasses.replace(wishes, num_queries=num_queries, strategy="diverse")
     release = dataclasses.replace(stated.release, mechanism=GaussianHistogram, queries=queries)

@@ -1,7 +1,7 @@
-"""Which method, mechanism and noise for an epsilon: from public values alone, so publishable.
+"""Compares methods and mechanisms at a given epsilon, from public values only.
 
-Reads no data, no votes and no ledger. The comparison rests on an assumption about how far teachers
-agree; what labels cost does not.
+The result may be published, because no data, votes or ledger are read. The expected accuracies
+assume a vote margin. The privacy cost does not depend on that assumption.
 """
 
 from __future__ import annotations
@@ -64,28 +64,29 @@ NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
 GOOD_SHARE: Final = 0.95
 # Mechanisms whose correct labels differ by less than this fraction of the queries are equally good.
 EQUALLY_GOOD: Final = 0.005
-ALWAYS_CHOSEN: Final = 1.0 - EQUALLY_GOOD  # accuracy of feature sums, whatever votes promise
-# Calibrated in no time, and near the mechanism that is not.
+# Feature sums with this accuracy are chosen without a comparison with votes.
+ALWAYS_CHOSEN: Final = 1.0 - EQUALLY_GOOD
+# Similar mechanisms whose noise is much faster to calibrate.
 _SURROGATES: Final[dict[type[Mechanism], type[Mechanism]]] = {
     GaussianNoisyMax: GaussianHistogram,
     ConfidentGaussianNoisyMax: GaussianHistogram,
 }
-LEAST_ACCURACY: Final = 0.5  # of labels of queries that a plan must expect
+MIN_ACCURACY: Final = 0.5  # plans with a lower fraction of correct labels are noise
 
-# By how much a record's vector is nearer to the mean of its class than to another.
+# Assumed difference between a vector's products with the mean of its class and with another mean.
 FEATURE_MARGIN: Final = 0.12
-# By which fraction of a cluster's records its first class leads the second.
+# Assumed margin between the two most frequent classes of a cluster, as a fraction of its records.
 CLUSTER_MARGIN: Final = 0.9
-_SCALE: Final = 1000.0  # votes that stand for one standard deviation of the sums' noise
+_SCALE: Final = 1000.0  # votes that represent one standard deviation of the sums' noise
 
-# Signal-to-noise ratios: records of a mean cluster over the noise on a count, records of a class
-# over the noise, below which labels would be noise, and from which on sums are released in rounds.
+# Signal-to-noise ratios: for a cluster, the number of records per cluster over the noise of a
+# count; for a class, its number of records over the noise. Below MIN_RATIO, labels are noise. From
+# ROUNDS_RATIO on, sums are released in rounds.
 CLUSTER_RATIO: Final = 6.0
-LEAST_RATIO: Final = 3.0
+MIN_RATIO: Final = 3.0
 ROUNDS: Final = 16
 ROUNDS_RATIO: Final = 400.0
 
-# What plans say.
 TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).with_name("templates")),
     trim_blocks=True,
@@ -110,12 +111,12 @@ TEMPLATES.filters |= {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """What a plan is made from. Public, all of it stated by the user; see `plan`.
+    """Inputs of a plan, all public values from the user; see `plan`.
 
     Attributes:
-        known: numbers of records, classes and public inputs, and what is protected.
-        release: epsilon, delta and wishes: mechanism, queries, margin and number of teachers.
-        purpose: why noisy counts are learned from together, if they are.
+        known: numbers of records, classes and public inputs, and the protected unit.
+        release: epsilon, delta, mechanism, queries, margin and number of teachers.
+        purpose: why all noisy counts are used together; empty if they are not.
     """
 
     known: PublicNumbers
@@ -128,42 +129,42 @@ class PlanSettings:
             check_delta(self.target.delta, number, self.known.unit)
             if number < self.num_teachers:
                 raise ValueError(
-                    f"num_teachers: expected at most `num_records`, got {self.num_teachers:,} "
+                    f"num_teachers must be at most `num_records`, got {self.num_teachers:,} "
                     f"teachers for {number:,} records"
                 )
         most = self.known.pool_size
-        asked = self.release.queries.num_queries
-        if asked is not None and not 1 <= asked <= most:
-            raise ValueError(f"num_queries: expected from 1 to the pool's {most}, got {asked}")
+        wanted = self.release.queries.num_queries
+        if wanted is not None and not 1 <= wanted <= most:
+            raise ValueError(f"num_queries must be from 1 to {most}, the pool size, got {wanted}")
 
     @property
     def num_teachers(self) -> int:
-        """How many teachers vote."""
+        """Number of teachers that vote."""
         return self.release.num_teachers or DEFAULT_NUM_TEACHERS
 
     @property
     def target(self) -> Target:
-        """What the release may cost."""
+        """Target cost of the release."""
         budget = self.release.budget
         delta = default_delta(self.known.num_records) if budget.delta is None else budget.delta
         return Target(epsilon=budget.epsilon or 0.0, delta=delta, unit=self.known.unit)
 
     def in_words(self) -> str:
-        """Returns what is assumed of votes, as a sentence."""
+        """Returns the assumption about votes, as a sentence."""
         return (
-            f"on every query the correct class leads every other by "
-            f"{100.0 * self.release.margin:g} % of {self.num_teachers:,} teachers, among "
-            f"{self.known.num_classes:,} classes"
+            f"on every query, the correct class has a vote margin of "
+            f"{100.0 * self.release.margin:g} % of {self.num_teachers:,} teachers over each other "
+            f"class, with {self.known.num_classes:,} classes"
         )
 
 
 def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries: int) -> Candidate:
-    """Returns a mechanism with the least noise within the target, and what to expect of it.
+    """Returns a mechanism with the least noise within the target, and its expected labels.
 
-    Class 0 is the correct one in the votes that are assumed.
+    In the assumed votes, class 0 is correct.
 
     Raises:
-        ValueError: if it can't be planned for; says why.
+        ValueError: if the mechanism can't meet the target. The message contains the reason.
     """
     margins = [settings.release.margin * share for share in MARGINS]
     batches = []
@@ -176,7 +177,7 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
     for margin, counts in zip(margins, batches, strict=True):
         correct = mechanism.expected_correct(counts)
         labels = float(num_queries)
-        if mechanism.withholds:  # the sum over all classes that a label may be; equal columns once
+        if mechanism.withholds:  # sum over all classes; classes with equal counts only once
             _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
             rolled = [np.roll(counts, -label, axis=1) for label in first]
             by_class = [mechanism.expected_correct(votes) for votes in rolled]
@@ -192,11 +193,12 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
 
 
 def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
-    """Returns the number of queries with most correct labels, of which nearly all are correct.
+    """Returns the number of queries with the most correct labels, if nearly all are correct.
 
-    Of 10, 20, 50 and so on up to 1,000: the one with most expected correct labels among those of
-    which the mechanism labels 95 % correctly even in the worst case of `MARGINS`; else among those
-    of which it does at half the margin, then as assumed; else the one with the largest fraction.
+    Tries `NUMBERS`: 10, 20, 50 and so on up to 1,000. Prefers numbers for which 95 % of the labels
+    are expected to be correct at all `MARGINS`, then down to half the margin, then at the full
+    margin. Among these, returns the number with the most expected correct labels. If no number
+    reaches 95 %, returns the number with the largest fraction of correct labels.
     """
     limit = min(settings.known.pool_size, NUMBERS[-1])
     numbers = [number for number in NUMBERS if number <= limit] or [limit]
@@ -205,7 +207,7 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
     for number in numbers:
         try:
             outlooks = planned_candidate(_SURROGATES.get(kind, kind), settings, number).outlooks
-        except ValueError:  # it can't be planned for; who compares them says why
+        except ValueError:  # no noise within the target; `compared` reports why
             continue
         good = GOOD_SHARE * number
         is_good = [outlook.expected_correct >= good for outlook in outlooks]
@@ -220,20 +222,20 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Both methods within one epsilon, and all mechanisms of the first. Public.
+    """Comparison of feature sums and all mechanisms of votes at one epsilon. Public.
 
     >>> import pate_tf
     >>> pate_tf.plan(2.0, num_teachers=250).forecast("pate").num_labels
     20.0
 
     Attributes:
-        settings: what the plan was made from.
-        num_queries: how many queries to ask teachers.
-        candidates: mechanisms of method pate, the recommended one first; none without a pool.
-        sums: what method feature_sums releases; None where that would be noise. Its outlooks are of
-            noise alone: errors that the features make without it come on top, as the teachers' own
-            errors do with votes.
-        refusal: why it would be noise.
+        settings: inputs of the plan.
+        num_queries: number of queries to the teachers.
+        candidates: mechanisms of method pate, the recommended one first; empty without a pool.
+        sums: release of method feature_sums; None if it would be noise. Its outlooks only contain
+            errors due to noise. Errors of the features come in addition, as errors of teachers do
+            with votes.
+        refusal: why feature sums would be noise; empty if they would not be.
     """
 
     settings: PlanSettings
@@ -244,19 +246,19 @@ class Plan:
 
     @property
     def mechanism(self) -> Mechanism:
-        """The recommended mechanism of method pate; that of feature_sums without a pool."""
+        """The recommended mechanism of method pate, or of feature_sums without a pool."""
         return (*self.candidates, cast(Candidate, self.sums))[0].mechanism
 
     @property
     def expected_share(self) -> float:
-        """Expected fraction of the queries that get a correct label, if the assumption holds."""
+        """Expected fraction of queries with a correct label, under the assumed margin."""
         return self.candidates[0].outlooks[0].expected_correct / self.num_queries
 
     @property
     def method(self) -> str:
         """The recommended method: feature_sums if its labels are equally good at half the margin.
 
-        It labels the whole pool; votes label some queries.
+        Feature sums label the whole pool, whereas votes label only some queries.
         """
         if not self.candidates:
             return FEATURE_SUMS
@@ -271,36 +273,35 @@ class Plan:
 
     @property
     def reason(self) -> str:
-        """Why this mechanism, and that no vote was read; for statements and reports."""
+        """Reason for this mechanism, for statements and reports."""
         if not self.candidates:
-            return "Noise was chosen from a plan, not from private data. No teacher was asked."
+            return "The noise was chosen from public values."
         worst = self.candidates[0].outlooks[-1].expected_correct / self.num_queries
         target = self.settings.target
         return (
-            f"Mechanism, noise and number of queries were chosen from a plan, not from votes: for "
-            f"epsilon {target.epsilon:g} at delta {target.delta:g} and "
-            f"{self.num_queries:,} queries, assuming that {self.settings.in_words()}. Under that "
-            f"assumption {self.mechanism.name} labels {self.expected_share:.1%} of the queries "
-            f"correctly, and {worst:.1%} if teachers agree a quarter as well. The assumption is "
-            f"from public values; what the labels cost does not depend on it."
+            f"Mechanism, noise and number of queries were planned from public values, not from "
+            f"votes. The plan is for epsilon {target.epsilon:g} at delta {target.delta:g} and "
+            f"{self.num_queries:,} queries. It assumes that {self.settings.in_words()}. Then "
+            f"{self.mechanism.name} labels {self.expected_share:.1%} of the queries correctly, or "
+            f"{worst:.1%} at a quarter of this margin. The cost does not depend on the assumption."
             f"{' ' if self.settings.purpose else ''}{self.settings.purpose}"
         )
 
     def forecast(
         self, method: str, num_features: int = 1, measured: Forecast | None = None
     ) -> Forecast | None:
-        """Returns the expected accuracy of a method's labels; None where too little is known.
+        """Returns the expected accuracy of a method's labels; None if too little is known.
 
-        That is so of sums of uncounted records, and without a pool.
+        Feature sums need a public number of records, and both methods need a pool.
 
-        Of votes it is what noise leaves correct, at the assumed margin and at a quarter of it,
-        times the accuracy without noise.
+        For votes, it is the fraction of labels that are correct in spite of the noise, at the
+        assumed margin and at a quarter of it, times the accuracy without noise.
 
         Args:
             method: "pate" or "feature_sums".
-            num_features: of a record's vector, for feature sums; see `forecast_of_sums`.
-            measured: accuracy of votes without noise, measured on labels of the pool. Default: that
-                of other data sets, `WITHOUT_NOISE`.
+            num_features: length of a record's vector, for feature sums; see `forecast_of_sums`.
+            measured: accuracy of votes without noise, measured on labels of the pool. Default:
+                `WITHOUT_NOISE`, the accuracy on other data sets.
         """
         known = self.settings.known
         if not known.pool_size:
@@ -319,7 +320,7 @@ class Plan:
             highest = measured.high
             worst = accuracies[1]
         low = max(chance, lowest * worst)
-        # Fewer than one of each class for a teacher: most have never seen the class they name.
+        # With fewer than one record per class and teacher, most teachers have not seen every class.
         least = self.settings.num_teachers * known.num_classes
         is_known = (known.num_records or inf) >= least
         return Forecast(
@@ -329,19 +330,19 @@ class Plan:
             is_measured=measured is not None,
             auc=None if measured is None else measured.auc,
             is_noise=candidate.outlooks[1].is_noise(known.num_classes)
-            or self.expected_share < LEAST_ACCURACY
+            or self.expected_share < MIN_ACCURACY
             or not is_known,
         )
 
     @property
     def is_noise(self) -> bool:
         """Whether labels of the recommended method are expected to be noise."""
-        # Of counts that are learned from together no label needs to be correct by itself.
+        # If all counts are used together, single labels may be wrong.
         forecast = None if self.settings.purpose else self.forecast(self.method)
         return forecast is not None and forecast.is_noise
 
     def commands(self, method: str) -> tuple[str, ...]:
-        """Returns what to type for a method, a line for each command."""
+        """Returns the commands that run a method, one per line."""
         target = self.settings.target
         cost = f"--epsilon={target.epsilon:.12g} --delta={target.delta:.12g}"
         if not self.settings.known.pool_size:
@@ -353,22 +354,22 @@ class Plan:
         return f"pate teachers {teachers}", f"pate student {teachers} {cost} {chosen}"
 
     def in_words(self, *, of_votes: bool = False) -> str:
-        """Returns the comparison as a table in text, with what it rests on.
+        """Returns the comparison as a text table, with its assumptions.
 
         Args:
-            of_votes: leaves feature sums and commands out.
+            of_votes: leaves out feature sums and commands.
         """
         of_votes = of_votes or self.settings.release.mechanism is not None
         named = [(candidate.mechanism.name, candidate) for candidate in self.candidates]
         if named and self.sums is not None and not of_votes:
             named.append((FEATURE_SUMS, self.sums))
-        # Rounding up must not make a number that keeps to the target look as if it did not.
+        # An epsilon within the target must not exceed it after rounding up.
         most = f"{self.settings.target.epsilon:.12g}"
         rows = [
             (name, min(rounded_up(candidate.epsilon), most, key=float), candidate.outlooks)
             for name, candidate in named
         ]
-        # Of counts that are learned from together no label needs to be correct by itself.
+        # If all counts are used together, single labels may be wrong.
         forecasts = {} if self.settings.purpose else {name: self.forecast(name) for name in METHODS}
         page = TEMPLATES.get_template("comparison.md").render(
             plan=self,
@@ -411,14 +412,14 @@ def plan(
     margin: float = DEFAULT_MARGIN,
     **known: Any,
 ) -> Plan:
-    """Compares both methods, and all mechanisms, within an epsilon, and recommends. Reads no votes.
+    """Compares both methods and all mechanisms at one epsilon, and recommends one. Reads no votes.
 
-    Each mechanism gets the least noise whose worst-case epsilon, over all data, keeps to the
-    target. Compared are the expected numbers of correct labels that arrive, in the mean over the
-    margin that is assumed of the votes, half and a quarter of it (`MARGINS`).
+    Each mechanism gets the least noise whose worst-case epsilon, over all data, is within the
+    target. Mechanisms are ranked by the expected number of correct labels, averaged over the
+    assumed vote margin, half of it and a quarter of it (`MARGINS`).
 
-    Mechanisms whose mean is within half a hundredth of the queries of the best are ranked by the
-    worst case.
+    If the average of several mechanisms differs from the best by at most 0.5 % of the queries, they
+    are ranked by the worst case instead.
 
     >>> import pate_tf
     >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)
@@ -431,18 +432,17 @@ def plan(
     ...
 
     Args:
-        epsilon: the most that the labels may cost together.
-        delta: default 1e-5, or less of many records; 0 leaves mechanisms with a pure epsilon.
-        num_teachers: that vote.
+        epsilon: largest total cost of the labels.
+        delta: default 1e-5, or less for many records; 0 for mechanisms with a pure epsilon only.
+        num_teachers: number of teachers that vote.
         num_queries: number of labels. Default: planned.
-        mechanism: the only one to compare, by name or class.
-        margin: by how many of the teachers, as a fraction, the first class is assumed to lead the
-            second on every query.
-        **known: of `PublicNumbers`: unit ("record" or "owner"), num_classes, num_records,
+        mechanism: name or class of a mechanism; the others are left out of the comparison.
+        margin: vote margin, as a fraction of the teachers, that is assumed for every query.
+        **known: fields of `PublicNumbers`: unit ("record" or "owner"), num_classes, num_records,
             pool_size, has_augmentation.
 
     Raises:
-        ValueError: if a number is out of range, or no mechanism can be planned for.
+        ValueError: if a number is out of range, or no mechanism has noise within the target.
     """
     if isinstance(mechanism, str):
         checks.one_of(base.offered(), mechanism=mechanism)
@@ -463,12 +463,12 @@ def plan(
     try:
         if facts.unit == "record":
             sums = planned_sums(stated.target, facts, resolutions, None)
-        else:  # their number is private in a run, where it decides nothing
+        else:  # in a run, the number of owners is private, so it must not influence the plan
             uncounted = dataclasses.replace(facts, num_records=None)
             sums = planned_sums(stated.target, uncounted, resolutions)
             outlooks = outlooks_of_sums(cast(ReleasesFeatureSums, sums.mechanism), facts)
             sums = dataclasses.replace(sums, outlooks=outlooks)
-    except ValueError as error:  # there are none at delta 0
+    except ValueError as error:  # at delta 0, only cluster counts are possible
         if not facts.pool_size:
             raise
         return compared(stated, None, refusal=str(error))
@@ -479,13 +479,13 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
     """Returns the comparison of mechanisms of votes with planned feature sums.
 
     Args:
-        stated: what it is made from.
-        sums: what feature sums release; None where there are none, or votes alone are of interest.
-        refusal: why there are none.
+        stated: inputs of the plan.
+        sums: planned feature sums; None to compare only mechanisms of votes.
+        refusal: why there are no feature sums.
 
     Raises:
         ForecastError: if there is no pool, and sums would be noise.
-        ValueError: if no mechanism can be planned for.
+        ValueError: if no mechanism has noise within the target.
     """
     if sums is not None:
         refusal = sums.refusal
@@ -502,25 +502,25 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
     if number is None:
         number = planned_num_queries(stated, quick)
     candidates = list[Candidate]()
-    lacks = ""
+    reason = ""
     for kind in kinds:
         try:
             candidates.append(planned_candidate(kind, stated, number))
-        except ValueError as error:  # it says what it lacks
-            lacks = str(error)
+        except ValueError as error:
+            reason = str(error)
     if not candidates:
-        raise ValueError(f"mechanism: expected one that can be planned for: {lacks}")
+        raise ValueError(f"mechanism: no mechanism is possible for this target: {reason}")
     return Plan(
         settings=stated,
         num_queries=number,
         candidates=_ranked(candidates, number),
         sums=None if refusal else sums,
-        refusal=refusal.removeprefix("epsilon: ").removeprefix("delta: "),
+        refusal=refusal,
     )
 
 
 def _ranked(candidates: Sequence[Candidate], number: int) -> tuple[Candidate, ...]:
-    """Returns candidates, the best first, as `plan` says."""
+    """Returns candidates, the best first; see `plan` for the order."""
     correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
     good = [each for each in candidates if correct[each][0] >= GOOD_SHARE * number]
     compared = good or candidates
@@ -534,36 +534,37 @@ def _ranked(candidates: Sequence[Candidate], number: int) -> tuple[Candidate, ..
     return tuple(sorted(candidates, key=rank))
 
 
-# What feature sums release within an epsilon, and what to expect of labels from them.
+# Planned feature sums within an epsilon, and the expected accuracy of their labels.
 
 
 def planned_sums(
     target: Target, known: PublicNumbers, resolutions: Sequence[int], num_rounds: int | None = 1
 ) -> Candidate:
-    """Returns what feature sums release within an epsilon, chosen from public values.
+    """Returns the planned feature sums within an epsilon, chosen from public values.
 
-    Sums of features with Gaussian noise; or, where that noise is heavy for the number of records,
-    counts of records in clusters with Laplace noise, which have no delta: as many clusters as leave
-    a cluster `CLUSTER_RATIO` times the noise. At delta 0 these counts alone. Without public inputs
-    second moments are released too.
+    These are sums of features with Gaussian noise. If that noise is too large for the number of
+    records, or delta is 0, they are counts of records in clusters with Laplace noise. The number of
+    clusters is the largest for which a cluster has `CLUSTER_RATIO` times more records than noise.
+    Without public inputs, second moments are released in addition.
 
     Args:
-        target: what they may cost.
-        known: the numbers of private records, of classes and of public inputs.
-        resolutions: numbers of clusters that can be had; none where clusters are no use.
-        num_rounds: of residual sums; None for `ROUNDS` where a class has `ROUNDS_RATIO` times more
-            records than a single release has noise, 1 otherwise.
+        target: target cost.
+        known: numbers of private records, classes and public inputs.
+        resolutions: possible numbers of clusters; empty if clusters are not possible.
+        num_rounds: number of rounds of residual sums. None chooses `ROUNDS` if the number of
+            records per class is at least `ROUNDS_RATIO` times the noise of a single release, and 1
+            otherwise.
 
     Raises:
-        ValueError: if at delta 0 there are no clusters.
+        ValueError: if delta is 0 and there are no clusters.
     """
     num_classes = known.num_classes
     number = known.num_records
     of_class = (number or 0) / num_classes
     mechanism: ReleasesFeatureSums | None = _cluster_counts(target, known, resolutions)
-    least = 0.0  # records of a class
+    least = 0.0  # records per class
     if mechanism is not None:
-        least = LEAST_RATIO * mechanism.standard_deviation
+        least = MIN_RATIO * mechanism.standard_deviation
     if target.delta or mechanism is None or not number or (num_rounds or 1) > 1:
         kind = GaussianFeatureSums if known.pool_size else GaussianMoments
         features = kind.for_target(target, np.zeros((1, num_classes), np.int64))
@@ -584,14 +585,14 @@ def planned_sums(
     if number is not None and of_class < least:
         balanced = f"with balanced classes, about {of_class:,.0f} records per class"
         refusal = (
-            f"epsilon: expected one at which records outweigh the noise, got {target.epsilon:g}: "
+            f"epsilon={target.epsilon:g} needs so much noise that labels would be random: "
             f"{balanced}, below noise of {least:,.0f}. About {ceil(least) * num_classes:,} records "
             f"would be enough. {NOTHING_CHARGED}"
         )
         if mechanism.num_rounds > 1:
             refusal = (
-                f"num_rounds: expected rounds whose noise leaves labels, got {num_rounds} at "
-                f"epsilon {target.epsilon:g}: {balanced}, where {least:,.0f} are needed. "
+                f"num_rounds={num_rounds} needs {least:,.0f} records per class at epsilon "
+                f"{target.epsilon:g}, but there are fewer: {balanced}. Use fewer rounds. "
                 f"{NOTHING_CHARGED}"
             )
     return Candidate(
@@ -606,7 +607,7 @@ def planned_sums(
 def _cluster_counts(
     target: Target, known: PublicNumbers, resolutions: Sequence[int]
 ) -> LaplaceClusterCounts | None:
-    """Returns counts in as many clusters as the noise allows; None where none fits."""
+    """Returns counts in as many clusters as the noise allows; None if no number is possible."""
     moved = 1.0 if target.unit == "owner" else CHANGED
     scale = nextafter(moved / target.epsilon, inf)
     while nextafter(moved / scale, inf) > target.epsilon:
@@ -620,18 +621,19 @@ def _cluster_counts(
 
 
 def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tuple[Outlook, ...]:
-    """Returns what to expect of labels from feature sums.
+    """Returns the expected labels from feature sums at each margin.
 
-    An input's score of a class is its product with the noisy sum of that class: of its own class it
-    is larger by margin times the records of a class, in the mean, and noise of standard deviation
-    sigma is added to each score, as the input's vector has at most norm 1. Of several rounds it is
-    what the first alone would leave. Of counts, the score is that of its cluster: larger by margin
-    times the records of a cluster, with Laplace noise.
+    The score of an input for a class is the product of its vector with the noisy sum of that class.
+    For the correct class, the score is larger by the margin times the number of records per class,
+    on average. The vector has at most norm 1, so the noise of a score has at most standard
+    deviation sigma. For several rounds, only the first round is considered. For cluster counts, the
+    score is the noisy count of the class in the input's cluster. It is larger by the margin times
+    the number of records per cluster, with Laplace noise.
 
     Args:
-        mechanism: that releases them.
-        known: numbers of classes, of private records, whose number may not be public (then there
-            is no outlook), and of public inputs: without any, as if there were as many.
+        mechanism: mechanism that releases the sums.
+        known: numbers of classes, private records and public inputs. The result is empty if the
+            number of records is None. Without public inputs, the number of records replaces theirs.
     """
     law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
     margin = FEATURE_MARGIN
@@ -655,16 +657,17 @@ def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tu
 
 
 def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: int) -> Forecast:
-    """Returns the expected accuracy of labels from feature sums, by what other data sets had.
+    """Returns the expected accuracy of labels from feature sums, based on other data sets.
 
-    Of sums of vectors it is `WITHOUT_NOISE`, drawn toward chance by s / (s + a), where s is the
-    number of records of a class over the noise of all features of a sum, and a is 1/2 at best and 2
-    at worst. Of counts it is `WITHOUT_NOISE` times what the noise leaves correct.
+    For sums of vectors it is chance + (`WITHOUT_NOISE` - chance) s / (s + a). Here s is the number
+    of records per class over the noise of all features of a sum, and a is 1/2 for the upper end of
+    the range and 2 for the lower end. For cluster counts it is `WITHOUT_NOISE` times the fraction
+    of labels that are correct in spite of the noise.
 
     Args:
-        candidate: what is released, with its outlooks.
-        known: as of `outlooks_of_sums`, with a number of private records.
-        num_features: of a record's vector.
+        candidate: planned feature sums, with their outlooks.
+        known: see `outlooks_of_sums`; the number of records must be known.
+        num_features: length of a record's vector.
     """
     sums = candidate.mechanism
     number = known.num_records or 0
@@ -674,7 +677,7 @@ def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: i
     low = max(chance, lowest * min(accuracies))
     high = highest * max(accuracies)
     if isinstance(sums, GaussianFeatureSums):
-        # Of a single release at this cost; rounds are no less accurate.
+        # Noise of a single release at this cost; several rounds are at least as accurate.
         noise = sums.sigma * np.sqrt(num_features / sums.num_rounds) * known.num_classes
         signal = number / noise
         low = float(chance + (max(lowest, chance) - chance) * signal / (signal + 2.0))

@@ -1,4 +1,4 @@
-"""What to expect of labels before they are paid for: a forecast, from public values alone."""
+"""Forecasts of label accuracy from public values only, before anything is charged."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pate_tf.core.public import MEASURES
 from pate_tf.core.settings import EpsilonDelta
 
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
-UNEVEN_SHARE: Final = 0.8  # of the most frequent class, above which ranking counts
+UNEVEN_SHARE: Final = 0.8  # fraction of the most frequent class above which ranking is judged
 NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
-    "What helps: more private records, a larger epsilon, fewer classes, or an encoder "
+    "To improve accuracy, use more private records, a larger epsilon, fewer classes, or an encoder "
     "(docs/how-to/pretrained_encoder.md)."
 )
 NOTHING_CHARGED: Final = ITEM.join(
     ("Nothing was charged.", HELPS, "To continue anyway: `accept_forecast`.")
 )
 ENCODER_HELPS: Final = (
-    "For photographs above 32 x 32 pixels use a pre-trained encoder, such as "
+    "For photographs larger than 32 x 32 pixels, use a pre-trained encoder, such as "
     "--representation=EfficientNetV2B0 (docs/how-to/pretrained_encoder.md)."
 )
 TEXT_ENCODER_HELPS: Final = (
-    "For texts use a pre-trained text encoder, such as --representation=hub:FOLDER with a preset "
+    "For texts, use a pre-trained text encoder, such as --representation=hub:FOLDER with a preset "
     "of keras-hub (docs/how-to/pretrained_encoder.md)."
 )
 
@@ -43,43 +43,43 @@ class ForecastError(ValueError):
     >>> try:
     ...     forecast.check(None)
     ... except pate_tf.ForecastError as error:
-    ...     print(str(error)[:62])
-    forecast: expected labels that are worth their cost, got about
+    ...     print(str(error)[:50])
+    The labels are not expected to be worth their cost
     """
 
 
 def compared_in_words(majority: float | None) -> str:
-    """Returns what the accuracy of labels compares with, the pool's majority share, as a sentence.
+    """Returns a sentence with the accuracy of a constant answer, to compare labels with.
 
     Args:
-        majority: share of the pool's most frequent class; None if the pool has no labels.
+        majority: fraction of the pool's most frequent class; None if the pool has no labels.
     """
     if majority is None:
-        return "The pool has no labels: no comparison with the share of its most frequent class."
-    return f"The most frequent class of the pool has a share of {majority:.1%}."
+        return "The accuracy of a constant answer is unknown, because the pool has no labels."
+    return f"A constant answer, the most frequent class of the pool, is correct for {majority:.1%}."
 
 
 class Forecast(NamedTuple):
     """Expected accuracy of the labels of a method, from public values. Public.
 
     Attributes:
-        low: lower end of the range in which it is expected.
-        high: upper end.
-        num_labels: expected labels.
-        is_measured: whether it was measured on labels of the pool, so that the range is its
-            uncertainty; else the range is that of other data sets.
-        is_noise: whether the noise alone, at half the assumed margin, leaves no more correct labels
-            than guesses do, by two standard deviations of these.
-        lead: how much more often labels of all of the pool are correct than the most frequent class
-            on the same samples; None where it was not measured.
-        auc: as of `core.public.area_under_curve`; None where it was not measured.
-        balanced: mean recall of the classes; None where it was not measured.
-        public_accuracy: what a student reaches by the public labels only; None where it does not
-            learn from them.
-        gain: what the private data are expected to add to that.
-        gain_error: standard error of that gain.
-        target: what is predicted. Of a "number" and of "labels" the range is that of their measure
-            in `core.public.MEASURES`, and not of an accuracy.
+        low: lower end of the expected range.
+        high: upper end of the expected range.
+        num_labels: expected number of labels.
+        is_measured: whether the accuracy was measured on labels of the pool. Then the range is its
+            uncertainty; otherwise it is the range on other data sets.
+        is_noise: whether labels are no better than guesses at half the assumed margin: the noise
+            leaves at most two standard deviations more correct labels than guessing.
+        lead: accuracy on labeled samples of the pool, minus the accuracy of the most frequent class
+            on the same samples; None if it was not measured.
+        auc: see `core.public.area_under_curve`; None if it was not measured.
+        balanced: mean recall of the classes; None if it was not measured.
+        public_accuracy: accuracy of a student that learns only from the public labels; None if the
+            student does not learn from them.
+        gain: expected increase of that accuracy by the private data.
+        gain_error: standard error of the gain.
+        target: kind of target. For "number" and "labels", the range is in their measure in
+            `core.public.MEASURES` instead of accuracy.
     """
 
     low: float
@@ -99,16 +99,16 @@ class Forecast(NamedTuple):
     def measured(
         cls, predictions: IntArray, truth: IntArray, num_labels: int, folds: IntArray | None = None
     ) -> Forecast:
-        """Returns the forecast by predictions for samples: two standard errors to each side.
+        """Returns the accuracy of predictions for samples, plus and minus two standard errors.
 
-        These are of which samples there are, and of a single draw of the noise.
+        A standard error includes the choice of samples and a single draw of the noise.
 
         Args:
             predictions: `[num_samples]`, or `[num_draws, num_samples]`.
             truth: true labels, `[num_samples]`.
-            num_labels: expected labels.
-            folds: of each sample, from 0; each fold of each draw has noise of its own. None for
-                predictions without noise.
+            num_labels: expected number of labels.
+            folds: fold of each sample, from 0; the noise of each fold and draw is independent. None
+                for predictions without noise.
         """
         is_correct = np.atleast_2d(predictions == truth)
         number = len(truth)
@@ -135,10 +135,10 @@ class Forecast(NamedTuple):
 
     @classmethod
     def of_scores(cls, scores: Sequence[float], num_labels: int, target: str) -> Forecast:
-        """Returns the forecast of numbers or several labels, by how good trials were.
+        """Returns the forecast for numbers or several labels from scores of trials.
 
-        Two standard deviations of the trials to each side: each has noise and samples of its own,
-        as the release will have.
+        The range is the mean plus and minus two standard deviations. Each trial has separate noise
+        and samples, like the release.
         """
         middle = float(np.mean(scores))
         error = 2.0 * float(np.std(scores, ddof=1)) if len(scores) > 1 else inf
@@ -147,7 +147,7 @@ class Forecast(NamedTuple):
         return cls(low, high, num_labels, is_measured=True, target=target)
 
     def with_private(self, gain: float, gain_error: float) -> Forecast:
-        """Returns the forecast with private data, of one with the public labels only."""
+        """Returns the forecast with private data, from this forecast for public labels only."""
         return self._replace(
             low=self.low + gain,
             high=min(self.high + gain, 1.0),
@@ -165,68 +165,70 @@ class Forecast(NamedTuple):
     def excludes(self, reached: float | None) -> bool | None:
         """Whether an accuracy is more than four standard errors from the middle of the range.
 
-        None where it is unknown, or the range is that of other data sets.
+        None if the accuracy is unknown, or the range was not measured.
         """
         if reached is None or not self.is_measured:
             return None
         return abs(reached - self.accuracy) > self.high - self.low
 
     def in_words(self, majority: float | None) -> str:
-        """Returns the forecast beside the share of the pool's most frequent class, in sentences."""
+        """Returns the forecast as sentences, with the accuracy of a constant answer."""
         if self.target != CLASS:
             measure, constant = MEASURES[self.target]
             return (
-                f"{measure} of about {self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}, by a "
-                f"trial on labels of the pool). A constant answer reaches {constant:g}."
-                f"{self._with_public_labels(1.0, '.3f', '', '')}"
+                f"{measure} of about {self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}, from "
+                f"a trial on labels of the pool). A constant answer has {constant:g}."
+                f"{self._with_public_labels(measure, 1.0, '.3f', '', '')}"
             )
         ranking = ""
         if majority is not None and majority > UNEVEN_SHARE and self.auc is not None:
             ranking = (
-                f" As that is more than {UNEVEN_SHARE:.0%}, ranking counts: the area under the "
-                f"curve is about {self.auc:.0%}, and 50% for a constant answer."
+                f" Because that is more than {UNEVEN_SHARE:.0%}, compare rankings: the area under "
+                f"the curve is about {self.auc:.0%}, and 50% for a constant answer."
             )
-        by = "a trial on labels of the pool" if self.is_measured else "what other data sets had"
+        by = "a trial on labels of the pool" if self.is_measured else "results on other data sets"
         compared = compared_in_words(majority)
         if self.public_accuracy is not None:
-            compared += self._with_public_labels(100.0, ".1f", "%", " points")
+            compared += self._with_public_labels("accuracy", 100.0, ".1f", "%", " points")
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
         return (
             f"about {self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct "
-            f"({self.low:.0%} to {self.high:.0%}, by {by}). {compared}{ranking}"
+            f"({self.low:.0%} to {self.high:.0%}, from {by}). {compared}{ranking}"
         )
 
-    def _with_public_labels(self, factor: float, form: str, unit: str, points: str) -> str:
-        """Returns what the private data add to public labels, in sentences; empty without these."""
+    def _with_public_labels(
+        self, measure: str, factor: float, form: str, unit: str, points: str
+    ) -> str:
+        """Returns sentences about the gain from private data; "" if no public labels are used."""
         if self.public_accuracy is None:
             return ""
         values = (self.public_accuracy, self.gain, self.gain_error)
         public, gain, error = (format(factor * value, form) for value in values)
-        may = " Warning: the private data may add nothing." * (self.gain <= self.gain_error)
+        warning = " Warning: the private data may add nothing." * (self.gain <= self.gain_error)
         return (
-            f" The public labels only reach about {public}{unit}. The private data are expected to "
-            f"add {gain}{points}, with a standard error of {error}.{may}"
+            f" With the public labels only, {measure} is about {public}{unit}. The private data "
+            f"are expected to add {gain}{points}, with a standard error of {error}.{warning}"
         )
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether private data add nothing to public labels, even one standard error higher."""
+        """Whether private data add nothing to public labels: gain plus standard error is <= 0."""
         return self.public_accuracy is not None and self.gain + self.gain_error <= 0.0
 
     def is_worth(self, majority: float | None) -> bool:
         """Whether labels are more likely than not to be better than a constant answer.
 
-        Better is a higher accuracy than the share of the most frequent class. Where that class has
-        more than `UNEVEN_SHARE`, few labels of another class can be expected at all: what counts is
-        whether the labels rank inputs better than a constant does, an area under the curve above
-        1/2. A measured mean has equal chances to be too high and too low, so it is compared itself.
-        So is the measure of numbers and several labels. For a student that also learns from public
-        labels, the private data are not worth it if they add nothing, by one standard error.
+        The accuracy must be higher than the fraction of the most frequent class. If that class has
+        more than `UNEVEN_SHARE`, few labels of other classes are expected. Then labels must rank
+        inputs better than a constant does: the area under the curve must be above 1/2. A measured
+        mean is as likely too high as too low, so it is compared directly, without its standard
+        error; so is the measure of numbers and several labels. If the student also learns from
+        public labels, the private data must add something (`adds_nothing`).
 
         Args:
-            majority: share of the pool's most frequent class; None where the pool has no labels.
+            majority: fraction of the pool's most frequent class; None if the pool has no labels.
         """
         if self.adds_nothing:
             return False
@@ -242,7 +244,7 @@ class Forecast(NamedTuple):
         """Checks that labels are expected to be worth their cost.
 
         Args:
-            majority: share of the pool's most frequent class; None where the pool has no labels.
+            majority: fraction of the pool's most frequent class; None if the pool has no labels.
 
         Raises:
             ForecastError: if the planned labels are noise, or a constant answer is expected to be
@@ -254,22 +256,22 @@ class Forecast(NamedTuple):
         if self.adds_nothing:
             why = "the private data are not expected to add anything to the public labels"
         raise ForecastError(
-            f"forecast: expected labels that are worth their cost, got "
-            f"{self.in_words(majority)} So {why}. {NOTHING_CHARGED}"
+            f"The labels are not expected to be worth their cost: {why}. The forecast is "
+            f"{self.in_words(majority)} {NOTHING_CHARGED}"
         )
 
 
-# Fractions of the assumed margin that a plan is judged at; the last is the worst reasonable case.
+# Fractions of the assumed margin at which a plan is evaluated; the last is the worst case.
 MARGINS: Final = (1.0, 0.5, 0.25)
 
 
 class Outlook(NamedTuple):
-    """What is expected of a batch of queries, or of a pool, at one margin. Public.
+    """Expected labels of a batch of queries, or of a pool, at one margin. Public.
 
     Attributes:
-        margin: by how many of the teachers, as a fraction, the first class leads the second.
-        expected_labels: expected number of queries that get a label at all.
-        expected_correct: expected number of queries that get the correct one.
+        margin: vote margin as a fraction of the teachers.
+        expected_labels: expected number of queries with a label.
+        expected_correct: expected number of queries with the correct label.
     """
 
     margin: float
@@ -278,17 +280,17 @@ class Outlook(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Expected accuracy of the labels that arrive."""
+        """Expected accuracy of the released labels."""
         return self.expected_correct / max(self.expected_labels, 1.0)
 
     def is_noise(self, num_classes: int) -> bool:
-        """Whether guesses would be correct as often, by two of their standard deviations."""
+        """Whether labels are at most two standard deviations more accurate than guesses."""
         chance = 1.0 / num_classes
         number = max(self.expected_labels, 1.0)
         return self.accuracy <= chance + 2.0 * sqrt(chance * (1.0 - chance) / number)
 
     def in_words(self) -> str:
-        """Returns labels that arrive, and their accuracy in per cent, rounded down."""
+        """Returns the number of released labels, and their accuracy rounded down."""
         if self.expected_labels < 0.05:
             return "none"
         share = self.expected_correct / self.expected_labels
@@ -298,15 +300,16 @@ class Outlook(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate(EpsilonDelta):
-    """One mechanism, with the least noise that keeps to the target. Public.
+    """A mechanism with the least noise within the target. Public.
 
     Attributes:
-        mechanism: with its noise.
-        epsilon: what the labels cost, whatever the votes; never above the target.
-        delta: that epsilon holds at; 0 of a mechanism with a pure epsilon.
-        outlooks: at the assumed margin, and at the lower ones of `MARGINS`; empty for sums where
-            the number of records is not known.
-        refusal: of sums: why labels would be noise, by the number of records alone; empty if not.
+        mechanism: mechanism with its noise.
+        epsilon: worst-case cost of the labels over all possible votes; at most the target.
+        delta: delta of that epsilon; 0 for a mechanism with a pure epsilon.
+        outlooks: expected labels at each margin of `MARGINS`; empty for feature sums if the number
+            of records is unknown.
+        refusal: for feature sums, why labels would be noise for this number of records; empty if
+            they would not be.
     """
 
     mechanism: Mechanism

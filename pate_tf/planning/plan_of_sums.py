@@ -1,4 +1,4 @@
-"""The plan of feature sums: one mechanism, the representation that suits it, and a forecast."""
+"""Plans feature sums: a mechanism, a representation and a forecast."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ from pate_tf.representations.catalogue import (
 )
 from pate_tf.representations.raw import MAX_OF_PAIRS
 
-OF_VOTES = ("num_queries", "strategy")  # settings
+OF_VOTES = ("num_queries", "strategy")  # settings of method pate
 
-MOST_LABELED = 3_000  # public samples, in the trial of a representation
-FEWEST_LABELED: Final = 20  # from which on n p (1 - p) reaches 5, and a binomial law is near normal
-FOLDS: Final = 3  # of these
-DRAWS: Final = 3  # of the noise, for each fold
-WITHOUT_NOISE: Final = 10**6  # records whose sums outweigh the noise
-WITHOUT_SUMS: Final = 1e9  # standard deviations of noise in which sums disappear
+MAX_LABELED = 3_000  # public samples in the trial of a representation
+MIN_LABELED: Final = 20  # n p (1 - p) reaches 5, so a binomial is close to normal
+FOLDS: Final = 3
+DRAWS: Final = 3  # noise draws per fold
+WITHOUT_NOISE: Final = 10**6  # number of records for which the noise is negligible
+WITHOUT_SUMS: Final = 1e9  # standard deviation of noise for which the sums are negligible
 
 
 class SumsOption:
-    """What feature sums would release within an epsilon, and how accurate its labels would be.
+    """Planned feature sums within an epsilon, and the expected accuracy of their labels.
 
-    The mechanism is chosen when this is made. What takes longer, `tried` and `plan`, is worked out
-    when it is asked for, once.
+    The constructor chooses the mechanism. `tried` and `plan` take longer, so they are computed when
+    needed.
 
     Attributes:
-        planned: the mechanism with what to expect of it, and why its labels would be noise by the
-            number of records alone.
+        planned: the mechanism with its expected labels, and the reason if they would be noise for
+            this number of records.
     """
 
     def __init__(self, known: Known, settings: ReleaseSettings, reporting: Reporting) -> None:
@@ -93,17 +93,17 @@ class SumsOption:
             has_vectors = self._stored.has_vectors
         elif self._name is not None:
             check_representation(self._name, pool.dataset, has_pool=has_pool)
-        # Whether the representation is none that a person brought.
+        # Whether the representation is one of the library instead of the user's function.
         self._is_ours = self._name is None or is_known(self._name)
         num_rounds = settings.num_rounds
         self._trains_on_labels = settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)
-        if self._trains_on_labels:  # which join the sums of a single round
+        if self._trains_on_labels:  # labels can only be added to the sums of a single round
             num_rounds = 1
         if (num_rounds or 1) > 1 and not has_vectors:
             raise ValueError(
-                f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read "
-                f"vectors of single records, which are stored for classes with a pool alone, and "
-                f"neither for owners nor by Beam"
+                f"num_rounds must be 1 for these sums, got {num_rounds}. Several rounds need the "
+                f"vectors of single records, which are only stored for classes with a public pool, "
+                f"and not for owners or by Beam."
             )
         if num_rounds is None and not has_vectors:
             num_rounds = 1
@@ -115,19 +115,19 @@ class SumsOption:
         self.planned = planned_sums(target, known, resolutions, num_rounds)
         self._mechanism = cast(ReleasesFeatureSums, self.planned.mechanism)
         # Whether a trial on labeled public samples is possible.
-        has_labels = pool.num_labeled >= FEWEST_LABELED
+        has_labels = pool.num_labeled >= MIN_LABELED
         self._can_try = known.num_records is not None and has_labels
 
     def _by_formula(self, num_features: int) -> Forecast | None:
-        """Returns the forecast by what other data sets had; None where owners are protected."""
+        """Returns the forecast based on other data sets; None if owners are protected."""
         known = self._known
         if known.num_records is None:
             return None
-        if known.pool.dataset.target != CLASS:  # no other data set says how good it is
+        if known.pool.dataset.target != CLASS:  # there are no results on other data sets
             return None
         forecast = forecast_of_sums(self.planned, known, num_features)
         noise = self._mechanism.standard_deviation
-        # More noise than the longest sum of a class.
+        # The norm of the noise exceeds the largest possible norm of a sum.
         if not known.pool and known.num_records / known.num_classes < noise * num_features**0.5:
             forecast = forecast._replace(is_noise=True)
         return forecast
@@ -136,11 +136,11 @@ class SumsOption:
     def tried(self) -> tuple[Named, Forecast | None, float]:
         """The representation, the forecast of its labels, and the factor of its logits.
 
-        Of tables bins, raw features and, of narrow tables, pairs label each third of the pool's
-        labeled samples from noisy sums of the others (`trial`). It costs no privacy: labels and,
-        without owners, the number of private records are public. A representation that is named,
-        that of stored sums, and that of texts or images are tried alone. There is no forecast where
-        owners are protected.
+        For tables, tries bins, raw features and, if there are few features, pairs. Each of them
+        labels each third of the pool's labeled samples from noisy sums of the other two thirds
+        (`trial`). A trial costs no privacy: labels and, without owners, the number of private
+        records are public. For texts, images, stored sums and a chosen representation, there is
+        only one to try. There is no forecast if owners are protected.
         """
         pool = self._known.pool
         reporting = self._reporting
@@ -156,9 +156,9 @@ class SumsOption:
         if self._can_try and self._name is None and pool.dataset.kind == "tabular":
             names = ("bins", "raw")
         encoders: dict[Any, Any] = {}
-        # Of owners no width is needed.
+        # Owners have no forecast, so no encoder is needed.
         if self._stored is not None and not (self._is_ours and self._can_try):
-            encoders[name] = self._stored.encoder  # that of a person, as it was
+            encoders[name] = self._stored.encoder  # the user's function may have changed since
         elif self._known.num_records is not None:
             with reporting.clock("training the representation"):
                 encoders = {each: encoder_of(pool, each, self._seed) for each in names}
@@ -173,11 +173,11 @@ class SumsOption:
                 name = max(encoders, key=lambda each: trials[each].accuracy)
                 form = ".1%" if pool.dataset.target == CLASS else ".2f"
                 shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
-                reporting.note(f"Representation, by labels of the pool: {shown}.")
+                reporting.note(f"Trial of representations on labels of the pool: {shown}.")
             return name, *self._trial(name, encoders[name], DRAWS)
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
-        """Returns what the planned mechanism would give, on labeled samples of the pool."""
+        """Returns the result of `trial` for the planned mechanism."""
         known = self._known
         dataset = known.pool.dataset
         is_class = dataset.target == CLASS
@@ -195,10 +195,10 @@ class SumsOption:
         return trial(known.pool, encoder, self._mechanism, num_records, views, num_draws, centres)
 
     def plan(self) -> ReleasePlan:
-        """Returns the plan of what is released.
+        """Returns the plan of the release.
 
         Raises:
-            ForecastError: if labels would be noise, unless that is accepted.
+            ForecastError: if labels would be noise, unless `accept_forecast`.
             ValueError: if settings of votes are given, or the noise can't be drawn.
         """
         settings = self._settings
@@ -207,21 +207,21 @@ class SumsOption:
         for field, value in {"mechanism": settings.mechanism, **given}.items():
             if value is not None:
                 raise ValueError(
-                    f"{field}: expected none with method feature_sums, which labels all of the "
-                    f"pool and asks no teacher, got one; method pate takes it"
+                    f"{field} must not be given with method feature_sums, which labels the whole "
+                    f"pool without teachers. Remove it, or use method pate."
                 )
         refusal = self.planned.refusal
         if not settings.budget.accept_forecast:
             if refusal and not self._can_try:
                 raise ForecastError(refusal)
-            # Noise is refused before features of images are learned.
+            # Refuse noise before the slow training of image features.
             by_formula = self._by_formula(num_features=1)
             is_slow = len(pool) > 0 and pool.dataset.kind == "image"
             if is_slow and by_formula is not None and by_formula.is_noise and not refusal:
                 by_formula.check(pool.majority_share)
         check_drawable(self._mechanism)
         name, forecast, logit_factor = self.tried
-        # A function that was given by value has no name that this process could find it by.
+        # A function that was passed as an object has no name, so it can't be loaded later.
         has_name = self._is_ours or (isinstance(name, str) and ":" in name)
         words = TEMPLATES.get_template("sums.md").render(
             epsilon=settings.budget.epsilon,
@@ -247,16 +247,16 @@ class SumsOption:
         )
 
 
-# Trials on labeled public samples: what labels can be expected, before anything is charged.
+# Trials on labeled public samples, which forecast label accuracy before anything is charged.
 
 
 @functools.lru_cache(maxsize=2)
 def accuracy_without_noise(pool: Pool) -> Forecast | None:
-    """Returns the accuracy of a linear model of a pool's labels, on others of them.
+    """Returns the cross-validated accuracy of a linear model on a pool's labels.
 
-    None of images, whose features take long, and of fewer than `FEWEST_LABELED` labels.
+    None for images, whose features take long, and for fewer than `MIN_LABELED` labels.
     """
-    if pool.num_labeled < FEWEST_LABELED or pool.dataset.kind == "image":
+    if pool.num_labeled < MIN_LABELED or pool.dataset.kind == "image":
         return None
     encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
     return trial(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE, num_draws=1)[0]
@@ -271,32 +271,32 @@ def trial(
     num_draws: int = DRAWS,
     centres: npt.NDArray[np.float64] | None = None,
 ) -> tuple[Forecast, float]:
-    """Returns what to expect of labels, each fold's from sums of the others.
+    """Returns the forecast of labels by cross-validation: each fold is labeled from other folds.
 
-    The noise is as large beside the sums of the samples as it will be beside those of the private
-    records. It comes from a seed, as labeled samples are public: this is no release.
+    The ratio of the noise to the sums of the samples is the same as in the release. The noise comes
+    from a seed, because labeled samples are public and nothing is released.
 
     Args:
-        pool: public; of its samples with a true label the first `MOST_LABELED` take part.
-        encoder: of their features.
-        mechanism: that will release sums of the private records' vectors.
-        num_records: private records; public.
-        views: of the pool, as of `pool_features_by_name`, where labels follow from neighborhoods.
-        num_draws: of the noise, for each fold.
-        centres: of the clusters, where the mechanism counts records in clusters.
+        pool: public pool; the first `MAX_LABELED` samples with a true label are used.
+        encoder: encoder of the samples.
+        mechanism: mechanism that will release the sums of the private records.
+        num_records: public number of private records.
+        views: features from `pool_features_by_name`, if labels are computed by neighborhoods.
+        num_draws: noise draws per fold.
+        centres: cluster centres, if the mechanism counts records in clusters.
 
     Returns:
-        The forecast of labels of all of the pool, and the factor of a linear model's logits with
-        which the true labels are likeliest (temperature scaling, https://arxiv.org/abs/1706.04599);
-        1 of neighborhoods.
+        The forecast for labels of the whole pool, and the factor of a linear model's logits that
+        maximizes the likelihood of the true labels (temperature scaling,
+        https://arxiv.org/abs/1706.04599). The factor is 1 for labels from neighborhoods.
     """
     true_labels = np.asarray(pool.true_labels)
-    rows = np.flatnonzero(is_labeled(true_labels))[:MOST_LABELED]
-    # After a choice by other numbers of draws, noise that chose nothing.
+    rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
+    # The seed is `num_draws`, so the final trial does not reuse the noise that chose the encoder.
     labels = true_labels[rows]
     noise = SeededNoise(num_draws)
     num_labels = len(pool)
-    if encoder.is_frozen or pool.dataset.kind == "image":  # all of the pool's are needed anyway
+    if encoder.is_frozen or pool.dataset.kind == "image":  # the release needs all of them
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
@@ -304,7 +304,7 @@ def trial(
     if views and mechanism.num_rounds == 1:
         of_samples = [[view[rows] for view in each] for each in views]
         averages = list(neighbourhood_averages(of_samples))
-    # Of images, too, a linear model.
+    # Without augmentation, a linear model is used for images as well.
     pool = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(features, encoder.scale)
     steps = vector_steps(vectors)
@@ -333,7 +333,7 @@ def trial(
             if len(values):
                 weights = weights_of_rounds(values, moments, num_records, deviation)
                 exact = residual_sums(steps[is_other], labels[is_other], weights)
-            # Each sample stands for as many private records.
+            # Each sample represents the same number of private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
         noisy.append(values)
@@ -363,20 +363,20 @@ def trial(
 def trial_with_public_labels(
     pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
 ) -> tuple[Forecast, float]:
-    """Returns what to expect of a model of public labels and noisy sums together; see `trial`.
+    """Returns the forecast for a model of public labels and noisy sums together; see `trial`.
 
-    The quality with the public labels only is measured by cross-validation. For the gain, a third
-    of the labeled samples plays the private records: it compares models of another third with and
-    without noisy sums of these, on the same samples.
+    Cross-validation measures the result of public labels only. To measure the gain, a third of the
+    labeled samples represents the private records. Models of another third, with and without noisy
+    sums of those records, are compared on the last third.
 
     Args:
-        pool: public; the first `MOST_LABELED` of its samples with a true label take part.
-        encoder: of their features.
-        mechanism: that will release sums of the private records' vectors.
-        num_records: private records; public.
+        pool: public pool; the first `MAX_LABELED` samples with a true label are used.
+        encoder: encoder of the samples.
+        mechanism: mechanism that will release the sums of the private records.
+        num_records: public number of private records.
     """
     true_labels = np.asarray(pool.true_labels)
-    rows = np.flatnonzero(is_labeled(true_labels))[:MOST_LABELED]
+    rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
     labels = true_labels[rows]
     samples = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(encoder.features(samples.inputs), encoder.scale)
@@ -461,24 +461,24 @@ def forecast_of_trial(
     dataset: Dataset,
     num_labels: int,
 ) -> Forecast:
-    """Returns the forecast by what models said of samples that they did not learn from.
+    """Returns the forecast from model outputs for held-out samples.
 
     Args:
-        outputs: of each draw of the noise, `[num_draws, num_samples, num_outputs]`.
+        outputs: outputs for each noise draw, `[num_draws, num_samples, num_outputs]`.
         truth: true labels of the samples.
-        folds: of each sample.
-        dataset: says what is predicted.
-        num_labels: expected labels.
+        folds: fold of each sample.
+        dataset: data set of the samples.
+        num_labels: expected number of labels.
     """
-    # Scores of different models are not compared.
+    # Each model is scored separately, because outputs of different models are not comparable.
     cells = [
         (draw[folds == fold], truth[folds == fold]) for draw in outputs for fold in range(FOLDS)
     ]
     if dataset.target != CLASS:
-        found = [score_of(predicted(said, dataset), true, dataset) for said, true in cells]
+        found = [score_of(predicted(output, dataset), true, dataset) for output, true in cells]
         scores = [score for score in found if score is not None]
         return Forecast.of_scores(scores, num_labels, dataset.target)
     forecast = Forecast.measured(outputs.argmax(axis=2), truth, num_labels, folds)
-    areas = [area_under_curve(said, true) for said, true in cells]
+    areas = [area_under_curve(output, true) for output, true in cells]
     measured = [area for area in areas if area is not None]
     return forecast._replace(auc=float(np.mean(measured))) if measured else forecast

@@ -1,4 +1,4 @@
-"""What a person decides about a release, what is publicly known, and the plan of both. Public."""
+"""Settings of a release, public facts about the data, and the plan that follows. Public."""
 
 from __future__ import annotations
 
@@ -34,92 +34,94 @@ AUTO: Final = "auto"
 DEFAULT_MARGIN: Final = DEFAULT_PROFILE
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
-# Labels on which an accuracy has two standard errors of at most 4 points: (2 * 0.5 / 0.04)^2.
+# With this number of labels, two standard errors of an accuracy are at most 4 points:
+# (2 * 0.5 / 0.04)^2.
 MIN_TRAINING_LABELS: Final = 625
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WishedEpsilon(Settings):
-    """The epsilon that a person asks for. Public."""
+    """The epsilon that the user requests. Public."""
 
     epsilon: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="What the release may cost at --delta, in the worst case. Mechanism, noise and number "
-        "of queries are planned from public values; with --mechanism, noise and number alone.",
+        help="Privacy budget of the release: its worst-case epsilon at --delta. Mechanism, noise "
+        "and number of queries are planned from public values, or noise and number only with "
+        "--mechanism.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Privacy(WishedDelta, WishedEpsilon):
-    """What a release may cost. Public."""
+    """Privacy budget of a release. Public."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasePrivacy(Privacy):
-    """What a release and an estimate of its accuracy may cost. Public."""
+    """Privacy budgets of a release and of an estimate of its accuracy. Public."""
 
     evaluate_epsilon: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="Hold back a tenth of the private records, and release the accuracy on them with "
-        "noise, for so much. The ledger adds it to --epsilon; the statement has the larger of "
-        "both, as a record is in one part alone. Default: no such estimate.",
+        help="Hold out 10 % of the private records, and release the accuracy on them with noise "
+        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of both, "
+        "because each record is in only one part. Default: no estimate.",
     )
     accept_forecast: bool = setting(
         False,
         group="privacy",
-        help="Continue where a constant answer is expected to be as good as the labels: by "
-        "accuracy, or by ranking where the most frequent class of the pool has more than 80 %. "
-        "Otherwise nothing is charged, and the command ends with exit code 4.",
+        help="Continue even if a constant answer is expected to be as good as the labels: by "
+        "accuracy, or by ranking if the most frequent class of the pool has more than 80 %. "
+        "Without this flag, nothing is charged then, and the command ends with exit code 4.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget(ReleasePrivacy):
-    """What this release may cost, and all releases from the same teachers or sums. Public."""
+    """Privacy budgets of this release, and of all releases from the same data. Public."""
 
     epsilon_budget: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="The most that all releases from these teachers may ever cost, as epsilon at --delta; "
-        "fixed at first use. Default: no limit.",
+        help="Largest total epsilon at --delta of all releases from these teachers or sums; fixed "
+        "at first use. Default: no limit.",
     )
     replace_budget: bool = setting(
         False,
         group="privacy",
         flag="new_budget_i_understand",
         advanced=True,
-        help="Replace the budget by --epsilon_budget and --delta, both of which must be given. The "
-        "ledger and every later statement say so forever.",
+        help="Replace the budget by --epsilon_budget and --delta, which are both required. The "
+        "ledger and every later statement record this forever.",
     )
     acknowledge_reset: bool = setting(
         False,
         group="privacy",
         flag="reset_ledger_i_understand",
         advanced=True,
-        help="Continue although the ledger, or rows of it, are gone. Their known cost is charged "
-        "again. The ledger and every later statement say so forever.",
+        help="Continue although the ledger or some of its rows are missing. Their known cost is "
+        "charged again. The ledger and every later statement record this forever.",
     )
     planned_release: str | None = setting(
         None,
         group="privacy",
         choices=("sanitised", "smooth_sensitivity"),
         advanced=True,
-        help="How analysis.py will release the data-dependent cost, if ever; fixed at first use, "
-        "before there are votes. Default: sanitised.",
+        help="How analysis.py will release the data-dependent cost, if you ever release it; fixed "
+        "at first use, before there are votes. Default: sanitised.",
     )
-    planned: PlannedRelease | None = None  # default: what `planned_release` says
+    planned: PlannedRelease | None = None  # default: from `planned_release`
     insecure_seed: int | None = setting(
         None,
         group="privacy",
         least=0,
         advanced=True,
-        help="Draw the privacy noise from this seed, for tests and demonstrations. NOTHING is "
-        "private then; ledger and statement say so forever.",
+        help="Draw the privacy noise from this seed, for tests and demonstrations only. Then "
+        "NOTHING is private. The ledger and every statement record this forever.",
     )
 
     def __post_init__(self) -> None:
@@ -138,27 +140,28 @@ class PublicLabelUse(Settings):
         AUTO,
         group="method",
         choices=(AUTO, TRAIN, EVALUATE),
-        help="train: the student learns from the labels of public records, too, except for those "
-        "that are held out. It costs no privacy. evaluate: they only choose settings and measure. "
-        f"auto: train for tables and texts with at least {MIN_TRAINING_LABELS} labels.",
+        help="train: the student also learns from the labels of public records, except for held-"
+        "out records. This costs no privacy. evaluate: public labels only choose settings and "
+        f"measure quality. auto: train for tables and texts with at least {MIN_TRAINING_LABELS} "
+        "labels.",
     )
 
     def trains_on_labels(self, pool: Pool, method: str, num_rounds: int | None = None) -> bool:
-        """Whether the student learns from the pool's own labels, too; a public rule.
+        """Whether the student also learns from labels of the pool; depends on public values only.
 
         Args:
-            pool: public inputs.
+            pool: public pool.
             method: "pate" or "feature_sums".
-            num_rounds: rounds of sums; None if they are not chosen yet.
+            num_rounds: rounds of sums; None if they are not planned yet.
 
         Raises:
-            ValueError: if it was chosen and it is not possible.
+            ValueError: if `public_labels` is "train" and it is not possible.
         """
         unsupported = ""
         if not pool.num_labeled:
             unsupported = "the public pool has no labels"
         elif pool.dataset.target != CLASS and method == PATE:
-            unsupported = f"method pate does not support it for target {pool.dataset.target}"
+            unsupported = f"method pate does not support target {pool.dataset.target}"
         elif (num_rounds or 1) > 1:
             unsupported = "several rounds are not supported"
         if self.public_labels == TRAIN and unsupported:
@@ -171,23 +174,23 @@ class PublicLabelUse(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleaseSettings(TeacherNumber, PublicLabelUse):
-    """Which labels are released, and for how much. Public; `planning.choose` completes it.
+    """Settings of released labels and their cost. Public; `planning.choose` completes them.
 
-    Either `budget.epsilon` is given, and a plan that reads no private value finds the noise; or
-    `mechanism` is a mechanism with its noise. What is None is planned.
+    Either `budget.epsilon` is given, and the noise is planned without reading private values, or
+    `mechanism` is a mechanism with its noise. Settings that are None are planned.
 
     Attributes:
-        budget: what it may cost.
-        queries: which inputs teachers are asked about; `representation` is what teachers, sums and
-            the choice of queries are of, and `seed` seeds all but the noise.
-        mechanism: with its noise; or, with an epsilon, the kind to find the noise of.
+        budget: privacy budgets.
+        queries: queried inputs. Teachers, sums and the choice of queries use its `representation`;
+            its `seed` is for everything except the noise.
+        mechanism: mechanism with its noise; with an epsilon, the type of mechanism.
     """
 
     restated: ClassVar = {
         "num_teachers": {
             "group": "method",
-            "help": "Number of teachers of method pate. Default: by the number of private records, "
-            "100 in pate plan; with owners, whose number is private, it must be given.",
+            "help": "Number of teachers of method pate. Default: chosen by the number of private "
+            "records, or 100 in pate plan. Required with owners, whose number is private.",
         }
     }
     budget: Budget = dataclasses.field(default_factory=Budget)
@@ -197,9 +200,9 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         AUTO,
         group="method",
         choices=(AUTO, *METHODS),
-        help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of "
-        "each class's clipped feature vectors label all of them. auto: by public numbers whichever "
-        "is expected to label better; with owners, whose number is private, feature_sums.",
+        help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of the "
+        "clipped feature vectors of each class label all public inputs. auto: the method with the "
+        "better expected labels, from public values only; with owners, feature_sums.",
     )
     num_rounds: int | None = setting(
         None,
@@ -207,8 +210,8 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         least=1,
         most=MAX_ROUNDS,
         advanced=True,
-        help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
-        "each later one of what a linear model of the earlier ones misses. Default: planned.",
+        help="With --method=feature_sums: number of rounds of sums within --epsilon. Each later "
+        "round releases the errors of a linear model from the earlier rounds. Default: planned.",
     )
     margin: float = setting(
         DEFAULT_MARGIN,
@@ -216,8 +219,8 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         above=0.0,
         most=1.0,
         advanced=True,
-        help="With --epsilon: the vote margin that the plan assumes of every query, as a fraction "
-        "of the teachers; never measured on the votes.",
+        help="With --epsilon: vote margin that the plan assumes for every query, as a fraction of "
+        "the teachers. It is never measured on votes.",
     )
 
     def __post_init__(self) -> None:
@@ -225,32 +228,28 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         epsilon = self.budget.epsilon
         has_noise = self.mechanism is not None and not isinstance(self.mechanism, type)
         if self.method == FEATURE_SUMS and epsilon is None:
-            raise ValueError(
-                "epsilon: expected a number with method feature_sums, which its noise follows "
-                "from, got none"
-            )
-        if (epsilon is None) != has_noise:
-            got = "both" if has_noise else "neither"
-            raise ValueError(
-                f"epsilon: expected a number, or a mechanism with its noise, got {got}"
-            )
+            raise ValueError("epsilon is required with method feature_sums: it sets the noise")
+        if epsilon is None and not has_noise:
+            raise ValueError("epsilon is required, or a mechanism with its noise")
+        if epsilon is not None and has_noise:
+            raise ValueError("epsilon must not be given with a mechanism that has its noise")
         if self.method == PATE and self.num_rounds is not None:
             raise ValueError(
-                f"num_rounds: expected none with method pate, got {self.num_rounds}; method "
-                f"feature_sums takes it"
+                f"num_rounds={self.num_rounds} must not be given with method pate. Use method "
+                f"feature_sums."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output(PublicationSettings):
-    """What a run leaves where. Public."""
+    """Output folders and formats of a run. Public."""
 
     folder: pathlib.Path | None = setting(
         None,
         group="output",
         flag="train_dir",
-        help="Folder of the run; enough alone where it holds teachers or feature sums. Default: "
-        "runs/DATASET-NB_TEACHERS, or runs/DATASET-feature_sums.",
+        help="Run folder. No other flag is needed if it contains teachers or feature sums. "
+        "Default: runs/DATASET-NB_TEACHERS, or runs/DATASET-feature_sums.",
     )
     save_labels: bool = setting(
         True, group="output", help="Keep the noisy labels in TRAIN_DIR/released/labels.npz."
@@ -259,23 +258,23 @@ class Output(PublicationSettings):
         (),
         group="output",
         choices=("onnx", "litert"),
-        help="Formats to write a Keras student in as well as a SavedModel: onnx (needs the package "
-        "tf2onnx), litert, or both with a comma between; they lie in assets.extra of the exported "
+        help="Formats of a Keras student in addition to a SavedModel: onnx (needs the package "
+        "tf2onnx), litert, or both with a comma. The files are in assets.extra of the exported "
         "version.",
     )
     report_file: str | None = setting(
-        None, group="output", help="Where to write what is printed, as JSON."
+        None, group="output", help="File for the printed report, as JSON."
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run does: each part is declared in one class.
+    """All settings of a run.
 
     Attributes:
-        release: which labels are released, and for how much.
-        student: that learns from them.
-        output: what is left where.
+        release: settings of the released labels and their cost.
+        student: settings of the student that learns from the labels.
+        output: output folders and formats.
         is_published: whether the student is exported with its statement.
     """
 
@@ -287,7 +286,7 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicNumbers(Settings, ProtectedUnit):
-    """What a plan is made from besides wishes: numbers that are public."""
+    """Public numbers that a plan needs in addition to settings."""
 
     num_classes: int = setting(
         10, group="data", flag="nb_labels", least=2, help="Number of classes."
@@ -297,35 +296,35 @@ class PublicNumbers(Settings, ProtectedUnit):
         group="data",
         flag="nb_records",
         least=1,
-        help="About how many private records there are, or owners with --unit=owner, as far as "
-        "that is public. Without it there is no forecast for feature_sums.",
+        help="Approximate number of private records, or of owners with --unit=owner, if it is "
+        "public. Without it there is no forecast for feature_sums.",
     )
     pool_size: int = setting(
         1_000,
         group="data",
         flag="stdnt_share",
         least=0,
-        help="Number of public inputs, which form the student's pool; 0 for none.",
+        help="Number of public inputs, which form the student's pool; 0 without public inputs.",
     )
     has_augmentation: bool = setting(
         True,
         group="data",
         flag="augmented",
-        help="The inputs are images whose data set names an augmentation. Only then can "
-        "feature_sums count records in clusters of the pool.",
+        help="Whether the inputs are images with an augmentation. Only then can feature_sums count "
+        "records in clusters of the pool.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Electorate(OnFeatures):
-    """What is publicly known of teachers, trained or not. Public.
+    """Public facts about the teachers, trained or not. Public.
 
     Attributes:
-        num_teachers: that vote.
-        model: what they are, as `pate_tf.Teachers` takes it; None of teachers from elsewhere.
-        representation: features that they learn from; None of raw inputs.
+        num_teachers: number of teachers that vote.
+        model: model of the teachers, see `pate_tf.Teachers`; None for custom teachers.
+        representation: features that teachers learn from; None for raw inputs.
         covers_pool: whether they can vote on every input of the pool.
-        is_planned: whether the plan chose them, so that it answers for their number of records.
+        is_planned: whether the plan chose them, so that it must check their number of records.
     """
 
     num_teachers: int
@@ -335,7 +334,7 @@ class Electorate(OnFeatures):
 
     @classmethod
     def of(cls, voter: Voter) -> Self:
-        """Returns what is known of an ensemble."""
+        """Returns the public facts about an ensemble."""
         return cls(
             num_teachers=voter.num_teachers,
             model=None if voter.config is None else voter.config.model,
@@ -346,12 +345,12 @@ class Electorate(OnFeatures):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Known(PublicNumbers):
-    """What is publicly known of the data. Public.
+    """Public facts about the data. Public.
 
     Attributes:
         pool: public inputs.
-        voters: teachers that are trained, or whose settings are given; None if there are none.
-        sums: feature sums, computed or not; None if there are none.
+        voters: trained teachers, or teachers with given settings; None without teachers.
+        sums: feature sums, computed or not; None without feature sums.
     """
 
     pool: Pool
@@ -360,12 +359,12 @@ class Known(PublicNumbers):
 
     @classmethod
     def of(cls, pool: Pool, **facts: Any) -> Self:
-        """Returns what is known of a pool and of private data.
+        """Returns the public facts about a pool and private data.
 
         Args:
             pool: public inputs.
-            **facts: `unit`; `num_records`, None where owners are protected, as their number is
-                private; `voters` and `sums`.
+            **facts: `unit`, `voters`, `sums` and `num_records`, which must be None if owners are
+                protected, because the number of owners is private.
         """
         return cls(
             pool=pool,
@@ -378,26 +377,25 @@ class Known(PublicNumbers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasePlan:
-    """What is released, and why; made by `choose` from public values alone. Public.
+    """Plan of a release with its reasons; made by `choose` from public values only. Public.
 
-    A `Labeller` draws exactly this mechanism: the forecast describes what is released, as both read
-    the same object.
+    A `Labeller` draws noise from this mechanism, so the forecast describes the actual release.
 
     Attributes:
-        mechanism: draws the noise and accounts for it; None of silos that randomize their votes,
-            each at its own epsilon.
-        queries: which inputs of the pool get labels, and how they are chosen.
-        voters: teachers that vote; None of feature sums, and of silos.
-        representation: features that sums are of; None of votes.
-        student: the kind that fits, a name in `pate_tf.students.student_kinds`; empty of silos.
+        mechanism: draws the noise and accounts for it; None for silos that randomize their votes,
+            where each silo has a separate epsilon.
+        queries: queried inputs of the pool, and how they are chosen.
+        voters: teachers that vote; None for feature sums and for silos.
+        representation: features of the sums; None for votes.
+        student: kind of student, a name in `pate_tf.students.student_kinds`; empty for silos.
         forecast: expected accuracy of the labels; None if there is no forecast.
-        evaluate_epsilon: what an estimate of the accuracy costs; None without one.
-        trains_on_labels: whether the student learns from the pool's own labels, too.
-        logit_factor: of a linear model, by a trial on public labels, so that its probabilities are
-            calibrated.
+        evaluate_epsilon: cost of an estimate of the accuracy; None without an estimate.
+        trains_on_labels: whether the student also learns from labels of the pool.
+        logit_factor: factor that calibrates the probabilities of a linear model, from a trial on
+            public labels.
         reason: how mechanism and noise were chosen, for every statement; None if they were given.
         choices: a sentence for each choice.
-        description: the comparison that it was chosen from, as text; empty if there was none.
+        description: text of the comparison of mechanisms; empty if there was no comparison.
     """
 
     mechanism: Any
@@ -415,15 +413,15 @@ class ReleasePlan:
 
     @property
     def method(self) -> str:
-        """How labels come about: "pate" or "feature_sums"."""
+        """The method that computes the labels: "pate" or "feature_sums"."""
         adds_up = self.mechanism is not None and self.mechanism.releases_feature_sums
         return FEATURE_SUMS if adds_up else PATE
 
     def notes(self, majority: float | None) -> tuple[str, ...]:
-        """Returns what a person reads before anything is charged, a text each.
+        """Returns the texts that the user reads before anything is charged.
 
         Args:
-            majority: share of the pool's most frequent class; None if the pool has no labels.
+            majority: fraction of the pool's most frequent class; None if the pool has no labels.
         """
         if self.forecast is None:
             return *self.choices, str(self)

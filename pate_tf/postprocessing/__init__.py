@@ -1,1 +1,1 @@
-"""What is computed from released numbers alone: labels, weights. No private value is seen here."""
+"""Post-processing: computes labels and weights from released numbers, without private values."""

@@ -1,7 +1,7 @@
-"""What released labels or noisy counts say of a whole pool: post-processing, free.
+"""Infers labels of a whole pool from released labels or noisy counts (free post-processing).
 
-First by features that were learned without labels, then by those of a network that learned from
-the labels so found. Under heavy noise the network fits noise, so the mean of both is taken.
+First uses features that were learned without labels, then features of a network that learned from
+the inferred labels. With much noise the network fits noise, so the mean of both results is used.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ from pate_tf.postprocessing.label_propagation import (
     propagate_labels,
 )
 from pate_tf.postprocessing.regression import (
-    LEAST_VARIANCE,
-    MOST_QUERIES,
+    MAX_QUERIES,
+    MIN_VARIANCE,
     NoisySums,
     Regression,
     averaged,
@@ -53,21 +53,21 @@ Views = Sequence[Sequence[npt.NDArray[np.floating]]]
 def infer_from_labels(
     pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
 ) -> PoolLabels:
-    """Returns labels of the pool that follow from released ones, where these are clear.
+    """Returns labels of all inputs of the pool with a clear class, inferred from released labels.
 
-    Labels propagate to neighbors; those that their neighborhood clearly contradicts are left out.
-    Labels with noisy counts of the Gaussian histogram are learned from together by regression
-    instead: each input gets weights of the classes. Where no
-    representation can be learned the released labels are returned.
+    Labels propagate to neighbors. Labels that clearly contradict their neighborhood are left out.
+    For noisy counts of the Gaussian histogram, a regression on all counts gives weights of the
+    classes for each input instead. If no representation can be learned, returns the released
+    labels.
 
-    A class that no released label names is never predicted. No network is trained then: it would
-    learn the missing class's inputs as other classes, with confidence.
+    A class without a released label is never predicted. In that case no network is trained, because
+    it would confidently predict other classes for the inputs of the missing class.
 
     Args:
         pool: public inputs.
-        released: the labels.
-        seed: of the features, and of the network that learns from labels.
-        representation: by its name; None for the data set's default.
+        released: released labels.
+        seed: seed of the features, and of the network that learns from labels.
+        representation: name of the representation; None for the default of the data set.
 
     Raises:
         ValueError: if no query was answered, or the labels do not belong to this pool.
@@ -86,7 +86,7 @@ def infer_from_labels(
         return first if len(first.labels) else released
     try:
         features = student_features(pool, first, seed)
-    except TrainingDivergedError:  # of an auxiliary network: the first labels suffice
+    except TrainingDivergedError:  # the labels without the network are good enough
         return first
     retrained = _regression([[features]], released)
     if regression is not None and retrained is not None:
@@ -99,7 +99,7 @@ def _regression(views: Views, released: ReleasedLabels) -> Regression | None:
     """Returns a regression on counts with Gaussian noise; None for other labels."""
     charge = released.cost.charge
     counts = released.noisy_counts
-    if counts is None or not charge.releases_counts or released.num_answered > MOST_QUERIES:
+    if counts is None or not charge.releases_counts or released.num_answered > MAX_QUERIES:
         return None
     averages = neighbourhood_averages(views)
     deviation = charge.noise_scales["sigma"] * LATTICE
@@ -116,9 +116,10 @@ def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
 # Labels of a public pool from noisy sums of private records.
 
 
-SHRINKAGES = (LEAST_VARIANCE, 10.0 * LEAST_VARIANCE, 1e6)  # of a frozen encoder's directions
-FALSE_ALARMS: Final = 0.05  # at most, of sums without any signal that exceed noise
-LAPLACE_FACTOR: Final = 2.5  # variance of a square of Laplace noise over that of Gaussian noise
+# Values of `least_variance` to try for a frozen encoder, see `standardisation`.
+SHRINKAGES = (MIN_VARIANCE, 10.0 * MIN_VARIANCE, 1e6)
+FALSE_ALARMS: Final = 0.05  # largest probability that sums without any signal exceed noise
+LAPLACE_FACTOR: Final = 2.5  # variance of squared Laplace noise over squared Gaussian noise
 
 
 def labels_from_sums(
@@ -137,36 +138,39 @@ def labels_from_sums(
     num_redrawn: int = 0,
     public_labels: IntArray | None = None,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
-    """Infers labels of a pool from noisy sums of what records add.
+    """Infers labels of a pool from noisy sums of contributions of records.
 
-    By linear regression on second moments, where these were released; by the linear model of
-    several rounds; else by regression: of images on averages of features
-    over neighborhoods, as neighbors most often are of one class, of tables and of a frozen encoder
-    on features themselves. Of numbers and several labels by `target_functions`.
+    The computation depends on the sums and the inputs:
+
+    - numbers and several labels: `target_functions`;
+    - second moments: linear regression (`weights_of_moments`);
+    - several rounds: their linear model (`weights_of_rounds`);
+    - tables, texts and frozen encoders: regression on features (`linear_model`);
+    - other images: regression on neighborhood averages of features, because neighbors usually have
+      the same class.
 
     Args:
         pool: public inputs.
-        vectors: what each input would add, `[num_inputs, num_features + 1]`.
-        values: noisy sums in steps of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`, or as of
+        vectors: contribution of each input, `[num_inputs, num_features + 1]`.
+        values: noisy sums in steps of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`, or see
             `weights_of_moments`.
-        noise: standard deviation of each round, in what a record adds at most.
-        centres: of the clusters that records were counted in; None for sums of vectors.
-        moments: of the pool's vectors, `[width, width]`, for a linear model; several rounds need
-            them.
-        num_records: private records, as far as it is public.
-        groups: of one-hot features, as of `weights_of_moments`.
-        representation: of images, by its name, whose features are compared; None for the default.
-        seed: of these features.
-        is_frozen: whether a person brought the encoder: its classes are taken for linear.
-        num_redrawn: as of `target_functions`.
-        public_labels: public labels of the pool, `UNKNOWN` where there is none, that join one round
-            of sums where a linear model follows from them. None for none.
+        noise: standard deviation in each round, in units of the maximum contribution of a record.
+        centres: centers of the clusters of counts; None for sums of vectors.
+        moments: second moments of the pool's vectors, `[width, width]`, for a linear model; several
+            rounds need them.
+        num_records: number of private records; None if it is private.
+        groups: groups of one-hot features, see `weights_of_moments`.
+        representation: name of the representation for comparing images; None for the default.
+        seed: seed of these features.
+        is_frozen: whether the user provided the encoder, so that a linear model is used.
+        num_redrawn: see `target_functions`.
+        public_labels: public labels of the pool, `UNKNOWN` for inputs without one, which a linear
+            model from one round of sums uses in addition. None without public labels.
 
     Returns:
-        A label of every input, with the probability of each class except where centers are given;
-        and weights of a linear model from vectors to logits, `[width, num_classes]`: None of
-        clusters, and of sums of images without moments; of numbers and several labels those of
-        `target_functions`.
+        A label of every input, with the probability of each class unless `centres` is given; and
+        the weights of a linear model from vectors to logits, `[width, num_classes]`, or the result
+        of `target_functions`. The weights are None for clusters, and for images without moments.
     """
     weights, total = None, values[0] / LATTICE
     if pool.dataset.target != CLASS:
@@ -194,17 +198,17 @@ def labels_from_sums(
             return labels_of(confidence), weights
     sums = sums_of_pool(vectors, total, noise, centres)
     if is_linear:
-        if public_labels is not None and num_records:  # a noisy number may be far from it
+        if public_labels is not None and num_records:  # the noisy number may be inaccurate
             sums = dataclasses.replace(sums, num_of_class=num_records * sums.shares)
-        shrinkages = SHRINKAGES if is_frozen else (LEAST_VARIANCE,)
+        shrinkages = SHRINKAGES if is_frozen else (MIN_VARIANCE,)
         confidence, weights = linear_model(sums, shrinkages, public_labels)
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
     (regression,) = regress_sums(neighbourhood_averages(views), sums)
     labels = labels_of(class_probabilities(regression))
     if centres is not None:
-        # Counts are released where noise is heavy. Probabilities are far below the accuracy then,
-        # and a student that learns them never becomes confident enough to correct wrong labels.
+        # Counts are released if there is much noise. Then probabilities are much lower than the
+        # accuracy, and a student that learns them is too uncertain to correct wrong labels.
         labels = dataclasses.replace(labels, weights=None)
     return labels, weights
 
@@ -215,7 +219,7 @@ def sums_of_pool(
     noise: float,
     centres: npt.NDArray[np.float64] | None,
 ) -> NoisySums:
-    """Returns noisy sums of vectors, or noisy counts in clusters of these centers."""
+    """Returns noisy sums of vectors, or noisy counts in clusters with these centers."""
     if centres is None:
         return NoisySums.of_features(vectors, total, noise)
     return NoisySums(
@@ -227,19 +231,20 @@ def sums_of_pool(
 
 
 def exceed_noise(sums: npt.NDArray[np.float64], mechanism: ReleasesFeatureSums) -> bool:
-    """Whether noisy sums differ between classes by more than noise does. Post-processing.
+    """Whether noisy sums differ between classes by more than the noise. Post-processing.
 
-    If features said nothing of classes, the exact sums S would be proportional to each other, an
-    outer product u v' with |v| = 1. All squares of the noisy table S + N but its best rank-one part
-    are then at most |(S + N)(1 - v v')|^2 = |N (1 - v v')|^2 (Eckart and Young 1936). Of Gaussian
-    noise the right side is the variance times a chi-squared variable with d (K - 1) degrees of
-    freedom, for d rows and K classes; so such sums exceed its 95 % quantile with a probability of
-    at most 5 %. Laplace noise has a kurtosis of 6, and up to 5/2 the variance of that sum: the
-    scaled chi-squared law with the same mean and variance is taken (Satterthwaite 1946).
+    If features were independent of classes, the exact sums S of the classes would be proportional
+    to each other: an outer product u v' with |v| = 1. Then the squared distance of the noisy table
+    S + N from its best rank-one approximation is at most |(S + N)(1 - v v')|^2 = |N (1 - v v')|^2
+    (Eckart and Young 1936). For Gaussian noise, d rows and K classes, the right side is the noise
+    variance times a chi-squared variable with d (K - 1) degrees of freedom. So such sums exceed its
+    95 % quantile with a probability of at most 5 %. Laplace noise has a kurtosis of 6, so the
+    variance of that sum is up to 5/2 times larger. It is approximated by the scaled chi-squared
+    distribution with the same mean and variance (Satterthwaite 1946).
 
     Args:
-        sums: noisy, `[num_rows, num_classes]`; of several rounds, the first.
-        mechanism: that drew the noise.
+        sums: noisy sums, `[num_rows, num_classes]`; the first of several rounds.
+        mechanism: mechanism that drew the noise.
     """
     singular = np.linalg.svd(sums / mechanism.standard_deviation, compute_uv=False)
     factor = 1.0 if mechanism.num_clusters is None else LAPLACE_FACTOR

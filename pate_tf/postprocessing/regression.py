@@ -1,11 +1,12 @@
-"""What noisy counts or feature sums say of the whole pool: Gaussian process regression.
+"""Infers values for the whole pool from noisy counts or feature sums, by Gaussian processes.
 
-Each class's number of votes is taken for a linear function of the pool's features with independent
-weights (Rasmussen and Williams 2006, chapter 2). The noise is known, for a mechanism drew it; how
-large the function is, is what makes the released counts most likely. Neighbors most often are of
-one class, so an input counts as its neighborhood average. Which representation finds the
-neighbors is found in the same way: each weighs as much as it makes the released counts likely
-(Hoeting et al. 1999, "Bayesian Model Averaging"). All of it is post-processing.
+The model of each class's number of votes is a linear function of the pool's features with
+independent Gaussian weights (Rasmussen and Williams 2006, chapter 2). The noise is known, because a
+mechanism drew it. The amplitude of the function maximizes the likelihood of the released counts.
+Neighbors usually have the same class, so each input is represented by its neighborhood average.
+Neighborhoods of several representations are combined by weights proportional to their likelihood
+of the released counts (Hoeting et al. 1999, "Bayesian Model Averaging"). Everything here is
+post-processing.
 """
 
 import dataclasses
@@ -29,33 +30,33 @@ from pate_tf.postprocessing.label_propagation import neighbour_graph, propagate
 
 FloatArray = npt.NDArray[np.float64]
 
-MOST_QUERIES = 1_000  # of one regression; it takes their cube
-LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one
-# Of a neighborhood average, the share that is not the input's own
+MAX_QUERIES = 1_000  # of one regression, whose time is cubic in this number
+MIN_VARIANCE = 1.0  # default of `least_variance`, see `standardisation`
+# Fraction of a neighborhood average that comes from neighbors instead of the input
 # (docs/how-to/small_teachers.md).
 FROM_NEIGHBOURS = 0.7
-AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # standard deviations of the noise
-# By which the deviations of public weights may be too small, for the private ones.
+AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # in standard deviations of the noise
+# Factors to try for the standard deviations of weights from public labels, see `joined`.
 INFLATIONS = np.geomspace(1.0, 10_000.0, 60)
-# Logarithm of the evidence from which public labels count less: a Bayes factor of 20, which is
-# "strong" (Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
+# Public labels get a smaller weight only with this logarithm of the evidence: a Bayes factor of 20,
+# which is "strong" (Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
 STRONG_EVIDENCE = math.log(20.0)
-STEPS = np.linspace(-6.0, 6.0, 49)  # of the largest count's integral, in standard deviations
-PART = 4_096  # inputs at a time
-COLUMNS = 64  # features at a time, which stay in the cache from pass to pass
+STEPS = np.linspace(-6.0, 6.0, 49)  # of the integral over the largest count, in deviations
+PART = 4_096  # inputs per step
+COLUMNS = 64  # features per step, so that they stay in the cache for all passes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression:
-    """What counts are expected at inputs, after noisy ones at some.
+    """Posterior distribution of counts at all inputs, given noisy counts of some inputs.
 
     Attributes:
-        means: `[num_inputs, num_classes]`, in the unit of the counts.
-        deviations: standard deviations, the same for all classes: `[num_inputs]`.
-        evidence: of the noisy counts, the logarithm of their density up to what is the same for all
-            features.
-        weights: of the features, `[num_features, num_classes]`: means are their products, and a
-            number for each class. None of several regressions.
+        means: posterior means in the unit of the counts, `[num_inputs, num_classes]`.
+        deviations: posterior standard deviations, equal for all classes, `[num_inputs]`.
+        evidence: logarithm of the density of the noisy counts, up to a constant that is equal for
+            all features.
+        weights: weights of the features, `[num_features, num_classes]`. The means are products of
+            features and weights, plus a number for each class. None for a mean of regressions.
     """
 
     means: FloatArray
@@ -71,17 +72,17 @@ def regress(
     amplitudes: FloatArray = AMPLITUDES,
     least_evidence: float = 0.0,
 ) -> list[Regression]:
-    """Returns linear functions of features, likeliest where they are 0, after noisy values.
+    """Returns the posterior of linear functions with Gaussian weights of mean 0, for noisy values.
 
-    The amplitude is the one with most evidence.
+    The amplitude of the weights is the one with the largest evidence.
 
     Args:
-        features: of all inputs, `[num_inputs, num_features]`, of about norm 1.
-        measured: what the functions were measured at, `[num_values, num_features]`.
-        measurements: noisy values `[num_values, num_classes]` and their standard deviation, in the
-            same unit; a regression follows from each.
-        amplitudes: of the weights that are tried, in standard deviations of the noise.
-        least_evidence: how much more evidence than the first amplitude another one needs.
+        features: features of all inputs, `[num_inputs, num_features]`, with norms close to 1.
+        measured: features at which the functions were measured, `[num_values, num_features]`.
+        measurements: pairs of noisy values `[num_values, num_classes]` and their standard deviation
+            in the same unit. There is one regression for each pair.
+        amplitudes: amplitudes of the weights to try, in standard deviations of the noise.
+        least_evidence: additional evidence that other amplitudes than the first need.
     """
     rows = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -100,7 +101,7 @@ def regress(
         amplitude = float(amplitudes[evidence.argmax()])
         precisions = values + amplitude**-2.0
         left = lengths - np.square(along) @ (1.0 / precisions)
-        least = np.finfo(np.float32).eps  # where rounding left nothing
+        least = np.finfo(np.float32).eps  # in case rounding gives a negative variance
         solved = noise * (rotated / precisions[:, None])
         regressions.append(
             Regression(
@@ -114,7 +115,7 @@ def regress(
 
 
 def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:
-    """Returns the mean of several that weigh `[num_regressions]`, together 1; a single one."""
+    """Returns the weighted mean of regressions; the weights `[num_regressions]` have the sum 1."""
     if len(regressions) == 1:
         return regressions[0]
     means = np.average([regression.means for regression in regressions], axis=0, weights=weights)
@@ -131,12 +132,13 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
 
 
 def standardisation(
-    features: npt.NDArray[np.floating], least_variance: float = LEAST_VARIANCE
+    features: npt.NDArray[np.floating], least_variance: float = MIN_VARIANCE
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns means `[num_features]`, and factors by which features vary about equally.
+    """Returns means and factors that standardize features, `[num_features]` each.
 
-    Less their means and times these, they have norm 1 in the mean square. The larger
-    `least_variance`, over the mean one, the more equal are the factors instead.
+    With the means subtracted and multiplied by the factors, features have a mean squared norm of 1
+    and similar variances. With a larger `least_variance`, relative to the mean variance, the
+    factors are more equal instead.
     """
     mean = features.mean(axis=0, dtype=np.float64)
     variance = np.square(features - mean).mean(axis=0)
@@ -146,14 +148,15 @@ def standardisation(
 
 
 def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Returns features of about equal variance, of norm 1 in the mean square."""
+    """Returns features with similar variances and a mean squared norm of 1."""
     mean, factors = standardisation(features)
     return ((features - mean) * factors).astype(np.float32)
 
 
-# Neighborhood averages of a pool's features, `[num_inputs, num_features]`, of about norm 1: of all
-# representations, then of the first one alone. By these the neighborhoods are judged, as features
-# of another one look smooth in neighborhoods that they found themselves.
+# Neighborhood averages of a pool's features, `[num_inputs, num_features]`, with norms close to 1:
+# for features of all representations, then for only the first representation. The second array
+# gives the evidence of the neighborhoods, because the features that defined a neighborhood always
+# look smooth in it.
 Averages = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
@@ -173,9 +176,9 @@ def neighbourhood_average(
 def neighbourhood_averages(
     representations: Sequence[Sequence[npt.NDArray[np.floating]]],
 ) -> Iterator[Averages]:
-    """Yields averages of all features over the neighborhoods that each representation finds.
+    """Yields averages of all features over the neighborhoods of each representation.
 
-    A representation is its views, features `[num_inputs, num_features]`.
+    A representation is a sequence of views, features `[num_inputs, num_features]`.
     """
     features = [standardised(np.concatenate(views, axis=1)) for views in representations]
     root = np.sqrt(len(features), dtype=np.float32)
@@ -186,9 +189,10 @@ def neighbourhood_averages(
 
 
 def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
-    """Returns how probable it is that each class has the most votes, `[num_inputs, num_classes]`.
+    """Returns the probability that each class has the most votes, `[num_inputs, num_classes]`.
 
-    Counts of the classes are taken for independent; the integral over the largest one is a sum.
+    Assumes that counts of the classes are independent, and approximates the integral over the
+    largest count by a sum.
     """
     result = np.empty(regression.means.shape, np.float32)
     for start in range(0, len(result), PART):
@@ -207,13 +211,13 @@ def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
 def regress_counts(
     averages: Iterable[Averages], queries: IntArray, counts: npt.ArrayLike, noise: float
 ) -> Regression:
-    """Returns what counts are expected at all inputs, after noisy ones at some.
+    """Returns the posterior of counts at all inputs, given noisy counts of some inputs.
 
     Args:
-        averages: over the neighborhoods of each representation; each weighs as much as it makes
-            the counts likely. Of a large pool one at a time is in memory.
-        queries: positions of inputs, `[num_queries]`.
-        counts: noisy counts of these, `[num_queries, num_classes]`, in any unit.
+        averages: averages over the neighborhoods of each representation. They are weighted by their
+            evidence, and read one at a time to save memory.
+        queries: positions of the queried inputs, `[num_queries]`.
+        counts: noisy counts of the queries, `[num_queries, num_classes]`, in any unit.
         noise: standard deviation of the noise, in the same unit; above 0.
     """
     noisy = np.asarray(counts, np.float64)
@@ -227,14 +231,14 @@ def regress_counts(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisySums:
-    """Public: noisy sums by class of what private records add, and what inputs of a pool would add.
+    """Public: noisy sums of contributions by class, and contributions of the inputs of a pool.
 
     Attributes:
-        vectors: what each input would add, `[num_inputs, width]`.
-        values: of records, with noise, `[width, num_classes]`.
-        noise: its standard deviation, in the same unit; above 0.
-        num_of_class: records of each class, as far as the values say, at least 0, `[num_classes]`.
-        is_constant: whether the last number of all vectors is the same.
+        vectors: contribution of each input, `[num_inputs, width]`.
+        values: noisy sums of the private records, `[width, num_classes]`.
+        noise: standard deviation of the noise, in the same unit; above 0.
+        num_of_class: estimated number of records of each class, at least 0, `[num_classes]`.
+        is_constant: whether the last number of all vectors is equal.
     """
 
     vectors: npt.NDArray[np.floating] = dataclasses.field(repr=False)
@@ -247,8 +251,8 @@ class NoisySums:
     def of_features(
         cls, vectors: npt.NDArray[np.floating], values: FloatArray, noise: float
     ) -> "NoisySums":
-        """Takes sums of `record_vectors`, whose last number is a constant."""
-        # An input without features has no constant either.
+        """Returns noisy sums of `record_vectors`, whose last number is a constant."""
+        # The vector of an input without features is 0, including the constant.
         constant = float(vectors[:, -1].max()) or 1.0
         number = np.maximum(values[-1] / constant, 0.0)
         return cls(
@@ -262,15 +266,15 @@ class NoisySums:
 
     @property
     def shares(self) -> FloatArray:
-        """Of each class, among the records, `[num_classes]`."""
+        """Fraction of each class among the records, `[num_classes]`."""
         return self.num_of_class / self.num_records
 
     @functools.cached_property
     def deviation(self) -> float:
-        """Standard deviation of a value from what an endless pool would make it.
+        """Standard deviation of a value, compared with an infinite number of records and inputs.
 
-        Of the noise, and of which records and which inputs of the pool happened to be drawn. What
-        all classes have in common is left out: it changes no label.
+        It includes the noise, and the sampling error of the records and of the pool's inputs. The
+        error that is common to all classes is left out, because it does not change labels.
         """
         spread = float(np.square(self.vectors, dtype=np.float64).mean())
         number = self.num_records
@@ -282,18 +286,18 @@ class NoisySums:
 def public_weights(
     rows: npt.NDArray[np.floating], targets: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the normal law of a linear function's weights and intercept, given public labels.
+    """Returns the posterior of a linear function's weights and intercept, given public labels.
 
-    Bayesian linear regression. The variance of the residuals and the amplitude of the weights are
-    the ones with most evidence (Bishop 2006, section 3.5).
+    This is Bayesian linear regression. The variance of the residuals and the amplitude of the
+    weights have the largest evidence (Bishop 2006, section 3.5).
 
     Args:
         rows: features of the labeled inputs, `[num_labels, num_features]`.
-        targets: 1 for the class of each and 0 for others, `[num_labels, num_classes]`.
+        targets: one-hot labels, `[num_labels, num_classes]`.
 
     Returns:
         The mean `[num_features + 1, num_classes]`, the intercept last; and a root of the
-        covariance, the same for all classes, `[num_features + 1, num_features + 1]`.
+        covariance, equal for all classes, `[num_features + 1, num_features + 1]`.
     """
     center = rows.mean(axis=0, dtype=np.float64)
     shares = targets.mean(axis=0)
@@ -320,20 +324,21 @@ def public_weights(
 
 
 def joined(features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray) -> Regression:
-    """Returns the linear function that follows from public labels and noisy sums together.
+    """Returns the linear function from public labels and noisy sums together.
 
-    The public labels give the mean and the covariance of its weights before the noisy sums are
-    read, which then count by their precision. If both follow different rules, the covariance is too
-    small: it is multiplied by the factor with most evidence, so that the public labels count less
-    (Birge 1932, https://doi.org/10.1103/PhysRev.40.207). Without strong evidence the factor is 1.
+    The public labels give the prior of the weights: a mean and a covariance. The noisy sums update
+    it by their precision. If public labels and private records follow different rules, this
+    covariance is too small. Then it is multiplied by the factor with the largest evidence, which
+    reduces the weight of the public labels (Birge 1932, https://doi.org/10.1103/PhysRev.40.207).
+    Without strong evidence the factor is 1.
 
     Args:
-        features: of all inputs of the pool, `[num_inputs, num_features]`.
-        sums: of features, with a constant last.
-        labels: public labels of the inputs, `UNKNOWN` for those without one, `[num_inputs]`.
+        features: features of all inputs of the pool, `[num_inputs, num_features]`.
+        sums: noisy sums of features, with a constant last.
+        labels: public labels of the inputs, `UNKNOWN` for inputs without one, `[num_inputs]`.
 
     Returns:
-        The function, whose weights are `[num_features + 1, num_classes]`, the intercept last.
+        The function, with weights `[num_features + 1, num_classes]`, the intercept last.
     """
     is_known = is_labeled(labels)
     one_hot = np.eye(sums.values.shape[1])[labels[is_known]]
@@ -350,15 +355,16 @@ def joined(features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray
 
 
 def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
-    """Returns how probable each class is at all inputs, for each of several noisy sums.
+    """Returns the probability of each class at all inputs, for each of the noisy sums.
 
-    A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
-    number of records times the mean of a vector and a class's probability: a linear function of
-    these probabilities, and so of the pool's features where probabilities are.
+    Assumes that the pool resembles the records. Apart from noise, a sum is then the number of
+    records times the mean product of a vector and the probability of a class. It is a linear
+    function of these probabilities. The probabilities are modeled as linear in the pool's features,
+    so the sum is also linear in the weights of the features.
 
     Args:
-        averages: as of `regress_counts`.
-        *released: of records, at least one, all with the same vectors.
+        averages: see `regress_counts`.
+        *released: one or more noisy sums with the same vectors.
     """
     vectors = released[0].vectors
     if released[0].is_constant:
@@ -369,7 +375,8 @@ def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Reg
         for sums in released
     ]
     if len(mean) > len(vectors):
-        # What lies beyond all inputs says nothing of them; noise is as large in all directions.
+        # Directions orthogonal to all inputs have no information about them, only noise. The noise
+        # is equal in all directions, so it does not change under this rotation.
         turn = np.linalg.qr(vectors.T)[0]
         vectors = vectors @ turn
         beyond = [turn.T @ each for each in beyond]
@@ -393,9 +400,9 @@ def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Reg
 def _regress_each(
     averages: Iterable[Averages], regress_at: Callable[..., list[Regression]]
 ) -> list[Regression]:
-    """Averages regressions at all inputs, weighed by the evidence of each one's neighborhoods.
+    """Returns means of regressions, weighted by the evidence of their neighborhoods.
 
-    `regress_at` takes features of the inputs to answer for, and of all inputs.
+    `regress_at` takes features of the inputs to predict, and features of all inputs.
     """
     regressions = []
     judged = []
@@ -410,7 +417,7 @@ def _regress_each(
 
 
 def labels_of(probabilities: npt.NDArray[np.floating]) -> PoolLabels:
-    """Returns the label of each input that is most probable, of `[num_inputs, num_classes]`."""
+    """Returns the most probable label of each input from `[num_inputs, num_classes]`."""
     num_inputs, num_classes = probabilities.shape
     return PoolLabels(
         query_indices=np.arange(num_inputs),
@@ -420,22 +427,24 @@ def labels_of(probabilities: npt.NDArray[np.floating]) -> PoolLabels:
     )
 
 
-RIDGE = 3.0  # standard deviations of the noise
-WEIGHT_STEPS = 2**20  # logits are exact: whole numbers that float64 adds up in any order
-LARGEST_LOGIT = 2.0**18  # in steps of both, below 2^53
-NEIGHBORS = 5.0  # bins over which weights of a number are alike
-MOST_EXPLAINED = 0.9  # of the classes' variance, that is believed of noisy moments
-LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
+RIDGE = 3.0  # in standard deviations of the noise
+# Weights are multiples of 1 / WEIGHT_STEPS, and vectors are multiples of another step. So logits up
+# to MAX_LOGIT are whole numbers of both steps, below 2^53: float64 sums in any order are exact.
+WEIGHT_STEPS = 2**20
+MAX_LOGIT = 2.0**18
+NEIGHBORS = 5.0  # correlation length of the weights of a number's bins, in bins
+MAX_EXPLAINED = 0.9  # largest fraction of the classes' variance that noisy moments may explain
+LOG_FACTORS = (-3.0, 7.0)  # range of the logarithm of `likeliest_factor`
 
 
 def likeliest_factor(logits: npt.NDArray[np.floating], targets: npt.NDArray[np.floating]) -> float:
-    """Returns the factor of logits with which targets are likeliest (temperature scaling).
+    """Returns the factor of logits that maximizes the likelihood of targets (temperature scaling).
 
     Source: https://arxiv.org/abs/1706.04599.
 
     Args:
-        logits: `[..., num_inputs, num_classes]`.
-        targets: probabilities of classes, `[num_inputs, num_classes]`.
+        logits: logits `[..., num_inputs, num_classes]`.
+        targets: class probabilities `[num_inputs, num_classes]`.
     """
 
     def cross_entropy(logarithm: float) -> float:
@@ -448,22 +457,23 @@ def likeliest_factor(logits: npt.NDArray[np.floating], targets: npt.NDArray[np.f
 
 def linear_model(
     sums: NoisySums,
-    least_variances: Sequence[float] = (LEAST_VARIANCE,),
+    least_variances: Sequence[float] = (MIN_VARIANCE,),
     labels: IntArray | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns how probable classes are of inputs of a table, and weights that say it of any input.
+    """Returns class probabilities of the inputs of a table, and the weights of a linear model.
 
-    Neighbors in a table need not be of one class: no averages.
+    It does not use neighborhood averages, because neighbors in a table may have different classes.
 
     Args:
-        sums: of features, with a constant last.
-        least_variances: as of `standardisation`; the one with most evidence is taken, so that the
-            more noise, the more is expected of the directions in which features vary most.
-        labels: public labels of the inputs, as of `joined`; None for none.
+        sums: noisy sums of features, with a constant last.
+        least_variances: values to try, see `standardisation`. The value with the largest evidence
+            is used. With much noise, this favors the directions in which features vary most.
+        labels: public labels of the inputs, see `joined`; None without public labels.
 
     Returns:
         Probabilities `[num_inputs, num_classes]`, and weights `[width, num_classes]` from vectors
-        to logits: those of the regression, by a factor at which they are most like these.
+        to logits: weights of the regression, times the factor for which the softmax of the logits
+        is closest to the probabilities.
     """
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     fits = list[tuple[Regression, FloatArray]]()
@@ -479,7 +489,7 @@ def linear_model(
         weights = factors[:, None] * weights
         fits.append((fit, np.vstack([weights, (intercept - mean @ weights) / constant])))
     regression, weights = max(fits, key=lambda fit: fit[0].evidence)
-    # Without an upper bound: of two means above 1 the larger one has the label.
+    # There is no upper bound, so that the larger of two means above 1 determines the label.
     probabilities = np.maximum(regression.means, np.finfo(np.float32).eps)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
 
@@ -490,18 +500,18 @@ def linear_model(
 def weights_of_rounds(
     values: IntArray, moments: npt.NDArray[np.float64], num_records: int, noise: float
 ) -> npt.NDArray[np.float64]:
-    """Returns weights of the linear model that follows from noisy sums, `[width, num_classes]`.
+    """Returns the weights of the linear model from noisy sums of rounds, `[width, num_classes]`.
 
-    Newton's method for softmax regression from weights 0, whose second derivatives are taken for a
-    quarter of the number of records times the pool's second moments, with a ridge of `RIDGE`
-    standard deviations of the noise. Public.
+    This is Newton's method for softmax regression, starting from weights 0. The matrix of second
+    derivatives is approximated by the second moments of the pool times a quarter of the number of
+    records, with a ridge of `RIDGE` standard deviations of the noise. Public.
 
     Args:
         values: noisy sums of each round, in steps of 1 / LATTICE, `[num_rounds, width,
             num_classes]`.
-        moments: means of the products of two numbers of a pool's vector, `[width, width]`.
-        num_records: private records.
-        noise: standard deviation in each round, in what a record adds at most.
+        moments: second moments of the pool's vectors, `[width, width]`.
+        num_records: number of private records.
+        noise: standard deviation in each round, in units of the maximum contribution of a record.
     """
     norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
     total = np.tensordot(norms, values, axes=1) / LATTICE
@@ -509,7 +519,7 @@ def weights_of_rounds(
     mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # the last number is a constant
     total -= num_records / total.shape[1] * mean[:, None]  # at weights 0 all classes are equal
     curvature = num_records / 4.0 * moments + RIDGE * noise * np.eye(len(moments))
-    largest = LARGEST_LOGIT / len(moments)  # whatever the noise, so that logits stay exact
+    largest = MAX_LOGIT / len(moments)  # for exact logits, however large the noise is
     weights = np.clip(np.linalg.solve(curvature, total), -largest, largest)
     return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
 
@@ -524,14 +534,14 @@ def weights_of_moments(
 ) -> npt.NDArray[np.float64]:
     """Returns weights of a linear model from noisy moments, `[width, num_classes]`. Public.
 
-    Those of `functions_of_moments` are scaled as those of linear discriminant analysis, so that
-    their softmax is a probability. The arguments are the same.
+    The result of `functions_of_moments` is scaled as in linear discriminant analysis, so that the
+    softmax of the functions is a probability. The arguments are the same.
     """
     functions, shares, explained = functions_of_moments(
         values, num_classes, noise, num_records=num_records, groups=groups
     )
     variance = float((shares * (1.0 - shares)).sum())
-    scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MOST_EXPLAINED)))
+    scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MAX_EXPLAINED)))
     return scale * functions
 
 
@@ -544,36 +554,37 @@ def functions_of_moments(
     groups: IntArray | None = None,
     max_labels: int = 0,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
-    """Returns linear functions of vectors that are least wrong about targets. Public.
+    """Returns linear functions of vectors that predict targets, by linear regression. Public.
 
-    Linear regression on targets, after Wang 2018: eigenvalues of the centered moments
-    that noise alone may have are shrunk (soft thresholding). Of one-hot features the moments
-    within a group follow from the means, and sums over a group are known. Weights of a number's
-    bins are expected to be alike where bins are close (a Gaussian process).
+    The regression uses noisy moments, after Wang 2018: eigenvalues of the centered moments that may
+    be due to noise are shrunk (soft thresholding). For one-hot features, moments within a group
+    follow from the means, and sums over a group are known. Weights of adjacent bins of a number are
+    correlated (a Gaussian process).
 
     Args:
-        values: noisy, in steps of 1 / LATTICE, `[width, num_classes + width]`; the last number of
-            a vector is a constant.
+        values: noisy sums, in steps of 1 / LATTICE, `[width, num_classes + width]`; the last number
+            of a vector is a constant.
         num_classes: number of classes.
-        noise: standard deviation on each number, in what a record adds at most.
-        num_records: private records; None where that is not public.
-        groups: of one-hot features, of which each group has one that is not 0: its number,
-            `[width - 1]`, below 0 of the bins of a number, in ascending order. None for other
-            features.
-        max_labels: of several labels that may hold at once, whose targets were divided by its
-            root. 0 of targets that add up to 1.
+        noise: standard deviation of each number, in units of the maximum contribution of a record.
+        num_records: number of private records; None if it is private.
+        groups: one-hot group index of each feature, `[width - 1]`; each vector has one feature per
+            group that is not 0. Groups of the bins of a number have negative indices, and their
+            bins are in ascending order. None for other features.
+        max_labels: for several labels, whose targets were divided by the square root of
+            `max_labels`. 0 for targets with a sum of 1.
 
     Returns:
         Weights of the functions, `[width, num_classes]`; the mean of each target, `[num_classes]`;
-        and the fraction of the targets' variance that they explain.
+        and the fraction of the targets' variance that the functions explain.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     sums, moments = np.split(values * (norm / LATTICE), [num_classes], axis=1)
     sums *= math.sqrt(max(max_labels, 1))
     moments = (moments + moments.T) / (2.0 * MOMENT_WEIGHT)
-    deviation = noise * norm / MOMENT_WEIGHT / math.sqrt(2.0)  # of a mean of two
-    threshold = deviation * math.sqrt(len(moments))  # half the largest eigenvalue of noise alone
-    # Two measurements of the sum of all vectors, each by its precision; one of several labels.
+    deviation = noise * norm / MOMENT_WEIGHT / math.sqrt(2.0)  # of the mean of two numbers
+    threshold = deviation * math.sqrt(len(moments))  # half the largest eigenvalue of pure noise
+    # The sum of all vectors was measured twice, weighted here by precision; but only once for
+    # several labels.
     of_sums = 0.0 if max_labels else 1.0 / (num_classes * (noise * norm) ** 2)
     precisions = of_sums, (CONSTANT / deviation) ** 2
     total = np.average(
@@ -581,16 +592,16 @@ def functions_of_moments(
     ).clip(0.0)
     number = num_records or max(total[-1] / CONSTANT, 1.0)
     counts = sums[-1] / CONSTANT
-    if groups is not None:  # the sums of each group add up to the number of records, too
+    if groups is not None:  # the sum over each group also measures the number of records
         is_of = groups == np.unique(groups)[:, None]  # [num_groups, width - 1]
-        size = math.sqrt((1.0 - CONSTANT_FRACTION) / len(is_of))  # of what is not 0
+        size = math.sqrt((1.0 - CONSTANT_FRACTION) / len(is_of))  # value of features that are not 0
         precise = [CONSTANT_FRACTION, *(size**2 / is_of.sum(axis=1))]
         counts = np.average([counts, *(is_of @ sums[:-1] / size)], axis=0, weights=precise)
     shares = np.maximum(counts, 1.0)
     shares /= number if max_labels else shares.sum()
     shares = np.minimum(shares, 1.0)
     sums, total, moments = sums[:-1], total[:-1], moments[:-1, :-1]  # without the constant
-    root = np.eye(len(moments))  # of how weights are expected to vary together
+    root = np.eye(len(moments))  # root of the prior covariance of the weights
     if groups is None:
         known = np.zeros_like(moments)
         centered = moments - np.outer(total, total) / number
@@ -599,7 +610,7 @@ def functions_of_moments(
         products = np.outer(total, total) / number
         is_same = groups == groups[:, None]
         known = np.diag(size * total) - np.where(is_same, products, 0.0)
-        # Deviations from the mean add up to 0 within a group: what does not is noise.
+        # Deviations from the mean have the sum 0 within a group; anything else is noise.
         centering = np.eye(len(groups)) - is_of.T @ (is_of / is_of.sum(axis=1, keepdims=True))
         centered = np.where(is_same, 0.0, centering @ (moments - products) @ centering)
         places = np.arange(len(groups))

@@ -20,7 +20,7 @@ from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT
 from pate_tf.postprocessing.regression import (
     INFLATIONS,
-    LEAST_VARIANCE,
+    MIN_VARIANCE,
     STRONG_EVIDENCE,
     functions_of_moments,
     labels_of,
@@ -204,7 +204,7 @@ def _functions_of_sums(
     of the features. Each function has the maximum posterior probability under Gaussian priors
     (`regress`), or given public labels (`_joined`). A number has one function.
     """
-    mean, factors = standardisation(vectors[:, :-1], LEAST_VARIANCE)
+    mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
     rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
     matrix = (vectors[:, :-1] - mean).T @ rows / len(rows)
     unit = math.sqrt(max(float(np.square(matrix).sum(axis=1).mean()), np.finfo(float).tiny))

@@ -1,1 +1,1 @@
-"""Which inputs of the public pool are put to the teachers, and what the answers say of the rest."""
+"""Choice of queries from the public pool, and the released labels."""

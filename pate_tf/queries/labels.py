@@ -1,4 +1,4 @@
-"""Released labels with their pool, and their files. TensorFlow is not imported."""
+"""Released labels with their pool, and their files. Does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from pate_tf.data.named_function import OnFeatures
 
 LABELS_FILE = "labels.npz"
 COST_FILE = "labels.json"
-PARTS = ("query_indices", "labels", "weights")  # of `PoolLabels`, as they are stored
-NOISY = ("noisy_counts", "noisy_sums")  # of `ReleasedLabels`
+PARTS = ("query_indices", "labels", "weights")  # stored fields of `PoolLabels`
+NOISY = ("noisy_counts", "noisy_sums")  # stored fields of `ReleasedLabels`
+OTHER_POOL = "labels belong to another pool. Pass the pool that they were released for."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Labels(OnFeatures):
-    """Public: noisy labels of some of a pool, and what they cost.
+    """Public: noisy labels for some inputs of a pool, and their cost.
 
     >>> import pate_tf
     >>> stored = pate_tf.Labels.load(folder / "labels", data.pool)
@@ -35,26 +36,26 @@ class Labels(OnFeatures):
     True
 
     Attributes:
-        pool: the public inputs that they are of.
-        queries: int64 `[num_queries]`, positions in the pool in the order of asking; a mechanism
-            with a threshold may have answered fewer.
-        released: what was released.
-        training_labels: what a student learns from: the released labels, or what follows from them
-            without a query.
-        strategy: how the queries were chosen, by its name in `pate_tf.queries.strategies`.
-        choice: how mechanism, noise and number of queries were chosen, in sentences; None if
+        pool: public inputs.
+        queries: positions of the queried inputs in the pool, in order of the queries, int64
+            `[num_queries]`. A mechanism with a threshold may have answered fewer.
+        released: the released labels.
+        training_labels: labels that a student learns from: the released labels, or labels that
+            were inferred from them without further queries.
+        strategy: how the queries were chosen, a name in `pate_tf.queries.strategies`.
+        choice: sentences about the choice of mechanism, noise and number of queries; None if
             unknown.
-        seal: of `record`, by the ledger that was charged, so that stored labels can be verified;
-            None without a ledger.
-        labeller: whose ledger was charged, for `Student.publish`; None if unknown.
-        linear_head: a model from raw inputs to logits with the weights that follow from feature
-            sums, for the student of this name; None of other labels, and of stored ones.
-        representation: that teachers or sums are of; of stored labels by its public name; None for
-            raw inputs of teachers.
-        forecast: what was expected of the labels; None without a forecast, and of stored labels.
-        exceeds_noise: whether noisy sums differ between classes by more than noise does, as of
-            `label_inference.exceed_noise`; None of other labels, and of stored ones.
-        has_public_labels: whether `training_labels` follow from the pool's own labels, too.
+        seal: authentication code of `record` by the charged ledger, so that stored labels can be
+            verified; None without a ledger.
+        labeller: labeller with the charged ledger, for `Student.publish`; None if unknown.
+        linear_head: linear model from raw inputs to logits, computed from feature sums, for the
+            student linear_head; None for other labels and for stored labels.
+        representation: features of the teachers or sums, or their public name for stored labels;
+            None if teachers learned from raw inputs.
+        forecast: expected accuracy of the labels; None without a forecast and for stored labels.
+        exceeds_noise: whether noisy sums differ between classes by more than the noise, see
+            `label_inference.exceed_noise`; None for other labels and for stored labels.
+        has_public_labels: whether `training_labels` also depend on public labels of the pool.
     """
 
     pool: Pool
@@ -97,7 +98,7 @@ class Labels(OnFeatures):
         return dataclasses.replace(self, training_labels=taught, has_public_labels=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a pickle holds: no labeller, as its votes are private, and no model."""
+        """Returns the state for pickling, without the labeller, whose votes are private."""
         left_out = ["labeller", "linear_head"] + ["representation"] * callable(self.representation)
         return {**vars(self), **dict.fromkeys(left_out)}
 
@@ -114,28 +115,28 @@ class Labels(OnFeatures):
 
     @property
     def labels(self) -> IntArray:
-        """The noisy labels that were charged, int64 `[num_labels]`, as `query_indices`."""
+        """The noisy labels that were charged, int64 `[num_labels]`, in order of `query_indices`."""
         return self.released.labels
 
     @property
     def weights(self) -> npt.NDArray[np.float32] | None:
         """Confidence in each class, float32 `[num_labels, num_classes]`, rows with a sum of 1.
 
-        Of a `GaussianHistogram`, whose noisy counts say so; None of other mechanisms.
+        It is computed from the noisy counts of a `GaussianHistogram`; None for other mechanisms.
         """
         return self.released.weights
 
     @property
     def cost(self) -> Cost:
-        """What these labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
+        """Worst-case cost of these labels: `epsilon`, `delta`, `unit`, `in_words()`.
 
-        Of these labels alone; `Labeller.spent` counts everything released from the teachers.
+        See `Labeller.spent` for the total cost of all releases from the source.
         """
         return self.released.cost
 
     @functools.cached_property
     def inferred(self) -> PoolLabels:
-        """The labels of inputs that were not asked about."""
+        """The inferred labels of inputs that were not queried."""
         labels = self.training_labels
         is_inferred = ~np.isin(labels.query_indices, self.released.query_indices)
         return PoolLabels(
@@ -146,11 +147,11 @@ class Labels(OnFeatures):
         )
 
     def to_numpy(self, *, inferred: bool = False) -> tuple[npt.NDArray[Any], IntArray]:
-        """Returns the labeled inputs `[num_labels, *input_shape]`, raw, and their labels.
+        """Returns the labeled raw inputs `[num_labels, *input_shape]`, and their labels.
 
         Args:
-            inferred: whether to give what a `Student` learns from: with some strategies ("diverse",
-                "medoids") labels of other inputs of the pool follow from those that were charged.
+            inferred: whether to return the labels that a `Student` learns from. With the strategies
+                "diverse" and "medoids", these include inferred labels of other inputs.
         """
         labels = self.training_labels if inferred else self.released
         return self.pool.inputs[labels.query_indices], np.array(labels.labels)
@@ -159,10 +160,10 @@ class Labels(OnFeatures):
         """Raises ValueError if these are labels of another pool."""
         digests = {artifacts.digest_array(each.inputs) for each in {self.pool, pool}}
         if len(digests) > 1:
-            raise ValueError("labels: expected labels of this pool, got those of another")
+            raise ValueError(OTHER_POOL)
 
     def record(self) -> dict[str, Any]:
-        """Returns all that is known of these labels, as JSON values: what `seal` is of."""
+        """Returns the description of these labels as JSON values, which `seal` authenticates."""
         released = self.released
         cost = released.cost
         arrays = self._arrays()
@@ -178,6 +179,8 @@ class Labels(OnFeatures):
             "ledger_rows": list(released.ledger_rows),
             "secure_noise": released.secure_noise,
         }
+        if self.has_public_labels:
+            record["has_public_labels"] = True
         if self.representation is not None:
             from pate_tf.representations.pretrained import public_name
 
@@ -192,7 +195,7 @@ class Labels(OnFeatures):
         """
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        # The digest goes with the second file: a crash between both is seen when they are read.
+        # The second file has the digest of the first, so `load` notices a crash between them.
         artifacts.write_arrays(path / LABELS_FILE, self._arrays())
         artifacts.write_json(path / COST_FILE, {**self.record(), "seal": self.seal})
 
@@ -206,19 +209,19 @@ class Labels(OnFeatures):
         1e-05
 
         Args:
-            folder: where they lie.
-            pool: the pool that they are of.
-            labeller: whose ledger was charged for them, if a student of them is to be published.
+            folder: folder of the labels.
+            pool: pool of the labels.
+            labeller: labeller with the charged ledger, needed to publish a student.
 
         Raises:
-            ValueError: if there are none, they are broken, or of another pool.
+            ValueError: if there are no labels, or they are damaged or belong to another pool.
         """
         path = pathlib.Path(folder)
         try:
             arrays = artifacts.read_arrays(path / LABELS_FILE, is_exact=True)
             fields = artifacts.read_json(path / COST_FILE)
         except OSError as error:
-            raise ValueError(f"labels: expected labels in {path}, got none") from error
+            raise ValueError(f"labels: {path} contains no labels") from error
         try:
             cost = {**fields["cost"], "charge": charge_from_dict(fields["cost"]["charge"])}
             cost["before"] = tuple(
@@ -248,20 +251,19 @@ class Labels(OnFeatures):
                 training_labels=training,
                 **{name: fields[name] for name in ("strategy", "choice", "seal")},
                 representation=fields.get("representation"),
+                has_public_labels=fields.get("has_public_labels", False),
                 labeller=labeller,
             )
             record = labels.record()
-            # As stored: arrays that earlier versions wrote are not read, but are in the digest.
+            # The digest includes arrays of earlier versions, which are not read.
             stored = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
             is_whole = stored == fields["labels_digest"]
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path}: expected labels and their cost, got files of another kind"
-            ) from error
+            raise ValueError(f"labels: the files in {path} are damaged") from error
         if not is_whole:
-            raise ValueError(f"{path}: expected the labels of {COST_FILE}, got others")
+            raise ValueError(f"labels: {path / LABELS_FILE} does not belong to {COST_FILE}")
         if record["pool_digest"] != fields["pool_digest"]:
-            raise ValueError("labels: expected labels of this pool, got those of another")
+            raise ValueError(OTHER_POOL)
         return labels
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:

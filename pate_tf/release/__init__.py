@@ -1,1 +1,1 @@
-"""The release boundary: votes and feature sums, their charge, the noise."""
+"""The release boundary: charges and releases votes and feature sums with noise."""

@@ -1,6 +1,6 @@
-"""Exact sums of what private records add, in whole numbers. SENSITIVE: nothing here has noise.
+"""Exact integer sums of the contributions of private records. SENSITIVE: they have no noise.
 
-How a record is counted depends on no other record, and sums do not depend on the order of records.
+The contribution of a record depends on no other record. Sums do not depend on the order of records.
 """
 
 import math
@@ -15,17 +15,18 @@ from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import target_rows
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 
-OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
-VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
-PART_STEPS = 2**10  # of both factors of a record's part, whose product has steps of 1 / LATTICE
-ROWS = 4_096  # records at a time
+# An owner's vectors are added in whole steps of this size, so the order does not matter.
+OWNER_STEP = 2.0**-32
+VECTOR_STEPS = 2**14  # steps per unit of stored vectors, whose norm is at most 1, so int16 suffices
+PART_STEPS = 2**10  # steps per unit of two factors, whose product has steps of 1 / LATTICE
+ROWS = 4_096  # records per step
 
 
 def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
     """Returns counts of votes, or sums over teachers of `target_rows` of predictions. SENSITIVE.
 
-    Rows are truncated toward zero to whole steps of 1 / LATTICE, and those longer than one vote
-    count as zero. So one teacher moves the sums of a query by a length of at most sqrt(2)
+    Rows are truncated toward zero to whole steps of 1 / LATTICE. Rows with a norm above one vote
+    count as zero. So one teacher changes the sums of a query by at most sqrt(2) in L2 norm
     (docs/proofs/theory.md, Proposition D13).
 
     Args:
@@ -45,9 +46,9 @@ def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
     return SumsByClass(total)
 
 
-@np.errstate(all="ignore")  # a warning would tell of a record
+@np.errstate(all="ignore")  # a warning would reveal something about a record
 def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
-    """Returns vectors in whole steps of `OWNER_STEP`, int64; numbers beyond 8 or NaN are 0."""
+    """Returns vectors in whole steps of `OWNER_STEP`, int64; NaN and numbers beyond 8 become 0."""
     is_usable = np.abs(vectors) <= 8.0
     return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
 
@@ -61,21 +62,21 @@ def sums_by_class(
 ) -> IntArray:
     """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
 
-    Each record adds its vector in the column of its class, or each owner adds vectors of an L2 norm
-    of at most 1 together: longer ones are shortened. All is truncated toward zero to whole steps
+    Each record adds its vector to the column of its class. With owners, the total contribution of
+    an owner is clipped to an L2 norm of 1. Contributions are truncated toward zero to whole steps
     of 1 / LATTICE, so sums do not depend on the order of records. The norm is verified in whole
-    numbers: what is longer, or not finite, counts as zero.
+    numbers. Contributions with a larger norm or numbers that are not finite count as zero.
 
     Args:
-        vectors: of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each of an
-            L2 norm of at most 1.
-        labels: `[num_records]`.
+        vectors: result of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each
+            with an L2 norm of at most 1.
+        labels: class of each record, `[num_records]`.
         num_classes: number of classes.
-        owners: whose each record is, `[num_records]`; all records of an owner must be here. None
-            where single records are protected.
+        owners: owner of each record, `[num_records]`, with all records of each owner. None if
+            records are protected.
 
     Returns:
-        In steps of 1 / LATTICE.
+        Sums in steps of 1 / LATTICE.
     """
     if owners is None:
         return _verified(vectors, np.arange(len(labels)), labels, num_classes)
@@ -91,11 +92,11 @@ def sums_by_class(
 def counts_by_class(
     clusters: npt.NDArray[np.integer], labels: IntArray, *, num_clusters: int, num_classes: int
 ) -> IntArray:
-    """Returns how many records of each class are in each cluster, in steps of 1 / LATTICE.
+    """Returns counts of records by cluster and class, in steps of 1 / LATTICE. SENSITIVE.
 
     Args:
-        clusters: of the records, from 0, `[num_records]`. SENSITIVE.
-        labels: `[num_records]`. SENSITIVE.
+        clusters: cluster of each record, from 0, `[num_records]`. SENSITIVE.
+        labels: class of each record, `[num_records]`. SENSITIVE.
         num_clusters: number of rows.
         num_classes: number of columns.
     """
@@ -107,17 +108,17 @@ def counts_by_class(
 def sums_of_owners(
     totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
 ) -> IntArray:
-    """Returns sums of vectors by class, where each owner adds a norm of at most 1. SENSITIVE.
+    """Returns sums by class of owners' contributions, clipped to an L2 norm of 1. SENSITIVE.
 
     Args:
-        totals: sums of `owner_steps` of an owner's records of one class, `[num_pairs,
+        totals: sum of `owner_steps` for each pair of an owner and a class, `[num_pairs,
             num_features + 1]`.
-        owners: a number for the owner of each pair, `[num_pairs]`.
-        classes: of each pair, `[num_pairs]`, ascending for each owner; no pair is there twice.
+        owners: index of the owner of each pair, `[num_pairs]`.
+        classes: class of each pair, `[num_pairs]`, ascending for each owner. Pairs are distinct.
         num_classes: number of classes.
 
     Returns:
-        As `sums_by_class`.
+        See `sums_by_class`.
     """
     together = totals * OWNER_STEP
     norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
@@ -125,40 +126,40 @@ def sums_of_owners(
     return _verified(shortened, owners, classes, num_classes)
 
 
-@np.errstate(all="ignore")  # a warning would tell of a record
+@np.errstate(all="ignore")  # a warning would reveal something about a record
 def _verified(
     vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
 ) -> IntArray:
-    """Returns sums by class of units' vectors that are together of a norm of at most 1."""
+    """Returns sums by class of vectors, without units whose total norm is above 1."""
     steps = np.trunc(vectors * (LATTICE * BELOW))
-    # Whole numbers of at most 2^20, whose squares int64 adds up exactly. NaN compares as false.
+    # Whole numbers up to 2^20, so int64 sums of squares are exact. Comparisons with NaN are false.
     is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
     squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
     total = np.zeros(unit.max(initial=-1) + 1, np.int64)
     np.add.at(total, unit, np.where(is_short, squares, LATTICE**2 + 1))
     steps[total[unit] > LATTICE**2] = 0.0
-    # Sums of fewer than 2^33 records are whole numbers that float64 holds, in whatever order.
+    # For fewer than 2^33 records, float64 sums of these whole numbers are exact in any order.
     return (steps.T @ np.eye(num_classes)[classes]).astype(np.int64)
 
 
-@np.errstate(all="ignore")  # a warning would tell of a record
+@np.errstate(all="ignore")  # a warning would reveal something about a record
 def moments_by_class(
     vectors: npt.NDArray[np.float64],
     targets: npt.NDArray[np.float64],
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns sums by class beside second moments, `[width, num_classes + width]`. SENSITIVE.
+    """Returns sums by class and second moments, `[width, num_classes + width]`. SENSITIVE.
 
-    A record adds the outer product of its vector v and (its target t, w v), w being
-    `MOMENT_WEIGHT`, divided by sqrt(1 + w^2). What is negative counts as 0.
+    A record with vector v and target t adds the outer product of v and (t, w v), divided by
+    sqrt(1 + w^2), where w is `MOMENT_WEIGHT`. Negative numbers count as 0.
 
     Args:
-        vectors: of `models.encoder.record_vectors`, `[num_records, width]`.
-        targets: of `target_rows`.
-        owners: as of `sums_of_products`.
+        vectors: result of `models.encoder.record_vectors`, `[num_records, width]`.
+        targets: result of `target_rows`.
+        owners: see `sums_of_products`.
 
     Returns:
-        In steps of 1 / LATTICE.
+        Sums in steps of 1 / LATTICE.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     vectors = np.maximum(vectors, 0.0)
@@ -166,7 +167,7 @@ def moments_by_class(
     return sums_of_products(vectors, joined, owners)
 
 
-@np.errstate(all="ignore")  # a warning would tell of a record
+@np.errstate(all="ignore")  # a warning would reveal something about a record
 def sums_of_products(
     vectors: npt.NDArray[np.float64],
     targets: npt.NDArray[np.float64],
@@ -175,23 +176,24 @@ def sums_of_products(
     """Returns the sum of records' outer products of two vectors, `[width, num_columns]`. SENSITIVE.
 
     Both factors are truncated toward zero to whole steps. So the norm of their product is verified
-    exactly, and sums do not depend on the order of records. An owner's tables are added up, and
-    shortened to a norm of 1 together. What is longer, or not finite, counts as zero.
+    exactly, and sums do not depend on the order of records. The total of an owner's tables is
+    clipped to a norm of 1. Contributions with a larger norm or numbers that are not finite count as
+    zero.
 
     Args:
-        vectors: `[num_records, width]`.
-        targets: `[num_records, num_columns]`.
-        owners: whose each record is, `[num_records]`; all records of an owner must be here. None
-            where single records are protected.
+        vectors: first factors, `[num_records, width]`.
+        targets: second factors, `[num_records, num_columns]`.
+        owners: owner of each record, `[num_records]`, with all records of each owner. None if
+            records are protected.
 
     Returns:
-        In steps of 1 / LATTICE.
+        Sums in steps of 1 / LATTICE.
     """
     factors = [np.trunc(factor * (PART_STEPS * BELOW)) for factor in (vectors, targets)]
     squares = math.prod(np.square(factor).sum(axis=1) for factor in factors)
-    is_short = squares <= LATTICE**2  # NaN compares as false
+    is_short = squares <= LATTICE**2  # false for NaN
     first, second = (np.where(is_short[:, None], factor, 0.0) for factor in factors)
-    if owners is None:  # whole numbers that float64 holds, as are their sums
+    if owners is None:  # float64 sums of these whole numbers are exact
         return (first.T @ second).astype(np.int64)
     total = np.zeros((first.shape[1], second.shape[1]))
     _, owner = np.unique(owners, return_inverse=True)
@@ -208,9 +210,9 @@ def sums_of_products(
 # Rounds of residual sums (docs/proofs/theory.md, Proposition D10).
 
 
-@np.errstate(all="ignore")  # a warning would tell of a record
+@np.errstate(all="ignore")  # a warning would reveal something about a record
 def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
-    """Returns vectors truncated to whole steps of 1 / VECTOR_STEPS; those not finite are 0."""
+    """Returns vectors truncated to steps of 1 / VECTOR_STEPS; 0 if the norm is not at most 1."""
     is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
     steps = np.trunc(np.where(is_short[:, None], vectors, 0.0) * VECTOR_STEPS)
     return np.asarray(steps, np.int16)
@@ -219,20 +221,20 @@ def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
 def residual_sums(
     vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
 ) -> IntArray:
-    """Returns the sum of what a linear model misses of records, `[width, num_classes]`. SENSITIVE.
+    """Returns the sums of residuals of a linear model, `[width, num_classes]`. SENSITIVE.
 
-    A record adds the outer product of its vector and its class's one-hot vector less the model's
-    probabilities, clipped to an L2 norm of `RESIDUAL_NORM` and divided by it. Both factors are
-    whole numbers of steps, so that the norm of their product is verified exactly, and sums are
-    exact.
+    A record adds the outer product of its vector and its residual, clipped to an L2 norm of
+    `RESIDUAL_NORM` and divided by it. The residual is the one-hot class minus the probabilities of
+    the model. Both factors are whole numbers of steps, so the norm of their product is verified
+    exactly, and sums are exact.
 
     Args:
-        vectors: of `vector_steps`, `[num_records, width]`.
-        labels: `[num_records]`.
-        weights: of `weights_of_rounds`.
+        vectors: result of `vector_steps`, `[num_records, width]`.
+        labels: class of each record, `[num_records]`.
+        weights: result of `weights_of_rounds`.
 
     Returns:
-        In steps of 1 / LATTICE.
+        Sums in steps of 1 / LATTICE.
     """
     num_classes = weights.shape[1]
     total = np.zeros(weights.shape)
@@ -244,7 +246,7 @@ def residual_sums(
         lengths = np.linalg.norm(some, axis=1) / PART_STEPS
         missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
         missed = np.trunc(missed * (PART_STEPS * BELOW))
-        # Whole numbers that float64 holds, as are their sums; NaN compares as false.
+        # Float64 sums of these whole numbers are exact. Comparisons with NaN are false.
         squares = np.square(some).sum(axis=1) * np.square(missed).sum(axis=1)
         missed[~(squares <= LATTICE**2)] = 0.0
         total += some.T @ missed

@@ -74,31 +74,31 @@ from pate_tf.teachers.run_folder import RunDescription, described_run
 if TYPE_CHECKING:
     from pate_tf.teachers.voters import Voter
 
-PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
-MOST_OF_MOMENTS: Final = 1_024  # features
-PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
+PARTS: Final = 16  # groups of owners; memory holds the sums of every owner in one group
+MAX_WITH_MOMENTS: Final = 1_024  # features, if second moments are released
+PART: Final = 4_096  # inputs of a pool per step, because double precision needs more memory
 SUMS = "sums.npz"
 ENCODER = "encoder"
 DESCRIPTION = "description.json"
-VECTORS: Final = "vectors.npz"  # of single records, for rounds of residual sums
+VECTORS: Final = "vectors.npz"  # vectors of single records, for several rounds
 IN_VECTORS: Final = ("vectors", "labels", "moments")
-EARLIER_COMMAND: Final = "call fit(data.private, data.pool), or train_student.py with the data"
+EARLIER_COMMAND: Final = "Call fit(data.private, data.pool), or run `pate student` with the data."
 
 
 def sums_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
-    """Returns where a run stores its sums: `sensitive/feature_sums`."""
+    """Returns the folder for the sums of a run: `sensitive/feature_sums`."""
     return directory.sensitive / "feature_sums"
 
 
 def default_folder(dataset_name: str) -> pathlib.Path:
-    """Returns the folder of a run of feature sums where the user names none."""
+    """Returns the default run folder for feature sums."""
     return pathlib.Path(f"runs/{dataset_name}-feature_sums")
 
 
 def digest_of(
     description: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], encoder_digest: str
 ) -> str:
-    """Returns the digest of stored sums: of all that lies in their folder."""
+    """Returns the digest of stored sums, including all files in their folder."""
     text = json.dumps(description, sort_keys=True) + encoder_digest
     text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -106,10 +106,10 @@ def digest_of(
 
 @functools.lru_cache(maxsize=1)
 def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float64]]:
-    """Returns centers `[num_clusters, num_features]` of a pool's clusters, by their number.
+    """Returns cluster centers of a pool, `[num_clusters, num_features]`, by number of clusters.
 
-    Only images whose data set has an augmentation have clusters, and only with classes and an
-    encoder that is not frozen.
+    There are clusters only for images with an augmentation, with classes and with an encoder that
+    is not frozen.
     """
     is_class = pool.dataset.target == CLASS
     if not pool or encoder.is_frozen or pool.dataset.augmentation == "none" or not is_class:
@@ -121,21 +121,23 @@ def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float
 
 @dataclasses.dataclass(frozen=True)
 class Summands:
-    """What a record, or an owner, adds to one table of whole numbers: those of all add up.
+    """Integer contribution of one record or owner to a table. Contributions are additive.
 
     The table, int64 `[num_rows, num_classes]`, has the rows of `sums_by_class`, then for each
-    resolution how many records of each class are in each cluster, in steps of 1 / LATTICE. A record
-    counts 1 in one cell. An owner's records share 1: each counts one over their number, truncated
-    to whole steps, so that a resolution's counts move by at most 2 in the L1 norm if a record, or
-    an owner, is replaced. Where there is no pool, it is the table of `moments_by_class`. Of numbers
-    and of several labels it has no clusters, and sums of `target_rows`.
+    number of clusters the counts of records by cluster and class, in steps of 1 / LATTICE. A record
+    adds 1 to one cell. The records of an owner together add at most 1: each adds 1 divided by their
+    number, truncated to whole steps. So replacing a record or an owner changes the counts for one
+    number of clusters by at most 2 in L1 norm. Without a pool, the table is `moments_by_class`. For
+    numbers and several labels, it contains sums of `target_rows` and no clusters.
 
     Attributes:
-        dataset: says what records are labeled with.
-        scale: of the features, `[num_features]`.
-        centres: of the pool's clusters, `[num_clusters, num_features]`, by their number.
-        has_moments: whether second moments stand beside the sums, as no pool has any.
-        groups: of one-hot features, `Encoder.groups`; None of others, and with a pool.
+        dataset: data set of the records.
+        scale: scale of each feature, `[num_features]`.
+        centres: cluster centers of the pool, `[num_clusters, num_features]`, by number of clusters.
+        has_moments: whether the table includes second moments, because there is no pool to compute
+            them from.
+        groups: groups of one-hot features, `Encoder.groups`; None for other features and with a
+            pool.
     """
 
     dataset: Dataset
@@ -146,9 +148,10 @@ class Summands:
 
     @classmethod
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
-        """Returns what records add; with a pool of images that has an augmentation, clusters too.
+        """Returns the contribution of a record for this encoder and pool.
 
-        A frozen encoder's features are worth a linear model more than clusters.
+        It includes clusters only if the pool has them, see `pool_centres`. For features of a frozen
+        encoder, a linear model is more accurate than clusters.
         """
         dataset = encoder.dataset
         centres = {} if pool is None else pool_centres(encoder, pool)
@@ -159,22 +162,22 @@ class Summands:
 
     @property
     def num_classes(self) -> int:
-        """Columns of sums by class."""
+        """Number of columns for sums by class."""
         return self.dataset.num_classes
 
     @property
     def num_rows(self) -> int:
-        """Rows of the table."""
+        """Number of rows of the table."""
         return len(self.scale) + 1 + sum(self.centres)
 
     @property
     def num_columns(self) -> int:
-        """Columns of the table."""
+        """Number of columns of the table."""
         return self.num_classes + self.has_moments * self.num_rows
 
     @property
     def has_products(self) -> bool:
-        """Whether a record adds to several columns, and not to that of its class alone."""
+        """Whether a record adds to several columns, instead of only the column of its class."""
         return self.has_moments or self.dataset.target != CLASS
 
     def of_products(
@@ -183,7 +186,7 @@ class Summands:
         labels: npt.NDArray[Any],
         owners: npt.NDArray[np.generic] | None = None,
     ) -> IntArray:
-        """Returns the table of records, or of owners, that add to several columns. SENSITIVE."""
+        """Returns the table of records or owners that add to several columns. SENSITIVE."""
         targets = target_rows(labels, self.dataset)
         add_up = moments_by_class if self.has_moments else sums_of_products
         return add_up(vectors, targets, owners)
@@ -204,7 +207,7 @@ class Summands:
         return np.concatenate(tables)
 
     def of_owned(self, features: npt.NDArray[np.float32]) -> IntArray:
-        """Returns of each record what adds up to its owner's totals, `[num_records, num_rows]`."""
+        """Returns each record's contribution to its owner's totals, `[num_records, num_rows]`."""
         vectors = record_vectors(features, self.scale)
         clusters = [
             np.eye(number, dtype=np.int64)[nearest_centres(vectors[:, :-1], centres)]
@@ -213,11 +216,12 @@ class Summands:
         return np.concatenate([owner_steps(vectors), *clusters], axis=1)
 
     def of_owners(self, totals: IntArray, pairs: IntArray) -> IntArray:
-        """Returns the table of owners, each of whom adds a norm of at most 1. SENSITIVE.
+        """Returns the table of owners, whose contributions have a norm of at most 1. SENSITIVE.
 
         Args:
-            totals: of each owner and class that has records, `[num_pairs, num_rows]`.
-            pairs: a number for the owner, times `num_classes`, plus the class, ascending.
+            totals: total for each pair of an owner and a class with records,
+                `[num_pairs, num_rows]`.
+            pairs: index of the owner times `num_classes`, plus the class, for each pair; ascending.
         """
         owners = pairs // self.num_classes
         classes = pairs % self.num_classes
@@ -226,7 +230,7 @@ class Summands:
         if not self.centres:
             return sums
         counts = totals[:, first:]
-        # Each record of an owner counts in one cluster of each resolution.
+        # Each record is in one cluster, for each number of clusters.
         records = np.zeros(owners.max(initial=-1) + 1, np.int64)
         np.add.at(records, owners, counts[:, : next(iter(self.centres))].sum(axis=1))
         shared = np.zeros((self.num_classes, counts.shape[1]), np.int64)
@@ -245,26 +249,27 @@ def sums_of_records(
 ) -> IntArray:
     """SENSITIVE: returns the exact sums of private records, the table of `Summands`.
 
-    What a record adds depends on that record and on public values alone; what an owner's records
-    add together depends on these records alone, and not on their order.
+    The contribution of a record only depends on that record and on public values. The contribution
+    of an owner only depends on the records of that owner, but not on their order.
 
     Args:
-        examples: the private records; with owners, what each owner adds has a norm of at most 1.
-        encoder: of their features.
-        summands: what they add.
+        examples: private records; with owners, the contribution of each owner has a norm of at most
+            1.
+        encoder: encoder of the features.
+        summands: contribution of each record.
         reporting: how progress is shown.
-        digests: `record_digests` of the inputs, where they are known.
-        vectors: what `vector_steps` of each record are written to, without owners.
+        digests: `record_digests` of the inputs, if known.
+        vectors: array that `vector_steps` of each record are written to; only without owners.
     """
     inputs = examples.inputs
     labels = examples.labels
     owners = examples.owners
     total = np.zeros((summands.num_rows, summands.num_columns), np.int64)
-    # How many records owners have is private: no bar tells.
+    # The number of records of owners is private, so the progress bar must not show it.
     steps, unit = (len(examples), "record") if owners is None else (PARTS, "part")
     task = "summing features of records"
     if encoder.places == 1:
-        task += " one by one: the model may mix inputs of a batch"
+        task += " one by one, because the model may mix inputs of a batch"
     with reporting.progress_bar(desc=task, total=steps, unit=unit) as bar:
         if owners is None:
             for rows, features in record_features(encoder, inputs, digests=digests):
@@ -296,7 +301,7 @@ def sums_of_records(
 
 
 class FeatureSums:
-    """SENSITIVE: feature sums of private records, for a `Labeller`; no teacher is trained.
+    """SENSITIVE: feature sums of private records, for a `Labeller`. They need no teachers.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -307,31 +312,31 @@ class FeatureSums:
     >>> labels.cost.epsilon <= 8.0
     True
 
-    Each record adds a vector of L2 norm at most 1 to the sum of its class; with owners, all records
-    of an owner together do. What one adds depends on no other record or owner, but on the public
-    pool and settings (docs/proofs/theory.md, Proposition D8). Nothing is charged before a
-    `Labeller` releases the sums with noise.
+    Each record adds a vector of L2 norm at most 1 to the sum of its class. With owners, all records
+    of an owner together add at most 1. A contribution only depends on its record or owner, the
+    public pool and the settings (docs/proofs/theory.md, Proposition D8). Nothing is charged before
+    a `Labeller` releases the sums with noise.
 
     Attributes:
-        directory: the run folder; sums and ledger lie below its `sensitive/`.
+        directory: run folder, which contains sums and ledger in `sensitive/`.
         reporting: how progress is shown.
-        dataset: from here on after `fit` or `load`: what is publicly known of the data.
-        unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
-        digest: SHA-256 of all that is stored; the ledger knows the sums by it.
-        num_records: how many records were summed. SENSITIVE where owners are protected.
-        source: that these are of; None where the run folder is its own.
-        description: all that is stored of them but arrays, JSON values. SENSITIVE.
-        representation: of the features, by its name.
-        sums: int64 `[num_features + 1, num_classes]`, exact. SENSITIVE.
-        cluster_counts: for each resolution of clusters, by their number, int64 `[num_clusters,
-            num_classes]`, exact. SENSITIVE.
-        encoder: of the features; public.
-        encoder_digest: of the weights of the features' encoder; public.
-        representation_digest: of the encoder, its description included; public.
-        summands: what each record adds, by public values.
-        has_vectors: whether vectors of records are stored, from which several rounds can be
-            released.
-        num_teachers: None: no teacher was trained.
+        dataset: public facts about the data. This and all following attributes exist after `fit` or
+            `load`.
+        unit: protected unit, "record" or "owner", whose contribution has an L2 norm of at most 1.
+        digest: SHA-256 digest of everything that is stored, which identifies the sums in a ledger.
+        num_records: number of records. SENSITIVE if owners are protected.
+        source: data source of the records; None if the run folder is a separate source.
+        description: stored description as JSON values. SENSITIVE.
+        representation: name of the representation.
+        sums: exact sums, int64 `[num_features + 1, num_classes]`. SENSITIVE.
+        cluster_counts: exact counts int64 `[num_clusters, num_classes]` by number of clusters.
+            SENSITIVE.
+        encoder: encoder of the features; public.
+        encoder_digest: digest of the encoder's weights; public.
+        representation_digest: digest of the encoder, including its description; public.
+        summands: contribution of each record, from public values.
+        has_vectors: whether vectors of records are stored, which several rounds need.
+        num_teachers: always None, because there are no teachers.
     """
 
     num_teachers = None
@@ -349,17 +354,17 @@ class FeatureSums:
         """Takes the settings; nothing is computed or written before `fit`.
 
         Args:
-            directory: of the run. Default: `runs/NAME-feature_sums` in the working directory.
-            representation: what maps an input to features: a `pate_tf.Representation`, or what one
-                is made of. Default: "contrastive+patches" for gray images, "patches+wavelets" for
-                color ones, "bins" for tables, "lsa" for texts.
-            seed: of a representation that is given by name; not of the privacy noise.
+            directory: run folder. Default: `runs/NAME-feature_sums` in the working directory.
+            representation: function from inputs to features: a `pate_tf.Representation`, or an
+                argument for one. Default: "contrastive+patches" for gray images, "patches+wavelets"
+                for color images, "bins" for tables, "lsa" for texts.
+            seed: seed of a representation that is given by name; not of the privacy noise.
             verbose: whether progress bars are shown.
         """
         self.directory = None if directory is None else pathlib.Path(directory)
         self._run = artifacts.RunDirectory(self.directory or pathlib.Path())
         self.reporting = reporting(verbose)
-        # Of the records that this object was fitted to; stored sums may be of others.
+        # Part of the data that this object was fitted to; None for stored sums.
         self.split: tuple[object, bool] | None = None
         if isinstance(representation, Representation):
             seed = representation.seed
@@ -367,14 +372,14 @@ class FeatureSums:
         self._name = source_of(representation)
 
     def settle(self, dataset: Dataset, planned: Named | None = None) -> tuple[Named | None, int]:
-        """Takes the default folder where none is named, and a representation where none is.
+        """Sets the default folder and the representation if the settings have none.
 
         Args:
-            dataset: of the records.
-            planned: the representation to take; None for that of sums that the folder holds.
+            dataset: data set of the records.
+            planned: planned representation; None to use only the representation of stored sums.
 
         Returns:
-            The representation, None while it is open; and the seed of what is trained.
+            The representation, or None if it is not yet chosen; and the seed of the representation.
         """
         self.directory = self.directory or default_folder(dataset.name)
         self._run = artifacts.RunDirectory(self.directory)
@@ -389,31 +394,30 @@ class FeatureSums:
     ) -> Self:
         """Sums the records' features, or reads the sums that an earlier call stored; returns self.
 
-        Stored sums are used whether or not their records were the same, with a warning that says
-        from when they are: whether records are the same is a question about private data. Take
-        another directory for other records.
+        Stored sums are used even if the records differ, with a warning that contains their date.
+        Comparing the records would reveal something about private data. For other records, use
+        another directory.
 
         Args:
-            private: `data.private`. With owners, what an owner's records add is clipped together.
-            pool: `data.pool`, which the representation is learned from; without inputs where there
-                is none: features follow from declared ranges then, and second moments of the
-                records' vectors stand beside the sums.
-            flags: of commands that name the data, `DataSource.flags`, for `run.json`.
+            private: `data.private`. With owners, the total of each owner's records is clipped.
+            pool: `data.pool`, for training the representation. It may be empty. Then features are
+                computed from declared ranges, and second moments are summed in addition.
+            flags: flags of the data for `run.json`, see `DataSource.flags`.
 
         Raises:
-            ValueError: if data, settings and directory do not fit each other, or the folder holds
-                sums of other settings, another named source or, without owners, another number of
-                records.
+            ValueError: if data, settings and directory do not fit each other, or the folder has
+                sums of other settings, of another named source or, without owners, of another
+                number of records.
         """
         for name, value, kind in (("private", private, PrivateExamples), ("pool", pool, Pool)):
             if not isinstance(value, kind):
-                raise ValueError(f"{name}: expected data.{name}, got {type(value).__name__}")
+                raise ValueError(f"{name} must be data.{name}, got {type(value).__name__}")
         encoder = self.encoder_for(private.dataset, pool)
         sensitive = self._run.sensitive
         owners = private.owners
         size = private.public_size
         described = self.described(encoder, has_owners=owners is not None)
-        # How many owners have records, and how many, is private.
+        # The number of records is private if owners are protected.
         public = described if size is None else {**described, "num_records": size}
         if self.is_stored(public, private.source):
             self.reporting.warn_of_stored(sums_folder(self._run) / DESCRIPTION, "feature sums")
@@ -450,10 +454,10 @@ class FeatureSums:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Self:
-        """Returns the sums that `fit` or `train_student.py` left in a directory.
+        """Returns the sums that `fit` or `pate student` stored in a directory.
 
         Raises:
-            ValueError: if there are none, or they are broken.
+            ValueError: if there are no sums, or they are damaged.
         """
         return cls(directory=directory)._read()
 
@@ -465,26 +469,27 @@ class FeatureSums:
         directory: str | os.PathLike[str],
         name: str | None = None,
     ) -> Self:
-        """Adds the sums of several run folders; stores those of all their records, to the last bit.
+        """Adds the sums of several run folders and stores the total.
 
-        They are the sums of the parts' records put one after another. Records of two parts are not
-        compared: what merging does may not depend on them. Two equal ones count twice, as they do
-        within a part; who has a record in each of two parts is protected as one with two records
-        (docs/proofs/theory.md, Proposition D8). Only one round is released from merged sums, as
-        vectors of single records are not merged.
+        The result is exactly the same as the sums of all records of the parts together. Records of
+        different parts are not compared, because merging must not depend on private data. So equal
+        records count twice, as within a part. A person with one record in each of two parts is
+        protected like a person with two records (docs/proofs/theory.md, Proposition D8). Merged
+        sums only allow one round, because vectors of single records are not merged.
 
         Args:
-            parts: run folders of sums of single records, at least two, of one data set, pool and
-                representation, each once. Sums of owners can't be merged: what an owner adds is
-                clipped within a part, so that one in two parts would add twice as much.
-            directory: the run folder of all.
-            name: public name of the private data of all parts, as of `Data.from_arrays`. Default:
-                the names of the parts. What is released of all is charged to the source of each
-                part, too, and adds up with all that was ever released of any part.
+            parts: two or more different run folders with sums of single records, with the same data
+                set, pool and representation. Sums of owners can't be merged: contributions of an
+                owner are clipped within each part, so an owner in two parts would add twice as
+                much.
+            directory: run folder for the total.
+            name: public name of the private data of all parts, see `Data.from_arrays`. Default: the
+                names of the parts. Releases of the total are also charged to the source of each
+                part, and add up with all releases of any part.
 
         Raises:
-            ValueError: if parts protect owners, are broken, the same or of other settings, or the
-                folder holds other sums.
+            ValueError: if parts protect owners, are damaged, are the same or have other settings,
+                or the folder has other sums.
         """
         loaded = [cls.load(part) for part in parts]
         records = cls._records_of_parts(loaded)
@@ -500,15 +505,16 @@ class FeatureSums:
         source = PrivateSource.merged(sources, name)
         if any(a.shares(b.key) for a, b in itertools.combinations(sources, 2)):
             warnings.warn(
-                f"merge: several parts are of one source: {source.name}; a record that is in two "
-                f"of them counts twice and is protected as two; merge parts of other records",
+                f"merge: several parts have the same source {source.name}. A record in two parts "
+                f"counts twice and is protected like two records. Merge parts with different "
+                f"records.",
                 stacklevel=2,
             )
         if merged.is_stored(described, source):
             return merged
         runs = [described_run(part.directory) for part in loaded]
         sizes = {None if run is None else run.pool_size for run in runs}
-        # Without the private files; those of parts differ.
+        # Leave out the private files, which differ between parts.
         flags = [{} if run is None else {**run.source, "private": None} for run in runs]
         number = sum(part.num_records for part in loaded)
         return merged.store(
@@ -524,35 +530,39 @@ class FeatureSums:
 
     @staticmethod
     def _records_of_parts(parts: Sequence[FeatureSums]) -> list[str]:
-        """Returns the names of all parts' records; ValueError if the parts can't be added up."""
+        """Returns the identifiers of the records of all parts.
+
+        Raises:
+            ValueError: if the parts can't be merged.
+        """
         if len(parts) < 2:
-            raise ValueError(f"merge: expected at least two run folders, got {len(parts)}")
+            raise ValueError(f"merge needs at least two run folders, got {len(parts)}")
         for part in parts:
             if part.unit != "record":
                 raise ValueError(
-                    f"merge: expected sums of single records, got sums of owners in "
-                    f"{part.directory}; sum all records of an owner in one pass"
+                    f"merge: {part.directory} contains sums of owners, which can't be merged. Use "
+                    f"one `fit` for all records of an owner."
                 )
             if part._public != parts[0]._public:
                 raise ValueError(
-                    f"merge: expected feature sums of one data set, pool and representation, got "
-                    f"others in {part.directory}"
+                    f"merge: {part.directory} differs in data set, pool or representation from "
+                    f"{parts[0].directory}"
                 )
         records = sorted(digest for part in parts for digest in part.description["records"])
         if len(set(records)) < len(records):
-            raise ValueError("merge: expected each part once, got one twice")
+            raise ValueError("merge: each part must be given only once")
         return records
 
-    # For `fit`, and for a pipeline that sums in another way.
+    # Used by `fit`, and by Beam pipelines.
 
     def encoder_for(self, dataset: Dataset, pool: Pool) -> Encoder:
-        """Returns the encoder of the records' features, once pool and folder are known to fit.
+        """Checks pool and folder, and returns the encoder of the records' features.
 
         Raises:
             ValueError: as `fit`.
         """
         if difference := pool.dataset.difference(dataset):
-            raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
+            raise ValueError(f"pool must have the data set of the records, got {difference}")
         self.settle(dataset)
         self._name = self._name or default_of_sums(dataset, has_pool=len(pool) > 0)
         check_representation(self._name, dataset, has_pool=len(pool) > 0)
@@ -560,19 +570,19 @@ class FeatureSums:
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
         with self.reporting.clock("training the representation"):
             encoder = encoder_of(pool, self._name, self._seed)
-        if not pool and encoder.num_features > MOST_OF_MOMENTS:
+        if not pool and encoder.num_features > MAX_WITH_MOMENTS:
             raise ValueError(
-                f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
-                f"inputs, as every product of two is released, got {encoder.num_features:,}; a "
-                f"schema says fewer with `text = 512` or less, or fewer categories"
+                f"representation must have at most {MAX_WITH_MOMENTS:,} features without public "
+                f"inputs, because products of all pairs are released, got "
+                f"{encoder.num_features:,}. In the schema, use `text = 512` or fewer categories."
             )
         return encoder
 
     def described(self, encoder: Encoder, *, has_owners: bool) -> dict[str, Any]:
-        """Returns what feature sums depend on besides the records, as JSON values. Public.
+        """Returns the public facts that feature sums depend on, as JSON values.
 
         Args:
-            encoder: of the features.
+            encoder: encoder of the features.
             has_owners: whether owners are protected.
         """
         described = {
@@ -585,20 +595,20 @@ class FeatureSums:
         return values
 
     def is_stored(self, described: Mapping[str, Any], source: PrivateSource | None = None) -> bool:
-        """Reads the sums that the folder holds, whatever their records; False if there are none.
+        """Reads stored sums, without comparing records; returns False if the folder has no sums.
 
         Args:
-            described: what `described` returned, with what else is public and has to be equal.
-            source: of the records; one that a person named has to be that of the sums.
+            described: result of `described`, with further public facts that must be equal.
+            source: data source of the records; a named source must be the source of the sums.
 
         Raises:
-            ValueError: if they are of other settings or of a source with another name.
+            ValueError: if the stored sums have other settings or a source with another name.
         """
         folder = sums_folder(self._run)
         if not (folder / DESCRIPTION).exists():
             return False
         stored = artifacts.read_json(folder / DESCRIPTION)
-        compared = {name: stored.get(name) for name in described}  # all else follows from these
+        compared = {name: stored.get(name) for name in described}
         check_same_settings(compared, described, folder=folder, holds="feature sums")
         self._read()
         if source is not None:
@@ -618,21 +628,21 @@ class FeatureSums:
         num_left_out: int = 0,
         for_rounds: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> Self:
-        """Writes feature sums below `sensitive/`, whole or not at all, and returns self.
+        """Writes feature sums to `sensitive/` atomically, and returns self.
 
         Args:
-            described: what `described` returned; of merged sums with the `records` of their parts.
-            encoder: of the features; or the folder of a stored one.
-            summands: what records add.
-            table: the sum of it over all records.
-            records: how many there are, those left out among them, and of which source.
-            pool_size: how many public samples form the pool.
-            flags: `DataSource.flags`.
-            num_left_out: records that do not fit the schema. They count as records that add
-                nothing, so that the number of records, which is public, does not tell whether one
+            described: result of `described`; for merged sums, with the `records` of their parts.
+            encoder: encoder of the features; or the folder of a stored encoder.
+            summands: contribution of each record.
+            table: sum of the contributions of all records.
+            records: number of records, including those left out, and their source.
+            pool_size: number of public samples in the pool.
+            flags: see `DataSource.flags`.
+            num_left_out: number of records that do not fit the schema. They are counted as records
+                that add 0, so that the public number of records does not reveal whether a record
                 fits.
             for_rounds: vectors and labels of single records, and the pool's second moments; None or
-                empty where several rounds can't be released.
+                empty if only one round is possible.
         """
         artifacts.make_sensitive_folder(self._run.sensitive)
         artifacts.remove_abandoned(self._run.root)
@@ -654,7 +664,7 @@ class FeatureSums:
             arrays[f"counts_{number}"] = counted
         target = sums_folder(self._run)
         with (
-            contextlib.suppress(FileExistsError),  # of two processes, the first one's sums stay
+            contextlib.suppress(FileExistsError),  # another process stored its sums first
             artifacts.atomic_folder(target, replace=False) as temporary,
         ):
             if isinstance(encoder, pathlib.Path):
@@ -667,7 +677,7 @@ class FeatureSums:
             artifacts.write_arrays(temporary / SUMS, arrays, private=True)
             if for_rounds:
                 artifacts.write_arrays(temporary / VECTORS, for_rounds, private=True)
-            # Names these sums and follows from nothing, so that a ledger takes no others for them.
+            # A random name, so that the ledger never confuses these sums with other sums.
             named = {"records": [secrets.token_hex(32)], **described}
             full = {**named, **dataclasses.asdict(records), "left_out": num_left_out}
             if for_rounds:
@@ -678,7 +688,7 @@ class FeatureSums:
         return self._read()
 
     def _read(self) -> Self:
-        """Reads what `store` wrote; ValueError if there is nothing, or it is broken."""
+        """Reads the files of `store`; raises ValueError if they are missing or damaged."""
         folder = sums_folder(self._run)
         try:
             described = artifacts.read_json(folder / DESCRIPTION)
@@ -710,15 +720,11 @@ class FeatureSums:
             }
             digest = described.pop("digest")
             if digest != digest_of(described, arrays, self.encoder_digest):
-                raise ValueError("sums: expected those of the description, got others")
+                raise ValueError("sums do not match their digest")
         except FileNotFoundError as error:
-            raise ValueError(
-                f"feature sums: expected some in {folder}, got none; {EARLIER_COMMAND}"
-            ) from error
-        except Exception as error:  # TensorFlow and JSON each raise their own kinds
-            raise ValueError(
-                f"feature sums: expected complete ones in {folder}, got broken ones"
-            ) from error
+            raise ValueError(f"{folder} contains no feature sums. {EARLIER_COMMAND}") from error
+        except Exception as error:  # TensorFlow and JSON have different exceptions
+            raise ValueError(f"the feature sums in {folder} are incomplete or damaged") from error
         self.description = described
         self.digest = digest
         self.has_vectors = "vectors" in described
@@ -727,7 +733,7 @@ class FeatureSums:
 
     @property
     def _public(self) -> tuple[Any, ...]:
-        """What sums must have in common to be added."""
+        """Public facts that must be equal for a merge."""
         summands = self.summands
         arrays = [summands.scale, *summands.centres.values()]
         fields = [self.description[field] for field in ("dataset", "representation", "encoder")]
@@ -735,19 +741,19 @@ class FeatureSums:
 
     @property
     def identified(self) -> Self:
-        """These, whose digest the ledger belongs to; ValueError before `fit`."""
+        """This object, which has the digest for the ledger; raises ValueError before `fit`."""
         if not self.digest:
-            raise ValueError(f"feature sums: expected fitted ones, got none: {EARLIER_COMMAND}")
+            raise ValueError(f"feature sums are not fitted. {EARLIER_COMMAND}")
         return self
 
     def for_pool(self, pool: Pool) -> Self:
-        """Returns what labels of a pool come from, for `Labeller`."""
+        """Returns the source of labels for a pool: this object, because it fits every pool."""
         del pool
         return self.identified
 
     @property
     def is_frozen(self) -> bool:
-        """Whether a person brought the encoder, trained on other data."""
+        """Whether the user provided the encoder, trained on other data."""
         return not is_known(self.representation)
 
     def __repr__(self) -> str:
@@ -756,12 +762,12 @@ class FeatureSums:
 
     @property
     def table(self) -> IntArray:
-        """Sums and counts, as `Summands` has them. SENSITIVE."""
+        """Sums and counts, in the form of `Summands`. SENSITIVE."""
         counts = [counts.values for counts in self.cluster_counts.values()]
         return np.concatenate([self.sums.values, *counts])
 
     def vectors(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns what public inputs would add to sums, `[num_inputs, num_features + 1]`.
+        """Returns the vectors of public inputs, `[num_inputs, num_features + 1]`.
 
         Raises:
             ValueError: if the inputs have another shape, or are not finite.
@@ -778,37 +784,36 @@ class FeatureSums:
     def _of_single_records(self) -> tuple[npt.NDArray[np.int16], IntArray, npt.NDArray[np.float64]]:
         """Vectors and labels of records, SENSITIVE, and the pool's second moments."""
         path = sums_folder(self._run) / VECTORS
-        refused = f"feature sums: expected the vectors of their records in {path}, got"
         try:
             arrays = artifacts.read_arrays(path)
             vectors, labels, moments = (arrays[name] for name in IN_VECTORS)
         except Exception as error:
-            raise ValueError(f"{refused} broken ones") from error
+            raise ValueError(f"feature sums: {path} is missing or damaged") from error
         digest = artifacts.digest_arrays((vectors, labels, moments))
         if digest != self.description.get("vectors"):
-            raise ValueError(f"{refused} others")
+            raise ValueError(f"feature sums: {path} does not belong to these sums")
         return vectors, labels, moments
 
     @property
     def moments(self) -> npt.NDArray[np.float64]:
-        """Means of the products of two numbers of a vector of the pool, `[width, width]`; public.
+        """Second moments of the vectors of the pool, `[width, width]`; public.
 
         Raises:
-            ValueError: if the stored vectors are broken, or others than those summed.
+            ValueError: if the stored vectors are damaged or do not belong to the sums.
         """
         return self._of_single_records[2]
 
     def residuals(self, values: IntArray, noise: float) -> IntArray:
-        """Returns the exact sums of the round that follows noisy ones. SENSITIVE."""
+        """Returns the exact sums of the next round after noisy rounds. SENSITIVE."""
         vectors, labels, moments = self._of_single_records
         weights = weights_of_rounds(values, moments, self.num_records, noise)
         return residual_sums(vectors, labels, weights)
 
 
 def of_other_data(source: Voter | FeatureSums, pool: Pool) -> ValueError:
-    """Returns the refusal of teachers or feature sums of another data set than a pool's."""
+    """Returns the error for a source and a pool of different data sets."""
     what = "feature sums" if source.num_teachers is None else "teachers"
     return ValueError(
-        f"{what}: expected those for {pool.dataset.name}, got those for "
+        f"{what} must have the data set {pool.dataset.name} of the pool, got "
         f"{source.dataset.name}: {source.dataset.difference(pool.dataset)}"
     )

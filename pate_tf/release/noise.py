@@ -50,7 +50,7 @@ class NoiseSource(abc.ABC):
 
     Attributes:
         is_secure: whether the stream is unpredictable; the ledger records it with every debit.
-        noisy_winners: as of `NoiseDraws`.
+        noisy_winners: see `NoiseDraws`.
     """
 
     is_secure: ClassVar[bool]

@@ -5,6 +5,7 @@ import functools
 import tensorflow as tf
 
 from pate_tf.accounting.mechanisms import LATTICE
+from pate_tf.core.checks import whole
 
 
 class VoteAggregation(tf.Module):
@@ -18,8 +19,7 @@ class VoteAggregation(tf.Module):
     """
 
     def __init__(self, num_classes: int) -> None:
-        if not 1 <= num_classes < LATTICE:
-            raise ValueError(f"num_classes must be from 1 to {LATTICE - 1}, got {num_classes}")
+        whole(1, LATTICE - 1, num_classes=num_classes)
         super().__init__(name="vote_aggregation")
         self.num_classes = num_classes
 
@@ -70,4 +70,4 @@ class VoteAggregation(tf.Module):
         return tf.reduce_min(tf.where(is_largest, classes, tf.int64.max), axis=1)
 
 
-aggregation_of = functools.cache(VoteAggregation)  # so that each is traced once
+aggregation_of = functools.cache(VoteAggregation)  # traces each graph only once

@@ -16,7 +16,7 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels, shares
 from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism
 from pate_tf.accounting.mechanisms.base import Answers
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError
@@ -224,10 +224,7 @@ def release_votes(
         if isinstance(exact, SumsByClass):
             check_sums(mechanism)
         counts = exact.values
-        if counts.shape != (len(places), num_classes):
-            raise ValueError(
-                f"voter must return counts [{len(places)}, {num_classes}], got {list(counts.shape)}"
-            )
+        checks.shape([len(places), num_classes], counts=counts)
         with ledger.exclusive():
             answered = ledger.stored_answers(new)  # of another process, in the meantime
             rows = [row for row, digest in enumerate(new) if digest not in answered]

@@ -263,8 +263,7 @@ def _described_kinds(description: Any) -> list[Kind]:
         return [kind for each in fields["joined"] for kind in _described_kinds(each)]
     if fields.get("representation") not in KINDS:
         raise ValueError(
-            f"representation must be one of {', '.join(KINDS)}: other encoders can't be stored "
-            f"without code"
+            f"representation must be one of {', '.join(KINDS)}: others can't be stored without code"
         )
     return [KINDS[fields["representation"]]]
 

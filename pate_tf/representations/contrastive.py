@@ -174,7 +174,7 @@ class ContrastiveModel(keras.Model):
 
 # Features of a pool from a network that is trained on some labels of the pool.
 #
-# They separate classes that features without labels do not, such as a barred seven and a two.
+# They separate some classes that features without labels can't, such as a barred seven and a two.
 
 
 STUDENT = "consistency"

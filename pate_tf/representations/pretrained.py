@@ -93,15 +93,13 @@ def resolved(name: str) -> str:
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
         fault = "is not a .keras file: save the model as .keras" if path.is_file() else "is missing"
         raise ValueError(
-            f"representation: {path} {fault}. Other models are NAME:FILE, {HUB}:FOLDER or "
-            f"module:function."
+            f"representation: {path} {fault}, or use NAME:FILE, {HUB}:FOLDER or module:function"
         )
     if head == HUB and not where:
         raise ValueError(f"representation must be {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")
     if head not in (PREFIX, HUB) and where and not path.is_file():
         raise ValueError(
-            f"representation: there is no file {path} with weights of {head} (.keras, .weights.h5 "
-            f"or .h5)"
+            f"representation: there is no file {path} with weights of {head} (.keras or .h5)"
         )
     absolute = os.path.abspath(where) if where and path.exists() else where
     return f"{name.removesuffix(where)}{absolute}"
@@ -194,7 +192,7 @@ class ModelPart(Part):
             self._graph = tf.function(self.raw, autograph=False).get_concrete_function(spec)
             refuse_state(self._graph, "representation", allowed)
             self._check_outputs(pool)
-        except Exception as error:  # a model may raise any kind
+        except Exception as error:  # a model may raise any exception
             if str(error).startswith("representation"):
                 raise
             raise ValueError(
@@ -380,7 +378,7 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
         shape = None if name.startswith("NASNet") else (*size, 3)
         try:
             model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
-        except Exception as error:  # a download may raise any kind
+        except Exception as error:  # a download may raise any exception
             raise ValueError(
                 f"representation {name}: Keras can't download the weights: {_reason(error)}. "
                 f"Without a network connection use {name}:FILE, a file with the weights."
@@ -434,7 +432,7 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # Keras warns about the top in the file
                     model.load_weights(path)
-            except Exception:  # h5py and Keras raise several kinds
+            except Exception:  # h5py and Keras raise different exceptions
                 continue
             if all(np.isfinite(weight).all() for weight in model.get_weights()):
                 return _without_top(model, name)
@@ -582,7 +580,7 @@ def _is_by_row(node: Any) -> bool:
 
 
 def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
-    """Whether no axis of a built-in layer is the batch, for inputs of these ranks."""
+    """Whether a built-in layer does not work along the batch axis, for inputs of these ranks."""
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     if type(layer) is keras.layers.Softmax and None in axes:
         return False  # mixes all numbers of a batch
@@ -645,7 +643,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
         make = _of_images if dataset.kind == "image" else _of_texts
         encode, preprocessing = make(hub, backbone, where, dataset)
         return encode, backbone.variables, is_row_wise_of_hub(backbone, preprocessing)
-    except Exception as error:  # keras-hub, Kaggle and safetensors raise several kinds
+    except Exception as error:  # keras-hub, Kaggle and safetensors raise different exceptions
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
             f"{what}: keras-hub can't load it as an encoder of {dataset.kind} data: "

@@ -1,1 +1,1 @@
-"""What `import pate_tf` shows and what every command calls: whole runs as functions of values."""
+"""Whole runs as functions: the API of `import pate_tf`, which every command calls."""

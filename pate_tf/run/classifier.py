@@ -1,4 +1,4 @@
-"""One call from data to a student: `fit`, and `PateClassifier`, `PateRegressor` of scikit-learn."""
+"""`fit` runs everything in one call; `PateClassifier` and `PateRegressor` are for scikit-learn."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fit(
     verbose: bool = False,
     **options: Any,
 ) -> Fitted:
-    """Trains teachers or sums features, releases labels, trains a student; returns all of it.
+    """Trains teachers or sums features, releases labels, and trains a student.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -81,77 +81,77 @@ def fit(
     >>> published.folder == folder / "fit" / "released"
     True
 
-    The same as `Teachers.fit` or `FeatureSums.fit`, `Labeller.label` and `Student.fit`, one after
-    another, with their guarantee: differential privacy at (epsilon, delta) for every record, or
-    owner, of the private data, whatever the data. What was charged stands in the ledger below
-    `directory`; the same call again costs nothing more.
+    This is the same as `Teachers.fit` or `FeatureSums.fit`, then `Labeller.label` and
+    `Student.fit`, with the same guarantee: worst-case differential privacy at (epsilon, delta) for
+    every record, or owner, of the private data. The ledger in `directory` records the charge.
+    Repeating the same call costs nothing more.
 
     Args:
         data: private records, and the public pool.
-        epsilon: what the labels may cost; mechanism, noise and number of queries follow from it
-            and from public values. None only with a mechanism that has its noise.
-        delta: as of `Labeller`.
-        method: "pate" for teachers' noisy votes; "feature_sums", whose representation of a table is
-            chosen by public labels of the pool (`FeatureSums.choose_representation`); or "auto":
-            that of `source` or `mechanism`, else by public values whichever is expected to label
-            better.
-        num_teachers: of method pate. Default: by the number of records.
-        representation: features that teachers or sums are of, as `FeatureSums` takes it, such as
-            "EfficientNetV2B0". Default: by the data.
-        directory: of the run. Default: that of `source`, else `runs/NAME-NUM_TEACHERS` or
-            `runs/NAME-feature_sums`.
-        source: `Teachers` or `FeatureSums` with their own settings, fitted or not. Teachers made by
-            `from_votes` or `from_models` are used as they are; `data.private` then only names the
-            source that is charged. Default: sums, or closed-form teachers, with the settings above.
-        student: with settings of its own, not fitted yet. Default: `Student(seed=seed)`.
-        mechanism: as of `Labeller`.
-        num_queries: as of `Labeller.label`.
-        strategy: as of `Labeller.label`.
-        evaluate_epsilon: what an estimate of the accuracy on a tenth of the private records costs,
-            which are held back for it. The ledger adds it to `epsilon`; the statement has the
-            larger of both, as a record is in one part alone. Default: no such estimate.
-        seed: of partition, initial weights, shuffling and the choice of queries; not of the
+        epsilon: privacy budget of the labels. Mechanism, noise and number of queries are planned
+            from it and from public values. Pass None only with a mechanism that has its noise.
+        delta: see `Labeller`.
+        method: "pate" for noisy votes of teachers, or "feature_sums". For a table, labels of the
+            pool choose the representation of feature sums (`FeatureSums.choose_representation`).
+            "auto" is the method of `source` or `mechanism`; without them, the method with the
+            better expected labels, from public values.
+        num_teachers: number of teachers of method pate. Default: chosen by the number of records.
+        representation: features for teachers or sums, see `FeatureSums`, such as
+            "EfficientNetV2B0". Default: chosen by the data.
+        directory: run folder. Default: the folder of `source`; without it,
+            `runs/NAME-NUM_TEACHERS` or `runs/NAME-feature_sums`.
+        source: `Teachers` or `FeatureSums` with their settings, fitted or not. Teachers from
+            `from_votes` or `from_models` are not trained; then `data.private` only names the
+            charged source. Default: feature sums, or closed-form teachers, with the settings above.
+        student: student with its settings, not fitted yet. Default: `Student(seed=seed)`.
+        mechanism: see `Labeller`.
+        num_queries: see `Labeller.label`.
+        strategy: see `Labeller.label`.
+        evaluate_epsilon: cost of an accuracy estimate on held-out private records, 10 % of all. The
+            ledger adds it to `epsilon`. The statement has the larger of both, because each record
+            is in only one part. Default: no estimate.
+        seed: seed of partition, initial weights, shuffling and the choice of queries; not of the
             privacy noise.
-        save_labels: whether the labels are kept below `directory`/released.
-        publish: whether the student is exported there with its statement, as `Student.publish`
-            does, which can be called later as well.
-        export_formats: as of `Student.publish`.
-        holder: as of `Student.publish`.
-        purpose: as of `Student.publish`.
-        run_name: as of `Student.publish`.
+        save_labels: whether the labels are saved in `directory`/released.
+        publish: whether the student is exported to the same folder with its statement. You can also
+            call `Student.publish` later.
+        export_formats: see `Student.publish`.
+        holder: see `Student.publish`.
+        purpose: see `Student.publish`.
+        run_name: see `Student.publish`.
         verbose: whether progress bars are shown.
         **options: further arguments of `Labeller`, such as `epsilon_budget`, `public_labels` or
             `accept_forecast`.
 
     Raises:
-        ForecastError: if the labels are not expected to be worth their cost, unless that is
-            accepted; nothing was charged then.
-        ValueError: if the arguments do not fit each other or the data; nothing was charged then.
-        BudgetExceeded: if the labels do not fit into what is left of the budget.
+        ForecastError: if the labels are not expected to be worth their cost, unless
+            `accept_forecast`. Nothing was charged.
+        ValueError: if the arguments do not fit each other or the data. Nothing was charged.
+        BudgetExceeded: if the labels do not fit into the remaining budget.
         LedgerError: if the ledger can't be used.
     """
     if not isinstance(data, Data):
-        raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
+        raise ValueError(f"data must be pate_tf.Data, got {type(data).__name__}")
     inspect.signature(Labeller).bind_partial(**options)  # before anything is trained
     if method not in (AUTO, *METHODS):
-        raise ValueError(f"method: expected {AUTO}, {' or '.join(METHODS)}, got {method!r}")
+        raise ValueError(f"method must be {AUTO}, {' or '.join(METHODS)}, got {method!r}")
     if source is not None:
         kinds: dict[str, Any] = {PATE: Teachers, FEATURE_SUMS: FeatureSums}
         expected = kinds.get(method, Teachers | FeatureSums)
         if not isinstance(source, expected):
             name = getattr(expected, "__name__", "Teachers or FeatureSums")
             raise ValueError(
-                f"source: expected pate_tf.{name} with method {method}, got {type(source).__name__}"
+                f"source must be pate_tf.{name} with method {method}, got {type(source).__name__}"
             )
         if isinstance(source, Teachers) and not data.pool:
-            raise ValueError("source: expected feature sums without public inputs, got teachers")
+            raise ValueError("source must be FeatureSums if there are no public inputs")
         if directory is not None and source.directory != pathlib.Path(directory):
             raise ValueError(
-                f"directory: expected that of `source`, {source.directory}, or none, got "
-                f"{directory}"
+                f"directory must be {source.directory}, the folder of `source`, or be left out, "
+                f"got {directory}"
             )
         if num_teachers is not None or representation is not None:
-            raise ValueError("source: expected none with num_teachers or representation, got one")
+            raise ValueError("Pass either source, or num_teachers and representation, not both.")
         method = PATE if isinstance(source, Teachers) else FEATURE_SUMS
     names = ("margin", "num_rounds", "public_labels")
     of_labels = {name: options.pop(name) for name in names if name in options}
@@ -177,7 +177,7 @@ def fit(
     )
     run_data = RunData(public=data.public, private=data.private)
     if isinstance(source, Teachers) and source.is_fitted and source.identified.config is None:
-        # Votes and models from elsewhere are used as they are: no teacher is trained.
+        # Custom votes and models are not trained here.
         if data.private.owners is not None and source.unit == "record":
             raise ValueError(
                 "source must protect owners, because the records of `data` have owners: pass "
@@ -207,13 +207,13 @@ def fit(
 
 
 class _PateEstimator(BaseEstimator):
-    """What both estimators share: settings, `fit`, and how inputs are read.
+    """Base class of both estimators: settings, `fit`, and checks of inputs.
 
-    `_coded`, of each, returns the labels as `Data.from_arrays` takes them, and what it takes of
-    them besides.
+    Subclasses have a method `_coded`, which converts labels for `Data.from_arrays`, and returns
+    them with further arguments for it.
     """
 
-    _num_fits: ClassVar[int] = 0  # of all in this process
+    _num_fits: ClassVar[int] = 0  # number of fits in this process
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class _PateEstimator(BaseEstimator):
         insecure_seed: int | None = None,
         accept_forecast: bool = False,
     ) -> None:
-        """Takes the settings of both estimators, as `PateClassifier` says."""
+        """Takes the settings of both estimators, see `PateClassifier`."""
         self.epsilon = epsilon
         self.delta = delta
         self.method = method
@@ -250,7 +250,7 @@ class _PateEstimator(BaseEstimator):
         self.accept_forecast = accept_forecast
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Lists the shared settings in the signature, in which scikit-learn looks for them."""
+        """Adds the shared settings to the signature, because scikit-learn reads it."""
         super().__init_subclass__(**kwargs)
         function: Any = cls.__init__
         own = inspect.signature(function)
@@ -271,32 +271,32 @@ class _PateEstimator(BaseEstimator):
 
         Args:
             X: private inputs `[num_records, num_columns]`. SENSITIVE.
-            y: their classes, or numbers, `[num_records]`. SENSITIVE.
-            X_public: public inputs `[num_inputs, num_columns]` of the same kind, without labels.
-                Default: none; feature sums take bins of `value_range` then.
-            owners: whose each record is `[num_records]`; the guarantee is for owners then.
+            y: classes or numbers of the records, `[num_records]`. SENSITIVE.
+            X_public: public inputs `[num_inputs, num_columns]` with the same columns, without
+                labels. Default: no public inputs; then feature sums use bins of `value_range`.
+            owners: owner of each record, `[num_records]`. Then the guarantee is for owners.
 
         Raises:
-            ForecastError: if the labels are not expected to be worth their cost, unless that is
-                accepted; nothing is charged then.
-            ValueError: if the arguments or settings do not fit each other; nothing is charged then.
-                Or if no query got a label.
+            ForecastError: if the labels are not expected to be worth their cost, unless
+                `accept_forecast`. Nothing was charged.
+            ValueError: if arguments and settings do not fit each other, in which case nothing was
+                charged; or if no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
-        # Labels are not validated here: scikit-learn warns by all of them together.
+        # scikit-learn must not validate labels, because its warnings depend on all of them.
         targets = None if y is None else "no_validation"
         try:
             private = validate_data(self, X, targets, dtype=np.float64, ensure_min_samples=2)
         except ValueError as error:
-            if "could not convert" not in str(error):  # which quotes a private value
+            if "could not convert" not in str(error):  # that message quotes a private value
                 raise
-            raise ValueError("X: expected numbers, got a text; use Data.from_dataframe") from None
+            raise ValueError("X must be numbers. For texts, use Data.from_dataframe.") from None
         if getattr(self, "classes", None) is not None and not hasattr(y, "dtype"):
-            y = np.asarray(y, object)  # a type that fits all labels would depend on each
+            y = np.asarray(y, object)  # NumPy would choose a type from all private labels
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
             raise ValueError(
-                f"y: expected a label of each of {len(private)} records, got {len(labels)} labels"
+                f"y must have {len(private)} labels, one for each record, got {len(labels)}"
             )
         targets, target = self._coded(labels)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -315,7 +315,7 @@ class _PateEstimator(BaseEstimator):
         with contextlib.ExitStack() as stack:
             directory = self.directory
             if directory is None:
-                # A search would be told of each of its temporary ledgers.
+                # Without this, a search would show a warning for each temporary ledger.
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore", LedgerWarning)
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
@@ -348,9 +348,9 @@ class _PateEstimator(BaseEstimator):
         type(self)._num_fits += 1
         if self._num_fits == 2:
             warnings.warn(
-                f"{type(self).__name__}: this was the second fit: k fits on the same records, as "
-                f"in a search or a cross-validation, cost up to k times epsilon "
-                f"{self.cost_.epsilon:.4g} at delta {self.cost_.delta:g} together",
+                f"{type(self).__name__} was fitted twice. k fits on the same records, as in a "
+                f"search or a cross-validation, have a total cost of up to k times epsilon "
+                f"{self.cost_.epsilon:.4g} at delta {self.cost_.delta:g}.",
                 stacklevel=2,
             )
         return self
@@ -362,17 +362,14 @@ class _PateEstimator(BaseEstimator):
         public = None if inputs is None else check_array(inputs, dtype=np.float64)
         if public is not None and public.shape[1] != num_columns:
             raise ValueError(
-                f"X_public: expected {num_columns} columns as X has, got {public.shape[1]}"
+                f"X_public must have {num_columns} columns, as X has, got {public.shape[1]}"
             )
         if self.value_range is not None:
             sides = [np.broadcast_to(side, num_columns) for side in self.value_range]
         elif public is not None:
             sides = [public.min(axis=0), public.max(axis=0)]
         else:
-            raise ValueError(
-                "X_public: expected public inputs, or a `value_range` from public knowledge, got "
-                "neither"
-            )
+            raise ValueError("X_public is required, or a `value_range` from public knowledge")
         low, high = (np.asarray(side, np.float64) for side in sides)
         high = np.where(high > low, high, low + 1.0)
         return np.zeros((0, num_columns)) if public is None else public, low, high
@@ -386,7 +383,7 @@ class _PateEstimator(BaseEstimator):
 
 
 class PateClassifier(ClassifierMixin, _PateEstimator):
-    """A differentially private classifier, in scikit-learn's terms.
+    """A differentially private classifier with the API of scikit-learn.
 
     >>> import numpy as np, pate_tf
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
@@ -396,22 +393,22 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
     >>> classifier.fit(X[:200], X[:200, 0] > 0, X_public=X[200:]).predict(X[:3]).shape
     (3,)
 
-    `fit` trains teachers on disjoint shares of the private records (or sums their features), has
-    noisy labels of the public inputs released for `epsilon`, and trains a student on these.
-    `predict` asks the student. Each fit is a release of its own, differentially private at
-    (epsilon, delta) for every record of `X` and `y`, or owner: k fits on the same records, as in
-    cross-validation or a search, cost up to k times as much together. What scores on private
-    records tell is not covered.
+    `fit` trains teachers on disjoint parts of the private records (or sums their features),
+    releases noisy labels of the public inputs within `epsilon`, and trains a student on these
+    labels. `predict` uses only the student. Each fit is a separate release, differentially private
+    at (epsilon, delta) for every record of `X` and `y`, or every owner. k fits on the same records,
+    as in cross-validation or a search, cost up to k times as much. Scores on private records are
+    not covered by the guarantee.
 
-    The guarantee assumes that nothing else was learned from private records: `classes` and
-    `value_range` are public knowledge, and so is what a transformer before this one in a pipeline
-    learned. A pipeline hands `X_public` through its transformers with
-    `Pipeline(..., transform_input=["X_public"])` and `set_fit_request(X_public=True)`.
+    The guarantee assumes that `classes` and `value_range` are public knowledge, and that earlier
+    transformers in a pipeline did not learn from private records. To pass `X_public` through the
+    transformers of a pipeline, use `Pipeline(..., transform_input=["X_public"])` and
+    `set_fit_request(X_public=True)`.
 
     Attributes:
         classes_: the classes, `[num_classes]`.
-        cost_: what the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
-        fitted_: student, labels and source, as `pate_tf.fit` returns them; with a `directory`,
+        cost_: worst-case cost of the labels: `epsilon`, `delta`, `unit`, `in_words()`.
+        fitted_: student, labels and source, see `pate_tf.fit`. With a `directory`,
             `fitted_.student.publish()` exports the student with its privacy statement.
         n_features_in_: number of columns of `X`.
     """
@@ -420,31 +417,30 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
         """Takes the settings, which are checked by `fit`.
 
         Args:
-            classes: labels that there may be, from public knowledge. Default: those of `y`, which
-                makes their set public; there is a warning.
-            **settings: the following ones, which `PateRegressor` takes, too.
-            epsilon: what the labels of one fit may cost.
-            delta: what epsilon holds at, as of `pate_tf.Labeller`.
-            method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained; sums are of
-                bins, as no public labels choose a representation). Default: "pate", but
-                "feature_sums" without public inputs, and for numbers.
-            num_teachers: of method pate.
-            teacher: of method pate: an unfitted estimator of scikit-learn, or what
-                `pate_tf.Teachers` takes. Default: a small network.
-            student: kind of the student, as `pate_tf.Student` takes it.
-            student_steps: training steps of the student. Default: its own number.
-            num_queries: labels of method pate. Default: planned from public values.
-            mechanism: of method pate, as `pate_tf.Labeller` takes it; one that has its noise goes
-                with `epsilon=None`. Default: planned from public values.
+            classes: all possible labels, from public knowledge. Default: the labels in `y`. Their
+                set becomes public then, so there is a warning.
+            **settings: the following settings, which `PateRegressor` also has.
+            epsilon: privacy budget of one fit.
+            delta: delta of the guarantee, see `pate_tf.Labeller`.
+            method: "pate" for votes of teachers, or "feature_sums" for sums of bins without
+                teachers. Default: "pate", but "feature_sums" without public inputs and for numbers.
+            num_teachers: number of teachers of method pate.
+            teacher: model of method pate: an unfitted scikit-learn estimator, or a model for
+                `pate_tf.Teachers`. Default: a small network.
+            student: kind of student, see `pate_tf.Student`.
+            student_steps: training steps of the student. Default: depends on the kind of student.
+            num_queries: number of labels of method pate. Default: planned from public values.
+            mechanism: mechanism of method pate, see `pate_tf.Labeller`. A mechanism that has its
+                noise needs `epsilon=None`. Default: planned from public values.
             value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
-                public knowledge. Other values of `X` are clipped. Default: those of `X_public`.
-            directory: of the run with its ledger, for good. A second fit there uses the teachers or
-                sums that the first one stored, with a warning, whatever its records. Default: a
-                temporary one for each fit, so that no record of the cost remains but `cost_`.
-            random_state: of partition, training and the choice of queries; not of the privacy
-                noise, which the operating system seeds.
-            insecure_seed: for tests alone: noise from this seed. Nothing is private then.
-            accept_forecast: as of `pate_tf.Labeller`.
+                public knowledge. Other values of `X` are clipped. Default: the range of `X_public`.
+            directory: permanent run folder with its ledger. A second fit with the same folder uses
+                the stored teachers or sums, even if the records differ, and shows a warning.
+                Default: a temporary folder for each fit; then only `cost_` records the cost.
+            random_state: seed of partition, training and the choice of queries; not of the privacy
+                noise, which is seeded by the operating system.
+            insecure_seed: seed of the noise, for tests only. Then nothing is private.
+            accept_forecast: see `pate_tf.Labeller`.
         """
         super().__init__(**settings)
         self.classes = classes
@@ -460,39 +456,40 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
         return np.asarray(self.fitted_.student.predict_proba(inputs), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Returns each label's position among `classes_`, and what `Data` takes of these."""
+        """Returns the position of each label in `classes_`, and the number of classes."""
         if self.classes is None:
             warnings.warn(
-                "classes: taken from y, so that their set is public; give `classes`", stacklevel=3
+                "classes are taken from y, so their set becomes public. Pass `classes`.",
+                stacklevel=3,
             )
             if labels.dtype.kind == "f":
                 is_class = np.isfinite(labels) & (np.floor(labels) == labels)
                 if not is_class.all():
-                    raise ValueError("y: expected labels, got continuous targets, NaN or infinity")
+                    raise ValueError("y must be labels, not continuous targets, NaN or infinity")
         classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
         if len(classes) < 2:
-            raise ValueError(f"classes: expected at least two, got {len(classes)} class")
+            raise ValueError(f"classes must be at least two, got {len(classes)} class")
         places = {label: place for place, label in enumerate(classes.tolist())}
         codes = [places.get(label) for label in labels.tolist()]
         if None in codes:
-            raise ValueError("y: expected labels among `classes`, got others")
+            raise ValueError("y must only contain labels in `classes`")
         self.classes_ = classes
         return np.array(codes, np.int64), {"num_classes": len(classes)}
 
 
 class PateRegressor(RegressorMixin, _PateEstimator):
-    """A differentially private model of a number, in scikit-learn's terms.
+    """A differentially private regressor with the API of scikit-learn.
 
     >>> import pate_tf
     >>> pate_tf.PateRegressor(epsilon=1.0, target_range=(0, 60000)).get_params()["target_range"]
     (0, 60000)
 
-    As `PateClassifier`, with numbers in place of classes: `y` has a number for each record, and
-    `predict` returns numbers in the same unit. The guarantee is the same.
+    It is like `PateClassifier`, but `y` has a number for each record, and `predict` returns numbers
+    in the same unit. The guarantee is the same.
 
     Attributes:
-        cost_: what the release cost, whatever the data, as of `PateClassifier`.
-        fitted_: student, labels and source, as `pate_tf.fit` returns them.
+        cost_: worst-case cost of the release, see `PateClassifier`.
+        fitted_: student, labels and source, see `pate_tf.fit`.
         n_features_in_: number of columns of `X`.
     """
 
@@ -501,8 +498,8 @@ class PateRegressor(RegressorMixin, _PateEstimator):
 
         Args:
             target_range: lowest and highest value of `y`, from public knowledge. Other values are
-                clipped, with a warning for the holder of the records.
-            **settings: as of `PateClassifier`, without `classes`.
+                clipped, with a warning for the data holder.
+            **settings: see `PateClassifier`, without `classes`.
         """
         super().__init__(**settings)
         self.target_range = target_range
@@ -513,7 +510,7 @@ class PateRegressor(RegressorMixin, _PateEstimator):
         return np.asarray(self.fitted_.student.predict(inputs), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Returns the numbers, and what `Data` takes of them."""
+        """Returns the numbers, and their range."""
         return labels, {"target_range": self.target_range}
 
 

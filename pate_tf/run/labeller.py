@@ -1,4 +1,4 @@
-"""Releases labels of a public pool from teachers or feature sums, within one lasting budget."""
+"""Releases labels of a public pool from teachers or feature sums, charged to one ledger."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ if TYPE_CHECKING:
 def delta_of(
     budget: Budget, directories: Sequence[pathlib.Path], num_records: int | None, unit: str
 ) -> float:
-    """Returns the delta of a run: the one that was given, that of its ledger, or the default.
+    """Returns the delta of a run: the given delta, the delta of its ledger, or the default.
 
     Args:
-        budget: of the run.
-        directories: where its ledger may lie.
-        num_records: private records; None where their number is private.
-        unit: what is protected.
+        budget: budget of the run.
+        directories: run folders that may contain the ledger.
+        num_records: number of private records; None if it is private.
+        unit: protected unit, "record" or "owner".
 
     Raises:
-        ValueError: if it is above one over the number of records.
+        ValueError: if delta is above one over the number of records.
     """
     delta = budget.delta
     for directory in directories if delta is None else ():
         folder = directory / artifacts.SENSITIVE
         if delta is None and (folder / DATABASE).exists():
-            # One that can't be read is refused, or gone on with, where it is opened.
+            # An unreadable ledger is handled later, when it is opened.
             with contextlib.suppress(LedgerError), Ledger.read(folder) as existing:
                 delta = existing.delta
     delta = default_delta(num_records) if delta is None else delta
@@ -91,7 +91,7 @@ def delta_of(
 
 
 class Labeller:
-    """Charges noisy labels, then draws them: the only way from votes or sums to public labels.
+    """Releases noisy labels: writes the charge to the ledger, then draws the noise.
 
     >>> import pate_tf
     >>> with pate_tf.Labeller(teachers, epsilon=20.0, delta=1e-5) as labeller:
@@ -100,21 +100,20 @@ class Labeller:
     >>> labels.cost.epsilon <= 20.0
     True
 
-    `pate_tf.Teachers` answer queries; from `pate_tf.FeatureSums`, which need an `epsilon`, labels
-    of the whole pool are worked out. With `epsilon`, mechanism, noise and number of queries are
-    planned from public values (`pate_tf.plan`); `print(labeller.plan(data.pool))` shows the
-    comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`, costs
-    what it costs.
+    `pate_tf.Teachers` answer queries. `pate_tf.FeatureSums`, which need an `epsilon`, give labels
+    of the whole pool. With `epsilon`, mechanism, noise and number of queries are planned from
+    public values (`pate_tf.plan`); `print(labeller.plan(data.pool))` shows the comparison. Without
+    `epsilon`, pass a mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`.
 
-    What was charged stands in a ledger below their directory, for good: a second `Labeller` goes on
-    with what is left, in this process or another. What was released once is returned again without
-    a charge.
+    The ledger in the directory of the source records all charges permanently. Another `Labeller`,
+    in this process or another, continues with the remaining budget. Labels that were released
+    before are returned again without a charge.
 
-    The guarantee is differential privacy at (epsilon, delta) for every record, or owner, of the
-    private data, whatever the data; `pate_tf.ledger.Ledger` says under which assumptions.
+    The guarantee is worst-case differential privacy at (epsilon, delta) for every record, or owner,
+    of the private data. `pate_tf.ledger.Ledger` lists the assumptions.
 
     Attributes:
-        source: the teachers, or the feature sums.
+        source: the teachers or feature sums.
     """
 
     def __init__(
@@ -135,50 +134,49 @@ class Labeller:
         accept_forecast: bool = False,
         verbose: bool | Reporting = False,
     ) -> None:
-        """Opens the ledger of the source, which the first call creates.
+        """Opens the ledger of the source. The first call creates it.
 
         Args:
-            source: trained teachers, teachers from elsewhere with a directory, or fitted feature
-                sums.
-            mechanism: one with its noise; or, with `epsilon`, the class to find the noise of. None
-                for the best one within `epsilon`.
-            delta: the delta that all epsilons hold at, at most one over the number of records; 0
-                for pure differential privacy. Fixed for these teachers by the first call. Default:
-                what was fixed, at first a tenth of one over that number, or less, up to 1e-5.
-            epsilon: what the labels of one call of `label` may cost; another call costs more.
-            epsilon_budget: what everything released from these teachers may ever cost; fixed by the
-                first call that gives one. Default: no limit; what is spent is recorded.
-            margin: as of `pate_tf.plan`.
-            num_rounds: of feature sums: how many rounds are released within `epsilon`, each later
-                one of what a linear model of the earlier ones misses. Default: planned from
+            source: trained teachers, custom teachers with a directory, or fitted feature sums.
+            mechanism: mechanism with its noise; with `epsilon`, the type of mechanism. Default: the
+                best mechanism within `epsilon`.
+            delta: delta of all epsilons, at most one over the number of records; 0 for pure
+                differential privacy. The first call fixes it for these teachers. Default of the
+                first call: a tenth of one over the number of records, or less, up to 1e-5.
+            epsilon: largest cost of the labels of one `label` call; a further call costs more.
+            epsilon_budget: largest total cost of all releases from these teachers; fixed by the
+                first call that passes it. Default: no limit; the ledger still records the cost.
+            margin: see `pate_tf.plan`.
+            num_rounds: for feature sums: number of rounds within `epsilon`. Each later round
+                releases the errors of a linear model from the earlier rounds. Default: planned from
                 epsilon and the number of records.
-            public_labels: "train" if the student learns from the pool's own labels, too, which
-                costs no privacy; "evaluate" if they only choose settings and measure. Default:
-                "train" for classes of tables and texts with at least 625 labels.
-            replace_budget: puts `epsilon_budget` and `delta` in the place of those that were fixed.
-                It weakens what was promised, and every later statement says so.
-            acknowledge_reset: goes on although an earlier ledger of these teachers, or rows of this
-                one, are gone. What is known of their cost is charged again, and the ledger and
-                every later statement say so.
-            planned_release: how the data-dependent cost will be released, if ever; fixed by the
-                first call, before there are votes. Default: a sanitised epsilon.
-            insecure_seed: for tests alone: noise from this seed, which can be subtracted again.
-                Nothing of these teachers is private from then on, and every statement says so.
-            accept_forecast: goes on where labels within `epsilon` are not expected to be more often
-                correct than the pool's most frequent class, or than guesses. Otherwise `plan` and
+            public_labels: "train" if the student also learns from labels of the pool, which costs
+                no privacy; "evaluate" if they only choose settings and measure accuracy. Default:
+                "train" for tables and texts with classes and at least 625 labels.
+            replace_budget: replaces the fixed budget and delta by `epsilon_budget` and `delta`.
+                This weakens an earlier promise, so every later statement records it.
+            acknowledge_reset: continues although an earlier ledger of these teachers, or rows of
+                this ledger, are missing. Their known cost is charged again, and the ledger and
+                every later statement record this.
+            planned_release: how the data-dependent cost will be released, if you ever release it;
+                fixed by the first call, before there are votes. Default: a sanitised epsilon.
+            insecure_seed: seed of the noise, for tests only: such noise can be subtracted. From
+                then on, nothing about these teachers is private, and every statement records this.
+            accept_forecast: continues even if labels within `epsilon` are not expected to be more
+                accurate than the pool's most frequent class, or than guesses. Otherwise `plan` and
                 `label` raise `pate_tf.ForecastError`, and nothing is charged.
             verbose: whether progress bars are shown.
 
         Raises:
-            ValueError: if the source is not fitted or has no directory, neither or both of an
-                epsilon and a mechanism with noise are given, or a number is out of range.
-            LedgerError: if the ledger is damaged, belongs to other teachers or other numbers, or is
-                not the one that was here.
+            ValueError: if the source is not fitted or has no directory, if not exactly one of an
+                epsilon and a mechanism with noise is given, or if a number is out of range.
+            LedgerError: if the ledger is damaged, belongs to other teachers, has another budget or
+                delta, or was replaced by another ledger.
         """
         if not hasattr(source, "identified"):
             raise ValueError(
-                f"source: expected pate_tf.Teachers or FeatureSums, got {type(source).__name__}; "
-                f"Teachers.from_votes and from_models take others"
+                f"source must be pate_tf.Teachers or FeatureSums, got {type(source).__name__}. For "
+                f"custom teachers, use Teachers.from_votes or from_models."
             )
         budget = Budget(
             epsilon=epsilon,
@@ -212,14 +210,14 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
         reporting: Reporting = QUIET,
     ) -> Self:
-        """Takes what flags say; no ledger is there before `open`, or the begin of `with`.
+        """Returns a labeller with these settings. `open`, or entering `with`, opens the ledger.
 
         Args:
-            source: as above.
-            settings: which labels `label` releases by default, and for how much.
-            directory: run folder of the source, where it has none.
-            charged_to: named data source; None for that of the records.
-            student_runs: run folders that students go to, besides the source's own.
+            source: teachers or feature sums, see `Labeller`.
+            settings: default settings of `label`.
+            directory: run folder of a source that has no folder.
+            charged_to: named data source; None for the source of the records.
+            student_runs: other run folders that contain its students.
             reporting: how progress is shown.
         """
         labeller = cls.__new__(cls)
@@ -238,12 +236,12 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
     ) -> None:
         self.source = source
-        self._identified = getattr(source, "identified", source)  # raises before `fit`
+        self._identified = getattr(source, "identified", source)  # raises if it is not fitted
         directory = directory or source.directory
         if directory is None:
             raise ValueError(
-                "directory: expected the folder of the one ledger that these teachers ever have, "
-                "got none: give Teachers.from_votes or from_models a directory"
+                "directory is required for Teachers.from_votes and from_models: the folder with "
+                "the only ledger of these teachers"
             )
         mechanism = settings.mechanism
         identified = self._identified
@@ -253,8 +251,8 @@ class Labeller:
         method = "feature_sums" if identified.num_teachers is None else "pate"
         if settings.method not in (AUTO, method):
             raise ValueError(
-                f"method: expected {method} for what labels come from, got {settings.method}: pate "
-                f"asks teachers, feature_sums asks none"
+                f"method must be {method} for this source, got {settings.method}. Method pate uses "
+                f"teachers, and feature_sums uses feature sums."
             )
         self._settings = dataclasses.replace(settings, method=method)
         self._reporting = reporting
@@ -271,17 +269,17 @@ class Labeller:
             check_answers(cast(Mechanism, mechanism), self.delta)
 
     def open(self) -> Self:
-        """Opens the ledger, which the first call creates; returns self.
+        """Opens the ledger, or creates it if there is no ledger; returns self.
 
         Raises:
-            ValueError: if a budget is to be replaced by none or by less than was spent, or the
-                folder can't be written.
-            LedgerError: if the ledger is damaged, belongs to others or has other numbers, or is not
-                the one that was here.
+            ValueError: if a new budget is missing or less than the spent epsilon, or the folder
+                can't be written.
+            LedgerError: if the ledger is damaged, belongs to other teachers, has another budget or
+                delta, or was replaced by another ledger.
         """
         if self._ledger is None:
             self._ledger = self._opened(self._settings.budget)
-            # A ledger is replaced, or gone on with, once.
+            # These two only apply to the first opening.
             budget = dataclasses.replace(
                 self._settings.budget, replace_budget=False, acknowledge_reset=False
             )
@@ -305,7 +303,7 @@ class Labeller:
                 self._folder, delta=self.delta, epsilon_budget=epsilon_budget, **facts
             )
         if epsilon_budget is None:
-            raise ValueError("replace_budget: expected a new epsilon_budget with it, got none")
+            raise ValueError("replace_budget needs a new `epsilon_budget`")
         with Ledger.read(self._folder) as existing:
             delta = existing.delta
             epsilon = existing.epsilon_budget
@@ -318,14 +316,14 @@ class Labeller:
         return ledger
 
     def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
-        """Returns what `label` would release with the same arguments; nothing is charged.
+        """Returns the plan of `label` with the same arguments, without a charge.
 
         Raises:
             ForecastError: if the labels are not expected to be worth their cost.
-            ValueError: if something does not fit.
+            ValueError: if arguments and data do not fit each other.
         """
         if not isinstance(pool, Pool):
-            raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
+            raise ValueError(f"pool must be data.pool, got {type(pool).__name__}")
         source = self._identified.for_pool(pool)
         settings = self._settings
         if source.dataset != pool.dataset:
@@ -352,38 +350,39 @@ class Labeller:
         strategy: str | None = None,
         seed: int | None = None,
     ) -> Labels:
-        """Chooses queries of a pool, charges those without an answer, and returns noisy labels.
+        """Chooses queries, charges those without a stored answer, and returns noisy labels.
+
+        If no query gets a label, there is a warning, and the charge remains.
 
         Args:
             pool: `data.pool`.
-            num_queries: how many of its inputs the teachers label. Default: planned within
-                `epsilon`, else 100.
-            strategy: how they are chosen, a name in `pate_tf.queries.strategies`. Default: the
-                planned or the mechanism's own.
-            seed: of the choice, by default 0. Another seed asks other queries, which are charged.
-
-        Where no query gets a label, there is a warning; what was charged stays charged.
+            num_queries: number of inputs that the teachers label. Default: planned within
+                `epsilon`; without `epsilon`, 100.
+            strategy: how queries are chosen, a name in `pate_tf.queries.strategies`. Default:
+                chosen by the plan.
+            seed: seed of the choice of queries, by default 0. Another seed chooses other queries,
+                which are charged.
 
         Raises:
             ForecastError: if the labels are not expected to be worth their cost, unless
-                `accept_forecast`; nothing was charged then.
-            ValueError: if something does not fit; nothing was charged then.
-            BudgetExceeded: if the queries do not all fit into what is left; then none is charged,
-                and the message says how many would fit.
+                `accept_forecast`. Nothing was charged.
+            ValueError: if arguments and data do not fit each other. Nothing was charged.
+            BudgetExceeded: if the queries do not all fit into the remaining budget. Nothing was
+                charged, and the message contains the number of queries that would fit.
             LedgerError: if the ledger can't be used.
         """
         plan = self.plan(pool, num_queries, strategy=strategy, seed=seed)
         return self.release(plan, pool)
 
     def release(self, plan: ReleasePlan, pool: Pool) -> Labels:
-        """Charges what a plan says, and returns its labels; see `label`.
+        """Charges the cost of a plan, and returns its labels; see `label`.
 
-        What was released before is returned again from the ledger and not charged.
+        Labels that were released before are returned from the ledger without a charge.
         """
         ledger = self._ledger
         reporting = self._reporting
         if ledger is None:
-            raise ValueError("labeller: expected an open one, got one that was closed")
+            raise ValueError("labeller must be open: use it in a `with` block, or call `open`")
         source = self._identified.for_pool(pool)
         queries = plan.queries
         compares_inputs = STRATEGIES[queries.strategy].infer is not None
@@ -395,22 +394,22 @@ class Labeller:
         else:
             name = source.representation
             if source.encoder_weights and name is not None and not catalogue.is_known(name):
-                # A student would contain what the frozen encoder is now, and its statement name
-                # what it was when teachers learned from it.
+                # The student contains the present encoder, but its statement names the encoder that
+                # the teachers used. Refuse if they differ.
                 known = [source.encoder_weights]
-                with contextlib.suppress(ValueError):  # without it a student takes raw inputs
+                with contextlib.suppress(ValueError):  # if it is missing, students use raw inputs
                     known.append(tuple(catalogue.encoder_of(pool, name).learnt))
-                # The last three follow from the pool, which may be another.
+                # The last three arrays depend on the pool, which may differ.
                 if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
                     raise ValueError(
-                        f"representation: {name_of(name)} has changed since teachers learned from "
-                        f"it; restore it, or train teachers anew"
+                        f"representation: {name_of(name)} has changed since the teachers were "
+                        f"trained. Restore it, or train new teachers."
                     )
             labels = self._label_by_votes(plan, pool, source, ledger)
         if not len(labels.released.labels) and pool:
             reporting.warn(
-                f"labels: none of {labels.released.num_queries} queries got one, and "
-                f"{labels.cost.in_words()} was charged: every query was withheld"
+                f"all {labels.released.num_queries} queries were withheld, so there are no labels. "
+                f"The charge was {labels.cost.in_words()}."
             )
         if plan.trains_on_labels:
             labels = labels.with_public_labels()
@@ -437,7 +436,7 @@ class Labeller:
             encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         with reporting.progress_bar(
-            desc="asking teachers", total=queries.num_queries, unit="query"
+            desc="querying teachers", total=queries.num_queries, unit="query"
         ) as bar:
 
             def voter(inputs: npt.NDArray[Any]) -> VoteCounts | Votes:
@@ -524,7 +523,7 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                f"The released sums differ between classes by no more than noise does, so the "
+                f"The released sums differ between classes by no more than the noise, so the "
                 f"student is not expected to be better than a guess. {HELPS}"
             )
         return released_with(
@@ -544,16 +543,16 @@ class Labeller:
         *,
         student_digest: str,
     ) -> EstimatedAccuracy:
-        """Charges an estimate of a student's accuracy on records that nothing was learned from.
+        """Charges and returns an estimate of a student's accuracy on held-out private records.
 
         Args:
-            is_correct: as of `noisy_sums.estimate_accuracy`, of the student. SENSITIVE.
-            held_back: of `Data.hold_back`, whose other part the source is of.
-            epsilon: what it may cost, in addition.
-            student_digest: of the student's weights, for which the estimate is charged once.
+            is_correct: correctness for each record, see `noisy_sums.estimate_accuracy`. SENSITIVE.
+            held_back: held-out part of `Data.hold_back`; the source has the other part.
+            epsilon: cost of the estimate, in addition to the labels.
+            student_digest: digest of the student's weights; its estimate is charged only once.
 
         Raises:
-            BudgetExceeded: if it does not fit into what is left.
+            BudgetExceeded: if the estimate does not fit into the remaining budget.
         """
 
         def release(exact: IntArray, mechanism: LaplaceClusterCounts) -> IntArray:
@@ -570,14 +569,14 @@ class Labeller:
         return estimate_accuracy(is_correct, held_back.owners, epsilon, release)
 
     def publish(self, model: Any, labels: Labels, **options: Any) -> Published[LabelsStatement]:
-        """Exports a student's model, and states what its labels cost; see `Student.publish`."""
+        """Exports a student's model with its privacy statement; see `Student.publish`."""
         with self.ledger() as ledger:
             source = self.source.for_pool(labels.pool)
             return publish_model(model, labels, teachers=source, ledger=ledger, **options)
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        """Gives the open ledger; once this is closed, the ledger opened anew for a moment."""
+        """Yields the open ledger. If this labeller was closed, opens the ledger for the block."""
         if self._ledger is not None:
             yield self._ledger
             return
@@ -585,30 +584,30 @@ class Labeller:
             yield ledger
 
     def spent(self) -> Spending:
-        """Returns what everything released from these teachers costs: `epsilon`, `num_queries`."""
+        """Returns the total cost of all releases from the source: `epsilon`, `num_queries`."""
         with self.ledger() as ledger:
             return ledger.spent()
 
     @property
     def remaining(self) -> float | None:
-        """The budget less what was spent; None without a budget. `affordable` says what fits."""
+        """The remaining budget; None without a budget. See also `affordable`."""
         with self.ledger() as ledger:
             return ledger.remaining()
 
     def affordable(self, charge: Charge | None = None) -> int | None:
-        """Returns how many more queries fit into the budget; None without a budget.
+        """Returns the number of queries that fit into the remaining budget; None without a budget.
 
         Args:
-            charge: of what mechanism; default this labeller's own, if it was given with its noise.
+            charge: mechanism with its noise. Default: the mechanism of this labeller.
         """
         wanted = charge or self._settings.mechanism
         if wanted is None or isinstance(wanted, type):
-            raise ValueError("charge: expected a mechanism with its noise, got none")
+            raise ValueError("charge must be a mechanism with its noise")
         with self.ledger() as ledger:
             return ledger.affordable(wanted)
 
     def close(self, *exception: object) -> None:
-        """Closes the ledger. What was spent can be read still, and labels published."""
+        """Closes the ledger. `spent` and `publish` still work."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None

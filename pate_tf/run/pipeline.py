@@ -1,19 +1,20 @@
-"""The only way from data to a published student.
+"""Runs the whole way from data to a published student.
 
-`run` has a plan chosen from public values (`pate_tf.planning`), and `execute` does what it says:
-check everything, fit, charge, draw, save, learn, estimate, publish. Commands, `pate_tf.fit`,
-`PateClassifier` and the coordinator of silos differ in where labels come from, and in nothing else.
+`run` chooses a plan from public values (`pate_tf.planning`), and `execute` carries it out: check
+everything, fit, charge, draw, save, train, estimate, publish. Commands, `pate_tf.fit`,
+`PateClassifier` and the coordinator of silos all use `execute`. They only differ in the source of
+labels.
 
-Where each step happens, for one data holder:
+The steps for one data holder:
 
-- method, mechanism and its noise are chosen: `planning/choose.py`;
-- labels are charged and drawn: `Labeller.release` (`run/labeller.py`) calls `release/votes.py` or
+- `planning/choose.py` chooses method, mechanism and noise.
+- `Labeller.release` (`run/labeller.py`) charges and draws labels, by `release/votes.py` or
   `release/noisy_sums.py`. Both write the charge with `Ledger.debit` (`ledger/privacy_ledger.py`)
-  before they draw noise; mechanisms compose the draws of `release/noise.py`;
-- labels of the whole pool follow from what was released (pseudo-labels):
-  `postprocessing/label_inference.py`, called by the labeller. It is free;
-- the student learns: `Student.fit` (`run/student.py`) calls a kind of `students/student_kinds`;
-- the statement is written: `Student.publish` calls `statement/publishing.py`.
+  before they draw noise. Mechanisms draw noise with `release/noise.py`.
+- The labeller calls `postprocessing/label_inference.py`, which infers labels of the whole pool from
+  the released values (pseudo-labels). This costs no privacy.
+- `Student.fit` (`run/student.py`) trains the student, by a kind of `students/student_kinds`.
+- `Student.publish` writes the statement, by `statement/publishing.py`.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-    """What a run reads.
+    """Data of a run.
 
     Attributes:
-        public: the pool, and held-out samples that measure the student.
-        private: records to learn from; None where teachers or sums are stored. SENSITIVE.
-        held_back: records that measure the student for a charge; None without. SENSITIVE.
-        origin: flags that name the data, for the run folder.
-        named_source: data source that releases are charged to; None for that of the records.
+        public: the pool, and held-out samples that evaluate the student.
+        private: training records; None if teachers or sums are stored. SENSITIVE.
+        held_back: records for a charged estimate of the accuracy; None without one. SENSITIVE.
+        origin: flags of the data, which are stored in the run folder.
+        named_source: data source that releases are charged to; None for the source of `private`.
     """
 
     public: PublicSplit
@@ -78,13 +79,14 @@ class RunData:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneHolder:
-    """Labels of one data holder's teachers or feature sums.
+    """Source of labels from teachers or feature sums of one data holder.
 
     Attributes:
-        source: of the labels.
-        settings: of the release.
-        directory: run folder of the source, where its ledger lies.
-        student_runs: run folders that students go to, besides that one.
+        source: teachers or feature sums.
+        settings: settings of the release.
+        directory: run folder of the source, which contains its ledger.
+        student_runs: other run folders that contain its students.
+        charged_to: named data source; None for the source of the records.
         reporting: how progress is shown.
     """
 
@@ -107,7 +109,7 @@ class OneHolder:
         self.source.fit(data.private, data.public.pool, **facts)
 
     def labels(self, plan: ReleasePlan, pool: Pool) -> Labels:
-        """Charges the ledger, and draws the plan's mechanism."""
+        """Charges the ledger, draws noise from the plan's mechanism, and returns the labels."""
         labeller = Labeller.from_settings(
             self.source,
             self.settings,
@@ -122,7 +124,7 @@ class OneHolder:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fitted:
-    """What a run returns.
+    """Result of a run.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -134,12 +136,12 @@ class Fitted:
     ((197,), 'record')
 
     Attributes:
-        student: public: a classifier that learned from the labels and the public pool alone;
+        student: public: a classifier that learned only from the labels and the public pool.
             `fitted.student.publish()` exports it with its privacy statement.
-        labels: public: the noisy labels, with what they cost.
-        plan: public: what was released, and why.
-        source: SENSITIVE: the teachers, or the feature sums, that the labels come from; None in an
-            object that was pickled, which holds public values alone.
+        labels: public: the noisy labels and their cost.
+        plan: public: the plan of the release, with its reasons.
+        source: SENSITIVE: the teachers or feature sums. It is None after pickling, because a pickle
+            only contains public values.
         published: public: the exported student and its statement; None if it was not published.
     """
 
@@ -154,31 +156,31 @@ class Fitted:
 
     @property
     def cost(self) -> Cost:
-        """What the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`."""
+        """Worst-case cost of the labels: `epsilon`, `delta`, `unit`, `in_words()`."""
         return self.labels.cost
 
     def predict(self, inputs: Any) -> npt.NDArray[Any]:
-        """Returns the student's classes of inputs, as `Student.predict`."""
+        """Returns the student's predictions, see `Student.predict`."""
         return self.student.predict(inputs)
 
     def predict_proba(self, inputs: Any) -> npt.NDArray[Any]:
-        """Returns the student's probabilities of classes, as `Student.predict_proba`."""
+        """Returns the student's class probabilities, see `Student.predict_proba`."""
         return self.student.predict_proba(inputs)
 
     def evaluate(
         self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
     ) -> float | None:
-        """Returns the student's accuracy, as `Student.evaluate`."""
+        """Returns the student's accuracy, see `Student.evaluate`."""
         return self.student.evaluate(inputs, labels)
 
     def publish(self, folder: Any = None, **options: Any) -> Any:
-        """Publishes the student, as `Student.publish`."""
+        """Publishes the student, see `Student.publish`."""
         return self.student.publish(folder, **options)
 
     def report(self, folder: pathlib.Path) -> RunReport:
-        """Writes and returns what the run made, for people and programs.
+        """Writes and returns the report of the run.
 
-        JSON goes below `sensitive/`, `report.html` and a model card to `released/`.
+        The JSON report is written to `sensitive/`, `report.html` and a model card to `released/`.
         """
         report = student_report(self.published, self.student)
         forecast = self.plan.forecast
@@ -211,25 +213,25 @@ def run(
     student: Student | None = None,
     reporting: Reporting = QUIET,
 ) -> tuple[Fitted, pathlib.Path]:
-    """Chooses a plan by public values, executes it, and returns what came of it.
+    """Chooses a plan from public values, executes it, and returns the result.
 
-    What was charged stands in the run's ledger; the same run again costs nothing more.
+    The ledger of the run records the charge. Repeating the same run costs nothing more.
 
     Args:
-        data: that the run reads.
-        settings: what the person decided.
-        source: teachers or feature sums, fitted or not. Default: what the plan needs.
-        source_folder: run folder of a source that has none.
-        student: with settings of its own. Default: of `settings.student`.
+        data: data of the run.
+        settings: the user's settings.
+        source: teachers or feature sums, fitted or not. Default: chosen by the plan.
+        source_folder: run folder of a source that has no folder.
+        student: student with its settings. Default: a student with `settings.student`.
         reporting: how progress is shown.
 
     Returns:
         The student, the labels and the plan; and the run folder.
 
     Raises:
-        ForecastError: if labels are not expected to be worth their cost, unless that is accepted;
-            nothing was charged then.
-        ValueError: if something does not fit; nothing was charged then.
+        ForecastError: if labels are not expected to be worth their cost, unless `accept_forecast`.
+            Nothing was charged.
+        ValueError: if data and settings do not fit each other. Nothing was charged.
         LedgerError: if the ledger can't be used.
     """
     pool = data.public.pool
@@ -240,7 +242,7 @@ def run(
     learner = student or Student.from_settings(settings.student, reporting=reporting)
     are_sums = release.method == FEATURE_SUMS or isinstance(source, FeatureSums)
     released = None if output.folder is None else output.folder / artifacts.RELEASED
-    # Before a trial, which takes longer.
+    # Check before the trial of representations, which takes longer.
     learner.check(pool, released, export_formats=output.export_formats, labels_whole_pool=are_sums)
     known, delta = known_of(data, release, source, source_folder or output.folder, reporting)
     budget = dataclasses.replace(release.budget, delta=delta)
@@ -257,7 +259,7 @@ def run(
 
         name = f"{data.public.dataset.name}-{plan.voters.num_teachers}"
         source = Teachers(
-            RIDGE,  # in closed form, on a representation: it needs few records
+            RIDGE,  # needs few records
             num_teachers=plan.voters.num_teachers,
             directory=output.folder or pathlib.Path("runs") / name,
             representation=release.queries.representation,
@@ -267,8 +269,8 @@ def run(
     origin = source_folder or getattr(source, "directory", None)
     if origin is None:
         raise ValueError(
-            "directory: expected the folder of the one ledger that these teachers ever have, got "
-            "none: give Teachers.from_votes or from_models a directory"
+            "directory is required for Teachers.from_votes and from_models: the folder with the "
+            "only ledger of these teachers"
         )
     folder = output.folder or origin
     giver = OneHolder(
@@ -293,11 +295,11 @@ def run(
 
 
 def held_apart(data: RunData) -> RunData:
-    """Returns the data with a tenth of the private records held back for an estimate."""
+    """Returns the data with 10 % of the private records held out for an accuracy estimate."""
     if data.private is None:
         raise ValueError(
-            "evaluate_epsilon: it needs private records that nothing was learned from, and "
-            "teachers or sums are stored here; use `pate run`, or name the records again"
+            "evaluate_epsilon needs private records that were not used for training, but this run "
+            "folder has stored teachers or sums. Use `pate run`, or pass the private records again."
         )
     rest, held_back = Data(private=data.private, public=data.public).hold_back()
     return dataclasses.replace(data, private=rest.private, held_back=held_back)
@@ -313,16 +315,16 @@ def execute(
     folder: pathlib.Path,
     is_published: bool = True,
 ) -> Fitted:
-    """Does what a plan says; everything that can fail is checked before the charge.
+    """Executes a plan, and checks everything that can fail before the charge.
 
     Args:
-        plan: what is released.
-        data: that the run reads.
-        giver: where labels come from: `fit` prepares it without a charge, `labels` charges what
-            the plan says, draws the noise and returns labels.
-        student: that learns from them.
-        output: what is left where.
-        folder: of the run; public files land below its `released/`.
+        plan: plan of the release.
+        data: data of the run.
+        giver: source of the labels. Its `fit` prepares it without a charge; its `labels` charges
+            the cost of the plan, draws the noise and returns the labels.
+        student: student that learns from the labels.
+        output: output folders and formats.
+        folder: run folder; public files are written to its `released/`.
         is_published: whether the student is exported with its statement.
     """
     pool = data.public.pool
@@ -337,9 +339,8 @@ def execute(
     published = None
     with contextlib.ExitStack() as stack:
         if is_published or output.save_labels:
-            # A second command is refused before it is charged.
+            # Lock the folder first, so that a second command is refused before it is charged.
             stack.enter_context(artifacts.only_writer(released))
-        # Charged, drawn, and inferred for the whole pool.
         labels = giver.labels(plan, pool)
         if output.save_labels:
             labels.save(released)
@@ -365,7 +366,7 @@ def known_of(
     folder: pathlib.Path | None,
     reporting: Reporting,
 ) -> tuple[Known, float]:
-    """Returns what is publicly known of a run's data and of what labels come from; and delta."""
+    """Returns public facts about the data and the source of labels of a run; and its delta."""
     pool = data.public.pool
     private = data.private
     voters = None

@@ -1,4 +1,4 @@
-"""A student that learns from labels, and its publication."""
+"""Training, evaluation and publication of a student."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import scipy.special
+import tensorflow as tf
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, tensorboard
@@ -39,8 +40,8 @@ from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
 from pate_tf.representations.pretrained import answering
-from pate_tf.serving.export import check_formats, student_digest
-from pate_tf.serving.served import SCHEMA, ServedStudent
+from pate_tf.serving.export import answer, check_formats, student_digest
+from pate_tf.serving.served import SCHEMA, answers
 from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels_statement import LabelsStatement
 from pate_tf.statement.publishing import Published
@@ -58,15 +59,16 @@ from pate_tf.students.student_kinds import (
 from pate_tf.students.student_kinds.linear_head import LinearHead, weights_of_labels
 from pate_tf.students.student_training import constant_model
 
-REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
-CONSTANT: Final = "constant"  # the kind of a student whose labels all are of one class
-UNEVEN: Final = 1.25  # times its share under balanced classes has the most frequent class
-MOST_NAMED: Final = 12  # classes
-COMPARED: Final = ("majority_accuracy", "accuracy", "auc")  # of a student with a constant answer
+REPORT: Final = "student_report.json"  # in `sensitive/`, where `pate report` reads it
+CONSTANT: Final = "constant"  # kind of a student if all labels are the same class
+# Show recall by class if the most frequent class is this much larger than with balanced classes.
+UNEVEN: Final = 1.25
+MAX_NAMED: Final = 12  # classes in a message
+COMPARED: Final = ("majority_accuracy", "accuracy", "auc")
 
 
 class Student:
-    """Public: a classifier that learns from noisy labels and unlabeled public inputs alone.
+    """Public: a model that learns only from noisy labels and public inputs.
 
     >>> import pate_tf
     >>> student = pate_tf.Student("supervised", model="mlp", steps=20).fit(data.pool, labels)
@@ -75,7 +77,7 @@ class Student:
     >>> 0.0 <= student.evaluate(data.held_out) <= 1.0
     True
 
-    Learning costs nothing beyond its labels (post-processing).
+    Training costs no privacy in addition to the labels (post-processing).
     """
 
     def __init__(
@@ -91,25 +93,25 @@ class Student:
         directory: str | os.PathLike[str] | None = None,
         verbose: bool | Reporting = False,
     ) -> None:
-        """Takes the settings; those that are None are the student's own.
+        """Takes the settings. Defaults of settings that are None depend on the kind of student.
 
         Args:
-            student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan",
-                "random_forest", "linear_head", or another file of `pate_tf.students.student_kinds`.
-                Default: consistency for images whose data set names an augmentation, supervised
-                otherwise; but linear_head, which is no Keras model, of feature sums of tables and
-                texts, and of images after several rounds of them unless a network is clearly
-                better.
-            model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
-                logits, or a name; "random_forest" has one of its own.
-            steps: training steps at most; training ends once predictions on the pool are stable,
-                but of "gan".
-            batch_size: labeled inputs a step.
-            learning_rate: of Adam, before the schedule.
-            seed: fixes initial weights, shuffling and augmentation.
-            callbacks: for Keras' `fit`.
-            directory: public; logs and the state of a stopped `fit`, from which it resumes.
-                Default: neither is stored.
+            student: "supervised" (learns only from the labels), "consistency" (also from the
+                unlabeled pool), "gan", "random_forest", "linear_head", or another file of
+                `pate_tf.students.student_kinds`. Default for feature sums: linear_head, which is
+                not a Keras model, for tables and texts, and for images after several rounds unless
+                a network is clearly better. Default otherwise: consistency for images with an
+                augmentation, supervised for all other inputs.
+            model: function that takes a `Dataset` and returns a Keras model from raw inputs to
+                logits, or a name. "random_forest" has a separate model.
+            steps: maximum number of training steps. Training ends earlier when predictions on the
+                pool are stable, except for "gan".
+            batch_size: labeled inputs per step.
+            learning_rate: learning rate of Adam, before the schedule.
+            seed: seed of initial weights, shuffling and augmentation.
+            callbacks: callbacks for Keras' `fit`.
+            directory: public folder for logs and for the state of an interrupted `fit`, from which
+                it resumes. Default: neither is stored.
             verbose: whether progress bars are shown.
         """
         self._settings = StudentSettings(
@@ -127,7 +129,7 @@ class Student:
         self._fitted: tuple[Any, Labels] | None = None
         self._config: StudentConfig | None = None  # of the last `fit`
         self._estimate: EstimatedAccuracy | None = None
-        self._is_apart = False  # whether the estimate is of other records than the labels
+        self._is_apart = False  # whether estimate and labels use different records
         self.kind = student
 
     @classmethod
@@ -139,7 +141,7 @@ class Student:
         reporting: Reporting = QUIET,
         is_locked: bool = False,
     ) -> Self:
-        """Returns a student with what flags say; `is_locked` if the caller has `only_writer`."""
+        """Returns a student with these settings; `is_locked` if the caller has `only_writer`."""
         student = cls(settings.student, directory=directory, verbose=reporting)
         student._settings = settings
         student._is_locked = is_locked
@@ -147,24 +149,24 @@ class Student:
 
     @classmethod
     def from_model(cls, model: keras.Model, labels: Labels) -> Self:
-        """Returns a Keras model of the user's own as a student.
+        """Returns a student from your own Keras model.
 
         Args:
-            model: from raw inputs to logits or to probabilities. It learned from these labels and
-                public data alone: this can't be checked, and the statement holds for such a model
-                only.
-            labels: what it learned from.
+            model: model from raw inputs to logits or to probabilities. It must have learned only
+                from these labels and public data. This can't be checked, and the statement only
+                holds for such a model.
+            labels: labels that the model learned from.
 
         Raises:
-            ValueError: if the model is none for the labels' data set, draws at random, or could
-                keep its inputs.
+            ValueError: if the model does not fit the data set of the labels, is random, or could
+                store its inputs.
         """
         student = cls()
         name = getattr(model, "name", type(model).__name__)
         labels.pool.dataset.require_classes("model")
         models.check_model(model, labels.pool.dataset, name)
         models.check_draws(model, training=False)
-        answering(model, labels.pool.dataset)  # refuses what keeps its inputs
+        answering(model, labels.pool.dataset)  # refuses models that store their inputs
         logits = models.with_logits(model) if models.ends_in_softmax(model) else model
         student._fitted = logits, labels
         return student
@@ -177,23 +179,27 @@ class Student:
         export_formats: Sequence[str] = (),
         labels_whole_pool: bool = False,
     ) -> None:
-        """Raises ValueError for what `fit` and `publish` would refuse, before labels are charged.
+        """Checks before a charge everything that `fit` and `publish` would refuse.
 
-        Every pipeline calls it: the commands, `pate_tf.fit`, the classifier and the coordinator.
+        All pipelines call it: the commands, `pate_tf.fit`, the classifier and the coordinator.
 
         Args:
-            pool: that it will learn from.
-            folder: that it will be published in.
-            export_formats: as of `publish`.
+            pool: pool for training.
+            folder: folder for publication.
+            export_formats: see `publish`.
             labels_whole_pool: whether labels will come from feature sums.
+
+        Raises:
+            ValueError: if `fit` or `publish` would refuse.
         """
         settings = self._settings
         choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
         is_named = settings.student not in (AUTO, LINEAR_HEAD) or any(choices)
         if is_named and (not pool or pool.dataset.target != CLASS):
-            why = f"for target {pool.dataset.target}" if pool else "where there is no public pool"
+            why = f"for target {pool.dataset.target}" if pool else "without a public pool"
             raise ValueError(
-                f"student: expected {LINEAR_HEAD} without settings {why}, got {settings.student}"
+                f"student must be {LINEAR_HEAD} without further settings {why}, got "
+                f"{settings.student}"
             )
         config = complete(settings, pool.dataset, labels_whole_pool=labels_whole_pool)
         kind = find_student(config, pool.dataset)
@@ -203,7 +209,7 @@ class Student:
             built(np.zeros((2, *pool.dataset.input_shape), np.float32), training=True)
         check_formats(export_formats)
         if export_formats and not kind.can_convert:
-            raise ValueError(f"export_formats: expected none for student {kind.name}, got some")
+            raise ValueError(f"export_formats must not be given for student {kind.name}")
         if self._directory is not None:
             artifacts.check_can_hold_files(self._directory)
         if folder is None:
@@ -230,40 +236,36 @@ class Student:
         held_out: PublicExamples | None = None,
         fits: str | None = None,
     ) -> Self:
-        """Learns from labels of a pool, from the beginning.
+        """Trains the student from the beginning; returns self.
 
         Args:
-            pool: `data.pool`, which the labels are of.
-            labels: as `Labeller.label` or `Labels.load` returns them.
-            held_out: public samples with labels, on which TensorBoard shows the accuracy; they
-                change nothing.
-            fits: the kind that a plan chose, `ReleasePlan.student`, for a student without a kind of
-                its own. Default: the kind that fits the labels.
-
-        Returns:
-            This object.
+            pool: `data.pool`, the pool of the labels.
+            labels: labels from `Labeller.label` or `Labels.load`.
+            held_out: public samples with labels, only to show the accuracy in TensorBoard.
+            fits: kind of student that a plan chose, `ReleasePlan.student`; used if the settings
+                have no kind. Default: chosen from the labels.
 
         Raises:
             ValueError: if student, labels and pool do not fit each other, or there is no label.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         if not isinstance(labels, Labels):
-            raise ValueError(f"labels: expected pate_tf.Labels, got {type(labels).__name__}")
+            raise ValueError(f"labels must be pate_tf.Labels, got {type(labels).__name__}")
         if not isinstance(pool, Pool):
-            raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
+            raise ValueError(f"pool must be data.pool, got {type(pool).__name__}")
         labels.check_pool(pool)
         self._estimate = None
         taught = labels.training_labels
         dataset = pool.dataset
-        if labels.linear_head is None:  # as of stored labels
+        if labels.linear_head is None:  # for example stored labels
             dataset.require_classes("labels")
-        # A linear model ranks inputs even where it labels all of them alike.
+        # A linear model ranks inputs even if all labels are the same.
         ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
         if len(set(taught.labels.tolist())) == 1 and not ranks:
             name = dataset.class_name(taught.labels[0])
             reporting(self._verbose).warn(
-                f"labels: all {len(taught.labels):,} are of class {name}, and so will be every "
-                f"answer of the student, which is not trained. {HELPS}"
+                f"All {len(taught.labels):,} labels are class {name}, so the student is not "
+                f"trained and always predicts this class. {HELPS}"
             )
             self.kind = CONSTANT
             self._config = None
@@ -295,9 +297,9 @@ class Student:
         return self
 
     def _config_for(self, pool: Pool, labels: Labels, fits: str | None) -> StudentConfig:
-        """Returns the complete settings: of the kind that fits where none was named.
+        """Returns the complete settings, and chooses the kind of student if it is "auto".
 
-        Labels decide whether there is a linear head, which stored ones lack.
+        Only labels that were not loaded from a file have a linear head.
         """
         settings = self._settings
         is_open = settings.student in (AUTO, LINEAR_HEAD) and not any(
@@ -325,35 +327,36 @@ class Student:
 
     @property
     def model(self) -> Any:
-        """What was trained: called as a Keras model is, from raw inputs to logits.
+        """The trained model. Call it like a Keras model, from raw inputs to logits.
 
         Raises:
-            ValueError: if nothing was trained yet.
+            ValueError: if the student is not trained.
         """
         return self._trained()[0]
 
     @property
     def labels(self) -> Labels:
-        """The labels that it learned from.
+        """The labels that the student learned from.
 
         Raises:
-            ValueError: if nothing was trained yet.
+            ValueError: if the student is not trained.
         """
         return self._trained()[1]
 
     def _trained(self) -> tuple[Any, Labels]:
         if self._fitted is None:
-            raise ValueError("student: expected a trained one, got none: call fit(pool, labels)")
+            raise ValueError("student must be trained first: call fit(pool, labels)")
         return self._fitted
 
     def predict(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
-        """Returns the label int64 `[num_inputs]` of each raw input `[num_inputs, *input_shape]`.
+        """Returns the predicted label of each raw input `[num_inputs, *input_shape]`.
 
-        Of a number it is float64 `[num_inputs]` in its unit; of several labels int64 `[num_inputs,
-        num_labels]`, 1 for each that is more likely than not.
+        Returns:
+            Classes as int64 `[num_inputs]`; numbers as float64 `[num_inputs]` in their unit; or
+            several labels as int64 `[num_inputs, num_labels]`, 1 if the label is likely.
 
         Raises:
-            ValueError: if nothing was trained yet, or the inputs do not fit.
+            ValueError: if the student is not trained, or the inputs have another shape or type.
         """
         answers = self._answers(inputs)
         target = self.labels.pool.dataset.target
@@ -371,32 +374,32 @@ class Student:
         The published student gives the same `probabilities`, in float32.
 
         Args:
-            inputs: raw, `[num_inputs, *input_shape]`.
+            inputs: raw inputs `[num_inputs, *input_shape]`.
 
         Raises:
-            ValueError: as `predict`, or if a number is predicted.
+            ValueError: as `predict`, or if the target is a number.
         """
         if self.labels.pool.dataset.target == NUMBER:
-            raise ValueError("predict_proba: a number has no probabilities; call predict")
+            raise ValueError("predict_proba needs a target with classes. For a number, use predict")
         return self._answers(inputs)
 
     def predict_interval(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
     ) -> npt.NDArray[np.float64]:
-        """Returns where predicted numbers would be without noise, float64 `[num_inputs, 2]`.
+        """Returns 95 % intervals of the predictions without noise, float64 `[num_inputs, 2]`.
 
-        The ends of 95 % intervals: the law of the privacy noise is known. How far a true number
-        lies from what features can say of it is not in them.
+        The intervals only include the privacy noise, whose distribution is known. They do not
+        include the error of the linear model itself.
 
         Args:
-            inputs: raw, `[num_inputs, *input_shape]`.
+            inputs: raw inputs `[num_inputs, *input_shape]`.
 
         Raises:
-            ValueError: as `predict`, or if no number is predicted.
+            ValueError: as `predict`, or if the target is not a number.
         """
         dataset = self.labels.pool.dataset
         if dataset.target != NUMBER:
-            raise ValueError("predict_interval: only numbers have intervals; call predict_proba")
+            raise ValueError("predict_interval needs a number as target. Use predict_proba instead")
         raw = as_inputs(inputs, dataset)
         if not len(raw):
             return np.zeros((0, 2))
@@ -419,18 +422,18 @@ class Student:
     def evaluate(
         self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
     ) -> float | None:
-        """Returns the accuracy, of numbers R^2, of several labels the mean area under the curve.
+        """Returns the accuracy, R^2 for numbers, or the mean AUC for several labels.
 
-        None where no sample has a label.
+        The result is None if no sample has a label.
 
         Args:
-            inputs: `data.held_out`, a data frame that has the label's column, or raw inputs
+            inputs: `data.held_out`, a data frame with the label's column, or raw inputs
                 `[num_samples, *input_shape]`.
-            labels: true labels `[num_samples]` of raw inputs, -1 where unknown, or their names.
+            labels: true labels `[num_samples]` of raw inputs, -1 if unknown, or their names.
 
         Raises:
-            ValueError: if nothing was trained yet, inputs and labels do not fit, or raw inputs come
-                without labels.
+            ValueError: if the student is not trained, inputs and labels do not fit, or raw inputs
+                have no labels.
         """
         dataset = self.labels.pool.dataset
         if labels is None:
@@ -448,40 +451,42 @@ class Student:
             return None
         expected = whole_numbers(numbered(labels, dataset, "labels", may_lack=True), "labels")
         if expected.shape != predictions.shape:
-            raise ValueError(f"labels: expected [{len(predictions)}], got {list(expected.shape)}")
+            raise ValueError(
+                f"labels must have shape [{len(predictions)}], got {list(expected.shape)}"
+            )
         is_known = is_labeled(expected)
         if not is_known.any():
             return None
         return float(np.mean(predictions[is_known] == expected[is_known]))
 
     def estimate_accuracy(self, held_back: PrivateExamples, epsilon: float) -> EstimatedAccuracy:
-        """Returns a charged estimate of the accuracy, which a statement will state.
+        """Charges and returns an estimate of the accuracy, which is included in the statement.
 
-        Of several labels it is the mean share of a record's labels that are right. Of a number it
-        is 1 less the mean squared error over the squared width of the range.
+        For several labels, it is the mean fraction of a record's labels that are correct. For a
+        number, it is 1 minus the mean squared error divided by the squared width of the range.
 
         Args:
-            held_back: private records of `Data.hold_back`. If the labels' source was fitted to the
-                other part of the same call, by the same object, the statement states the larger
-                epsilon of labels and estimate. Otherwise both add up: the source may have seen
+            held_back: private records from `Data.hold_back`. If the source of the labels was fitted
+                to the other part of the same `hold_back` call, the statement has the larger epsilon
+                of labels and estimate. Otherwise it has their sum, because the source may have seen
                 these records.
-            epsilon: what it costs in addition, in the ledger that the labels were charged to.
+            epsilon: cost of the estimate, in addition to the labels, in the same ledger.
 
         Raises:
-            ValueError: if nothing was trained yet, or the labels are of no `Labeller`.
-            BudgetExceeded: if it does not fit into what is left.
+            ValueError: if the student is not trained, or the labels have no `Labeller`.
+            BudgetExceeded: if the estimate does not fit into the remaining budget.
         """
         model, labels = self._trained()
         if not hasattr(labels.labeller, "estimate_accuracy"):
-            raise ValueError("labels: expected those of a labeller, whose ledger is charged")
+            raise ValueError("labels must come from a Labeller, whose ledger is charged")
         digest = student_digest(model)
         encoding = answering(model, labels.pool.dataset)
         is_correct = np.zeros(len(held_back))
-        # The answer to a record does not depend on which others are held back.
+        # The prediction for a record must not depend on other records.
         for rows, outputs in record_features(encoding, held_back.inputs):
             is_correct[rows] = correctness(outputs, held_back.labels[rows], held_back.dataset)
         if student_digest(model) != digest:
-            raise ValueError("student: its weights changed while private records went through it")
+            raise ValueError("student must not change its weights when it predicts, but it did")
         self._estimate = labels.labeller.estimate_accuracy(
             is_correct, held_back, epsilon, student_digest=digest
         )
@@ -504,64 +509,65 @@ class Student:
         purpose: str | None = None,
         run_name: str | None = None,
     ) -> Published[LabelsStatement]:
-        """Exports the student as a SavedModel, and states what its labels cost.
+        """Exports the student as a SavedModel with its privacy statement.
 
         >>> import pate_tf
         >>> published = student.publish(folder / "released")
         >>> sorted(path.name for path in published.folder.iterdir())
         ['privacy_statement.json', 'privacy_statement.md', 'student']
 
-        Its labels know whose ledger was charged: that of a `Labeller`, which may be closed, or of
-        the silos of an open `Coordinator`.
+        The statement is made from the ledger that was charged for the labels: the ledger of their
+        `Labeller`, which may be closed, or the ledgers of the silos of an open `Coordinator`.
 
         Args:
-            folder: gets `student/1`, and the statement in JSON and as a page. Default: `released/`
-                of the run whose ledger was charged, where `pate report` and `pate audit` look.
-            evaluate_on: `data.public`: the exported student is measured on its held-out samples,
-                and the labels on those of the pool, as far as they have labels. Default: neither.
-            export_formats: of "onnx" and "litert", to write the student in as well.
-            holder: who releases it, for the statement. Default: left out.
-            purpose: what it is released for, for the statement. Default: left out.
-            run_name: of this release, for the statement. Default: date and version number.
+            folder: folder for `student/1`, and for the statement in JSON and as a page. Default:
+                `released/` of the run with the charged ledger, where `pate report` and `pate audit`
+                read it.
+            evaluate_on: `data.public`, to measure the exported student on held-out samples, and the
+                labels on the pool, if these have labels. Default: no measurement.
+            export_formats: additional formats, "onnx" and "litert".
+            holder: data holder, for the statement. Default: left out.
+            purpose: purpose of the release, for the statement. Default: left out.
+            run_name: name of this release, for the statement. Default: date and version number.
 
         Returns:
-            `statement` (of silos, their `SilosStatement`), `folder`, `student_folder` and
-            `measured`.
+            `statement` (for silos, a `SilosStatement`), `folder`, `student_folder` and `measured`.
 
         Raises:
-            ValueError: if nothing was trained yet, labels and ledger do not belong together, or the
-                student can't be exported.
+            ValueError: if the student is not trained or can't be exported, or labels and ledger do
+                not belong together.
         """
         model, labels = self._trained()
         labeller = labels.labeller
         if labeller is None:
             raise ValueError(
-                "labels: expected those of a labeller, whose ledger the statement is made from, "
-                "got stored ones: give Labels.load(..., labeller=...)"
+                "labels must come from a Labeller, because the statement needs its ledger. For "
+                "stored labels, use Labels.load(..., labeller=...)."
             )
         if folder is None:
             source = getattr(labeller, "source", None)
             if source is None:
-                raise ValueError("folder: expected one for labels of silos, got none")
+                raise ValueError("folder is required for labels of silos")
             folder = cast("pathlib.Path", source.directory) / artifacts.RELEASED
         target = pathlib.Path(folder)
         if artifacts.is_within(target / "student", artifacts.SENSITIVE):
-            raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
+            raise ValueError(f"folder must not be inside of sensitive/, got {target}")
         artifacts.remove_abandoned(target)
         logs = student_training.logs_of(target)
+        measured: dict[str, Any] = {}
+        if evaluate_on is not None:
+            measured = measure(model, labels, evaluate_on, reporting(self._verbose))
         published: Published[Any] = labeller.publish(
             model,
             labels,
             folder=target,
             export_formats=export_formats,
             publication=PublicationSettings(holder=holder, purpose=purpose, run_name=run_name),
+            quality=quality_of(measured),
             estimated_accuracy=self._estimate,
             estimate_is_apart=self._is_apart,
         )
-        if evaluate_on is not None:
-            quiet = reporting(self._verbose)
-            measured = measure(published.student_folder, labels, evaluate_on, quiet)
-            published = dataclasses.replace(published, measured=measured)
+        published = dataclasses.replace(published, measured=measured)
         if logs.exists():
             config = self._config
             results = {"result/epsilon": published.statement.epsilon}
@@ -582,7 +588,7 @@ class Student:
 
 
 def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
-    """Returns a linear head for labels by a frozen encoder; None of others, or if it is missing."""
+    """Returns a linear head for labels of a frozen encoder; None for others or if it is missing."""
     taught = labels.training_labels
     pool = labels.pool
     name = labels.representation
@@ -590,10 +596,10 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
         return None
     try:
         encoder = encoder_of(pool, name)
-    except ValueError:  # stored labels know a file by its name alone
+    except ValueError:  # stored labels only have the name of the encoder's file
         reporting.warn(
-            f"student: expected the encoder {name_of(name)} that these labels are by, got none "
-            f"here; it learns from raw inputs instead"
+            f"The encoder {name_of(name)} of these labels was not found, so the student learns "
+            f"from raw inputs instead."
         )
         return None
     vectors = record_vectors(encoder.features(pool.inputs)[taught.query_indices], encoder.scale)
@@ -605,16 +611,17 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
 
 
 def measure(
-    student_folder: pathlib.Path, labels: Labels, public: PublicSplit, reporting: Reporting
+    model: Any, labels: Labels, public: PublicSplit, reporting: Reporting
 ) -> dict[str, Any]:
-    """Compares labels and an exported student with public labels; JSON values. Public.
+    """Compares labels and a student with public labels; returns JSON values. Public.
 
-    Accuracies and shares of the most frequent class are None if the public samples are unlabeled.
-    Warns of classes that the student predicts for none of the samples, or of the pool's first.
+    Accuracies and fractions of the most frequent class are None if the public samples are
+    unlabeled. Warns of classes that the student never predicts on the held-out samples; without
+    these, on the first samples of the pool.
 
     Args:
-        student_folder: the exported version.
-        labels: that it learned from.
+        model: exported model of the student, from raw inputs to logits.
+        labels: labels that the student learned from.
         public: the pool, and held-out samples that evaluate the student.
         reporting: how warnings are shown.
     """
@@ -628,12 +635,14 @@ def measure(
         "is_no_better_than_constant": None,
         "is_outside_of_forecast": None,
     }
-    if labels.has_public_labels:  # they can't judge what was learned from them
+    if labels.has_public_labels:  # training labels can't measure accuracy
         values |= {"label_accuracy": None, "inferred_label_accuracy": None}
     inputs = (
         public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
     )
-    predictions, probabilities = ServedStudent(student_folder).answer(inputs)
+    predictions, probabilities = answers(
+        lambda batch: answer(model, tf.constant(batch), dataset), inputs, dataset
+    )
     measured = {}
     if samples is not None and samples.labels is not None:
         measured = measures.measure(predictions, samples.labels, probabilities, dataset)
@@ -645,16 +654,16 @@ def measure(
             values["is_no_better_than_constant"] = score <= constant
         if values["is_no_better_than_constant"]:
             reporting.warn(
-                f"The student's {measure_name} on the held-out samples is {score:.2f}. A "
-                f"constant answer is as good: it reaches {constant:g}. {HELPS}"
+                f"The student's {measure_name} on the held-out samples is {score:.2f}. A constant "
+                f"answer is as good, with {constant:g}. {HELPS}"
             )
         return values
     lacking = np.setdiff1d(np.arange(dataset.num_classes), predictions)
     never = [dataset.class_name(label) for label in lacking if len(inputs)]
     if never:
         reporting.warn(
-            f"student: of {len(inputs):,} samples it predicts for none the class "
-            f"{few_of(never)}; docs/how-to/choose_student.md says what helps"
+            f"The student never predicts class {few_of(never)} on {len(inputs):,} samples. See "
+            f"docs/how-to/choose_student.md#rare-classes."
         )
     values["student_never_predicts"] = never
     if measured:
@@ -664,7 +673,8 @@ def measure(
         if values["is_no_better_than_constant"]:
             reporting.warn(
                 f"The student is correct on {accuracy:.1%} of the held-out samples. A constant "
-                f"answer is as good: the most frequent class has {majority:.1%}. {HELPS}"
+                f"answer is as good: the fraction of the most frequent class is {majority:.1%}. "
+                f"{HELPS}"
             )
     judged = "The labels are correct on {:.1%} of the pool"
     reached = values["label_accuracy"]
@@ -683,13 +693,24 @@ def measure(
     return values
 
 
+def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers about the student in the values of `measure`, for its statement."""
+    low, high = measured.get("student_accuracy_interval", (None, None))
+    values = {**measured, "student_accuracy_low": low, "student_accuracy_high": high}
+    return {
+        name.removeprefix("student_"): float(value)
+        for name, value in values.items()
+        if name.startswith("student_") and isinstance(value, int | float)
+    }
+
+
 def few_of(names: Sequence[str]) -> str:
-    """Returns the first names of classes in a row."""
-    return ", ".join(names[:MOST_NAMED]) + ", ..." * (len(names) > MOST_NAMED)
+    """Returns the first names of classes, separated by commas."""
+    return ", ".join(names[:MAX_NAMED]) + ", ..." * (len(names) > MAX_NAMED)
 
 
 def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
-    """Returns the values of `measure` as rows of a table, with recall where classes are uneven."""
+    """Returns the values of `measure` as rows of a table, with recall if classes are uneven."""
     if dataset.target != CLASS:
         found = {name.removeprefix("student_"): value for name, value in measured.items()}
         names = [dataset.class_name(label) for label in range(dataset.num_classes)]
@@ -715,7 +736,7 @@ def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
 
 
 def student_report(published: Published[LabelsStatement], student: Student) -> RunReport:
-    """Returns what a run made, as JSON values and as rows of a table. Public."""
+    """Returns the report of a run, as JSON values and as rows of a table. Public."""
     statement = published.statement
     labels = student.labels
     measured = published.measured
@@ -752,9 +773,12 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
         if name == "estimated_accuracy" and value is not None:
             text = statement.estimated_in_words
+        if name == "secure_noise":
+            name = "noise source"
+            text = "operating system" if value else "seed: NOT PRIVATE"
         if name == "choice" and measured:
             rows += measured_rows(measured, dataset)
-        is_shown = bool(labels.pool) or not name.startswith("quer")  # without a pool none are asked
+        is_shown = bool(labels.pool) or not name.startswith("quer")  # no queries without a pool
         is_row = value is not None and not isinstance(value, dict | list)
         if is_shown and is_row and name not in measured:
             rows.append((name.replace("_", " "), text))

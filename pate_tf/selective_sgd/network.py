@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.net.calls import Caller, Connection, Service, TlsServer, with_retries
 from pate_tf.net.credentials import Limits, TlsFiles
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
@@ -167,8 +167,7 @@ class ParameterService:
         """Returns the number of the caller, after a check that it has the same roster."""
         if run != self._terms.run_id:
             raise ValueError(
-                "the caller has a different roster than the server; copy the same roster file to "
-                "all participants"
+                "the caller has a different roster; copy the same file to all participants"
             )
         number = self._terms.number(caller.name)
         with self._changed:
@@ -250,8 +249,7 @@ class RemoteServer(Connection):
         del participant  # identified by its certificate
         request = (self._terms.run_id, round_number)
         parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
-        if parameters.values.shape != (self._num_parameters,):
-            raise ValueError(f"the server did not send {self._num_parameters} parameters")
+        checks.shape([self._num_parameters], parameters=parameters.values)
         return parameters
 
     def push(self, upload: Upload) -> bool:

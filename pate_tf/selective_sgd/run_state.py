@@ -251,8 +251,8 @@ class DurableRun(contextlib.ExitStack):
 def _noted(ledger: Ledger) -> Noted:
     """Returns the entries of a run in its ledger.
 
-    Returns `NOTHING` after missing rows were acknowledged: they may belong to rounds that are
-    unknown to the state here.
+    Returns `NOTHING` if missing rows were acknowledged, because these rows may contain rounds that
+    the stored state does not have.
     """
     noted = NOTHING
     for row in ledger.history():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import IntArray
 from pate_tf.selective_sgd.run_state import DurableRun
 from pate_tf.selective_sgd.training_settings import TrainingSettings
@@ -162,16 +162,14 @@ class ParameterServer:
         """
         settings = self.settings
         last = int(self.state.rounds[participant])
-        if not 0 <= round_number <= settings.rounds:
-            raise ValueError(f"the round must be from 0 to {settings.rounds}, got {round_number}")
+        checks.whole(0, settings.rounds, round=round_number)
         if round_number == settings.rounds:
             final = Parameters(version=self.version, values=self.released())
             is_over = self.version == settings.num_participants * settings.rounds
             return final if is_over else None
         if round_number <= last:
             raise ValueError(
-                f"round {round_number} of participant {participant} was already applied; resume in "
-                f"the folder in which it was trained"
+                f"round {round_number} of {participant} was already applied; resume in its folder"
             )
         current = Parameters(version=self.version, values=self.state.values)
         if settings.protocol == "asynchronous":

@@ -151,6 +151,7 @@ class SharedModel:
             ledger_heads=tuple((each.ledger_sequence, each.ledger_digest) for each in self.facts),
             ledger_was_reset=any(each.was_reset for each in self.facts),
             student_digest=student_digest(self.model),
+            **self.dataset.model_facts,
             **publication_facts(PublicationSettings(), folder / "shared_model"),
         )
         with reporting.clock("exporting the model"):

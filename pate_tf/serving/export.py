@@ -362,7 +362,7 @@ def write_formats(
                     [function.get_concrete_function()], module
                 )
                 (folder / "student.tflite").write_bytes(converter.convert())
-        except Exception as error:  # the converters raise several kinds
+        except Exception as error:  # the converters raise different exceptions
             raise ValueError(
                 f"{name}: the student has operations that can't be converted"
             ) from error

@@ -9,7 +9,7 @@ import itertools
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,28 @@ def load_student(folder: pathlib.Path) -> Any:
     return loaded
 
 
+def answers(
+    serve: Callable[[npt.NDArray[Any]], Mapping[str, Any]],
+    inputs: npt.NDArray[Any],
+    dataset: Dataset,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """Returns predictions and their confidence; see `ServedStudent.answer`.
+
+    Args:
+        serve: maps a batch of raw inputs, which may be empty, to the outputs of a signature.
+        inputs: raw inputs `[batch, *input_shape]`.
+        dataset: has the kind of the target.
+    """
+    predicted, *others = OUTPUTS[dataset.target]
+    labels = []
+    confidence = []
+    for start in range(0, len(inputs) or 1, BATCH):
+        answer = serve(inputs[start : start + BATCH])
+        labels.append(answer[predicted].numpy())
+        confidence.append(np.column_stack([answer[name].numpy() for name in others]))
+    return np.concatenate(labels), np.concatenate(confidence)
+
+
 @dataclasses.dataclass(frozen=True)
 class ServedStudent:
     """A student in its SavedModel, with the public facts about its data.
@@ -102,25 +124,14 @@ class ServedStudent:
         import tensorflow as tf
 
         ((name, spec),) = self._serve.structured_input_signature[1].items()
-        outputs = self._serve.structured_outputs
-        predicted, *others = OUTPUTS[self.dataset.target]
-        empty = np.empty(
-            (0, *outputs[predicted].shape[1:]), outputs[predicted].dtype.as_numpy_dtype
-        )
-        labels: list[npt.NDArray[Any]] = [empty]
-        number = len(others) if self.dataset.target == NUMBER else outputs[others[0]].shape[1]
-        probabilities = [np.empty((0, number), np.float32)]
-        for start in range(0, len(inputs), BATCH):
-            batch = tf.constant(inputs[start : start + BATCH], spec.dtype)
-            try:
-                answer = self._serve(**{name: batch})
-            except tf.errors.InvalidArgumentError as error:
-                raise ValueError(
-                    f"student: {name} must be finite, in the exported shape"
-                ) from error
-            labels.append(answer[predicted].numpy())
-            probabilities.append(np.column_stack([answer[name].numpy() for name in others]))
-        return np.concatenate(labels), np.concatenate(probabilities)
+        try:
+            return answers(
+                lambda batch: self._serve(**{name: tf.constant(batch, spec.dtype)}),
+                inputs,
+                self.dataset,
+            )
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(f"student: {name} must be finite, in the exported shape") from error
 
     def form(self, path: Path) -> tables.TextForm:
         """Returns the format of a table, from the schema or the file."""

@@ -262,13 +262,11 @@ class Coordinator(contextlib.ExitStack):
         self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
-                f"aggregators must be the {len(roster.aggregators)} aggregators of the roster, got "
-                f"{len(aggregators)}"
+                f"aggregators must be those {len(roster.aggregators)}, got {len(aggregators)}"
             )
         if len(roster.names) < self._least_silos:
             raise ValueError(
-                f"least_silos must be at most {len(roster.names)}, the number of silos on the "
-                f"roster, got {self._least_silos}"
+                f"least_silos must be at most {len(roster.names)}, got {self._least_silos}"
             )
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos must be the silos of the roster")
@@ -396,8 +394,7 @@ class Coordinator(contextlib.ExitStack):
         mechanism = self.asking.mechanism
         if getattr(mechanism, "num_features", None) != encoder.num_features:
             raise ValueError(
-                f"mechanism must be secure_feature_sums with {encoder.num_features} features, got "
-                f"{mechanism}"
+                f"mechanism must sum {encoder.num_features} features in secret, got {mechanism}"
             )
         self._finish_open_rounds()
         query = sums_query(encoder.digest, self._unit)
@@ -492,6 +489,7 @@ class Coordinator(contextlib.ExitStack):
         folder: pathlib.Path,
         export_formats: Sequence[str],
         publication: PublicationSettings,
+        quality: Mapping[str, float],
         **estimate: Any,
     ) -> Any:
         """Exports a student's model with the charges of each silo; see `Student.publish`.
@@ -500,7 +498,7 @@ class Coordinator(contextlib.ExitStack):
             ValueError: if the labels come from another run.
         """
         from pate_tf.serving.export import student_digest
-        from pate_tf.statement.publishing import export_with, publication_facts
+        from pate_tf.statement.publishing import export_with, facts_of, publication_facts
 
         del estimate  # silos hold out no records
         if not self.gave(labels.released, labels.pool):
@@ -509,6 +507,8 @@ class Coordinator(contextlib.ExitStack):
             pool_name=labels.pool.dataset.name,
             query_strategy=labels.strategy,
             student_digest=student_digest(model),
+            quality=quality,
+            **facts_of(labels),
             **publication_facts(publication, folder / "student"),
         )
         return export_with(statement, model, labels, folder, export_formats=export_formats)

@@ -171,7 +171,7 @@ class RandomisedVotes(_Reply):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        labels = whole_numbers(self.labels, "votes", num_classes=2**16)
+        labels = whole_numbers(self.labels, "votes", below=2**16)
         if labels.ndim != 1 or not labels.size:
             raise ValueError(f"votes must have the shape [num_queries], got {labels.shape}")
         object.__setattr__(self, "labels", labels)

@@ -236,8 +236,7 @@ class BatchTerms:
         least = self.least_silos if self.are_sums else 0
         if len(self.silos) < least or (self.silos and not least):
             raise ValueError(
-                f"silos: feature sums need {least} or more silos with keys, and votes need none; "
-                f"got {len(self.silos)}"
+                f"silos: sums need {least} or more keys, and votes none, got {len(self.silos)}"
             )
         if isinstance(self.mechanism, SecureFeatureSums):
             largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
@@ -583,7 +582,7 @@ class Transcript:
             self.passing = passing_silos(self.silos, self.masked, checked)
             if len(self.passing) < terms.least_silos:
                 raise TooFewSilosError(
-                    f"silos: {terms.least_silos} must have valid shares, got {len(self.passing)}"
+                    f"silos: {len(self.passing)} have valid shares, but {terms.least_silos} must"
                 )
         elif step is Step.AGREE:
             for number, content in contents.items():
@@ -594,7 +593,6 @@ class Transcript:
             (total,) = opened_values(1, terms.size)
             if total is None:
                 raise ProtocolError(
-                    "release: the sums are inconsistent; one of the aggregators added wrongly, but "
-                    "nothing shows which one"
+                    "release: the sums are inconsistent: an unknown aggregator added wrongly"
                 )
             self.total = total.reshape(terms.shape)

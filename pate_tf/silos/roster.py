@@ -254,8 +254,7 @@ class JointMethod(Settings, OnFeatures):
 
     restated: ClassVar = {
         "representation": {
-            "help": "With feature_sums: the map from records to features. Default: depends on the "
-            "data set."
+            "help": "With feature_sums: the map from records to features. Default: by the data set."
         }
     }
     method: str = setting(

@@ -1,16 +1,17 @@
-"""Votes or feature sums as secret shares: dealt, bound to each other, sealed to aggregators.
+"""Splits votes or feature sums into secret shares, and seals the shares for aggregators.
 
-With the shares of its votes each aggregator gets, for each query, shares of a random number and of
-its square, which the checks use up (`pate_tf.silos.protocol`). A table of feature sums goes
-as the votes on one query, signed by its silo: aggregators add no noise to it, so that a total in
-which made-up silos stand for honest ones would lack theirs.
+In addition to the shares of the votes, each aggregator gets, for each query, shares of a random
+number and of its square, which the checks need (`pate_tf.silos.protocol`). A table of feature sums
+is sent like the votes on one query, and is signed by its silo. The signature is necessary, because
+aggregators add no noise to feature sums: a total with invented silos instead of honest silos would
+have too little noise.
 
-Each sealed share holds the blinded digests of all of a silo's shares. Aggregators compare these
-before they use any, so that a share which another sealed in a silo's name is never used with
-genuine ones.
+Each sealed share contains the blinded digests of all shares of the silo. Aggregators compare the
+digests before they use any share, so a share that somebody else sealed in the silo's name is never
+combined with genuine shares.
 
-Sealing is hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. What
-the bytes are for goes into `info`: opened for anything else they give nothing.
+Sealing is hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. The
+purpose of the bytes is part of `info`, so they can't be opened for another purpose.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class SiloTeacher:
         answers: npt.NDArray[Any]
         try:
             answers = np.asarray(self._answers(queries))
-        except Exception:  # the user's model may raise any kind
+        except Exception:  # the user's model may raise any exception
             answers = np.zeros(0)
         votes = np.full(len(queries), FALLBACK)
         is_label = np.zeros(len(queries), np.bool_)
@@ -327,8 +327,7 @@ class Silo(contextlib.ExitStack):
         if isinstance(content, SiloSums):
             if content.unit != self.policy.unit:
                 raise ValueError(
-                    f"unit: the policy protects each {self.policy.unit}, but the sums protect each "
-                    f"{content.unit}"
+                    f"unit: the policy protects a {self.policy.unit}, the sums a {content.unit}"
                 )
             source = content.source if source is None else source
             if self.policy.unit == "record":

@@ -135,7 +135,7 @@ def task_result(
     known = {*roster.aggregators, *roster.identities}
     try:
         if not known.issuperset((*task.terms.aggregators, *task.terms.silos)):
-            raise ValueError("terms: expected names and keys of the roster, got others")
+            raise ValueError("terms must have the names and keys of the roster")
         return (digest(task), aggregator.answer(task)), task.step.value
     except ValueError as error:
         return (digest(task), str(error)), f"{task.step.value} was refused: {error}"

@@ -76,7 +76,6 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         num_queries: number of queries for this student.
         num_answered: number of queries that got a label.
         choice: description of how mechanism, noise and number of queries were chosen, or None.
-        predicts: description of the student's output if it is not a class, or None.
         target_range: lowest and highest value of a predicted number, or None.
         estimated_accuracy: a charged estimate of the student's accuracy on held-back private
             records, the ends of its 95 % interval, and its epsilon; None without an estimate.
@@ -112,7 +111,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     system: ClassVar[str] = "labels"
     units: ClassVar[Mapping[str, str]] = {
-        "owner": "all records of one owner together (%s)",
+        "owner": "all records of one owner in %s",
         "record": "each record of %s",
     }
     mechanism: Mechanism
@@ -121,7 +120,6 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     num_queries: int
     num_answered: int
     choice: str | None = None
-    predicts: str | None = None
     target_range: tuple[float, float] | None = None
     estimated_accuracy: tuple[float, float, float, float] | None = None
     estimate_charge: Mechanism | None = None
@@ -227,7 +225,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     def source_in_words(self) -> str:
         """The private data in words, with the name of the source if it has a name."""
         name = self.source_name
-        return "the private records of this run" if name is None else f"`{cell(name)}`"
+        return "the private records of this run" if name is None else cell(name)
 
     @property
     def protected(self) -> str:  # noqa: D102
@@ -256,13 +254,17 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
                 replaced = max(replaced, self.epsilon_ledger_replaced or 0.0)
             rows.append((this, replaced, self.delta, REPLACE_ONE, WORST_CASE))
         # If this is the only ledger of the source, the row of the source covers it.
-        if self.unit == "owner" or (source, delta_source) != (self.epsilon_ledger, self.delta):
-            rows.append((ledger, self.epsilon_ledger, self.delta, self.neighbors, WORST_CASE))
-        rows.append((ledger, self.epsilon_ledger_replaced, self.delta, REPLACE_ONE, WORST_CASE))
         plural = "" if self.num_ledgers == 1 else "s"
         number = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
-        words = f"all releases charged to the source {self.source_in_words} on this machine"
-        rows.append((words + number, source, delta_source, self.neighbors, WORST_CASE))
+        everything = f"everything released from {self.source_in_words} on this machine{number}"
+        is_only = (source, delta_source) == (self.epsilon_ledger, self.delta)
+        if self.unit == "owner":
+            is_only = is_only and self.num_ledgers == 1
+        if not is_only:
+            rows.append((ledger, self.epsilon_ledger, self.delta, self.neighbors, WORST_CASE))
+        rows.append((everything, source, delta_source, self.neighbors, WORST_CASE))
+        ledger = everything if is_only else ledger
+        rows.append((ledger, self.epsilon_ledger_replaced, self.delta, REPLACE_ONE, WORST_CASE))
         if self.sanitised is not None:
             drawn = self.sanitised
             words = f"{labels}, and this number: {DATA_DEPENDENT}"

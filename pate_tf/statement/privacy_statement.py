@@ -7,10 +7,12 @@ common template. `check` verifies all statements against ledgers.
 import dataclasses
 import decimal
 import functools
+import html
 import importlib
 import itertools
 import pathlib
 import re
+import shlex
 import types
 import typing
 from abc import ABC, abstractmethod
@@ -82,6 +84,13 @@ class PrivacyStatement(ProtectedUnit, ABC):
         run_name: name of the release.
         date: date of publication, ISO, UTC.
         pool_name: name of the public data set.
+        inputs: description of the model's inputs, such as "6 columns"; empty if it is unknown.
+        label: name of what the model predicts, or None.
+        classes: names of the classes; empty for other targets.
+        predicts: description of the model's output if it is not a class; else empty.
+        num_public_labels: number of public labels that the model also learned from.
+        quality: results on labeled public samples by name, as of `students.measures.measure`;
+            empty if nothing was measured.
         student_digest: SHA-256 of the model's weights; empty for a release of only labels.
         versions: versions of the libraries that were used.
         secure_noise: False if any noise came from a seed.
@@ -99,6 +108,12 @@ class PrivacyStatement(ProtectedUnit, ABC):
     run_name: str = ""
     date: str = ""
     pool_name: str = ""
+    inputs: str = ""
+    label: str | None = None
+    classes: tuple[str, ...] = ()
+    predicts: str = ""
+    num_public_labels: int = 0
+    quality: Mapping[str, float] = dataclasses.field(default_factory=dict)
     student_digest: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     secure_noise: bool = True
@@ -121,6 +136,13 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
         """Rows of the table, this release first; they hold only for secure noise."""
+
+    @property
+    def most(self) -> Guarantee | None:
+        """The row with the largest cost, by the relation of the first row; None without rows."""
+        rows = self.guarantees
+        comparable = [row for row in rows if row.relation == rows[0].relation]
+        return max(comparable, key=lambda row: (row.kind == WORST_CASE, row.epsilon), default=None)
 
     @abstractmethod
     def check(self, stores: Sequence[Store]) -> None:
@@ -171,15 +193,12 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @functools.cached_property
     def _page(self) -> str:
         rows = self.guarantees
-        comparable = [row for row in rows if row.relation == rows[0].relation]
         made_with = [f"{name} {version}" for name, version in self.versions.items()]
         template = TEMPLATES.get_template(f"{self.system.replace(' ', '_')}.md")
         page = template.render(
             statement=self,
             rows=rows,
-            most=max(
-                comparable, key=lambda row: (row.kind == WORST_CASE, row.epsilon), default=None
-            ),
+            most=self.most,
             made_with=", ".join(filter(None, [*made_with, self.date])),
         )
         # Lines of a paragraph are joined, and list items numbered.
@@ -366,6 +385,9 @@ TEMPLATES.filters |= {
     "delta": delta_text,
     "number": "{:,}".format,
     "cell": cell,
+    "unescaped": html.unescape,
+    "quoted": shlex.quote,
+    "percent": lambda fraction: f"{100 * fraction:.1f} %",
     "short": lambda digest: f"{digest[:DIGITS]}…",
     "zip": zip,
 }

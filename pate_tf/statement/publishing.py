@@ -7,6 +7,7 @@ import importlib.metadata
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar, cast
 
 from pate_tf.accounting.mechanisms import Mechanism
@@ -75,6 +76,7 @@ def publish_model(
     folder: pathlib.Path,
     export_formats: Sequence[str] = (),
     publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
+    quality: Mapping[str, float] = MappingProxyType({}),
     estimated_accuracy: tuple[float, float, float, float] | None = None,
     estimate_is_apart: bool = False,
 ) -> Published[LabelsStatement]:
@@ -88,6 +90,7 @@ def publish_model(
         folder: folder for `student/` and for the statement in JSON and as a page.
         export_formats: additional formats, "onnx" or "litert".
         publication: additional facts for the statement.
+        quality: see `PrivacyStatement`.
         estimated_accuracy: see `LabelsStatement`.
         estimate_is_apart: see `LabelsStatement`.
 
@@ -111,7 +114,6 @@ def publish_model(
         num_teachers=teachers.num_teachers,  # None for feature sums
         query_strategy=labels.strategy,
         choice=labels.choice,
-        predicts=labels.pool.dataset.target_in_words or None,
         target_range=labels.pool.dataset.target_range,
         estimated_accuracy=estimated_accuracy,
         estimate_charge=estimated_accuracy
@@ -121,6 +123,8 @@ def publish_model(
         # With owners, the number of records is private.
         num_records=teachers.num_records if teachers.unit == "record" else None,
         student_digest=student_digest(model),
+        quality=quality,
+        **facts_of(labels),
         **publication_facts(publication, folder / "student"),
     )
     return export_with(
@@ -218,6 +222,12 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             f"labels: the labels or the choice of their queries were changed after the ledger "
             f"released them. {ASK_AGAIN}"
         )
+
+
+def facts_of(labels: Labels) -> dict[str, Any]:
+    """Returns a statement's facts about a student of labels: inputs, output, public labels."""
+    number = labels.pool.num_labeled if labels.has_public_labels else 0
+    return {**labels.pool.dataset.model_facts, "num_public_labels": number}
 
 
 def publication_facts(publication: PublicationSettings, folder: pathlib.Path) -> dict[str, Any]:

@@ -4,8 +4,10 @@ They show the statement, the accuracy on public samples and the charges of the l
 nothing from private records.
 """
 
+import hashlib
 import pathlib
 import re
+import shlex
 from collections import Counter
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.core import artifacts
 from pate_tf.ledger.journal import Store
 from pate_tf.ledger.ledger_file import DEBITS, charge_of
-from pate_tf.statement import JSON_FILE, opened_stores
+from pate_tf.statement import JSON_FILE, opened_stores, spent_since
 from pate_tf.statement.privacy_statement import TEMPLATES, PrivacyStatement
 
 PAGE: Final = "report.html"
@@ -24,6 +26,8 @@ MODEL_CARD: Final = "README.md"
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
 # Files with results about the model, in the run folder or in `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
+# Stays on one line of the report: a cost, a small number, a percentage or a date.
+NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
 
@@ -63,18 +67,41 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
         ValueError: if there is no statement in the folder, or it is broken.
         LedgerError: if the ledger is broken.
     """
-    contents = _contents(pathlib.Path(train_dir))
-    text, _, signature = contents["statement"].to_markdown().rpartition(SIGNATURE)
+    root = pathlib.Path(train_dir).absolute()
+    contents = _contents(root)
+    place = shlex.quote(root.name)
+    page = contents["statement"].to_markdown()
+    page = page.replace("--statement=", f"--statement={place}/released/")
+    page = page.replace("RUN`", f"{place}`")
+    text, _, signature = page.rpartition(SIGNATURE)
     # HTML in a statement is escaped, and nothing in it loads anything. Its headings are one level
     # below the heading of the report.
     markdown = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
+    with opened_stores(ledger_folders(root)[:1]) as stores:
+        charges = [row for store in stores for row in _charges(store)]
+        since = spent_since(contents["statement"], stores)
     return TEMPLATES.get_template("report.html").render(
         contents,
         audit=audit,
-        charges=_charges(pathlib.Path(train_dir)),
-        text=markdown.render(re.sub(r"^#", "##", text, flags=re.MULTILINE)),
+        charges=charges,
+        since=since,
+        files=_digests(root / artifacts.RELEASED),
+        folder=root.name,
+        text=NUMBER.sub(
+            r'<span class="whole">\g<0></span>',
+            markdown.render(re.sub(r"^#", "##", text, flags=re.MULTILINE)),
+        ),
         signature=markdown.renderInline(f"{SIGNATURE}{signature}".strip()),
     )
+
+
+def _digests(released: pathlib.Path) -> dict[str, str]:
+    """Returns the SHA-256 of each released file, except the pages that are made from the others."""
+    return {
+        path.relative_to(released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(released.rglob("*"))
+        if path.is_file() and path.name not in (PAGE, MODEL_CARD)
+    }
 
 
 def _contents(root: pathlib.Path) -> dict[str, Any]:
@@ -92,18 +119,16 @@ def _contents(root: pathlib.Path) -> dict[str, Any]:
     return {"statement": statement, "rows": statement.guarantees, "values": values}
 
 
-def _charges(root: pathlib.Path) -> list[tuple[str, int, str, float]]:
-    """Returns time, row, description and total epsilon so far of each charge in the ledger."""
+def _charges(store: Store) -> list[tuple[str, int, str, float]]:
+    """Returns time, row, description and total epsilon so far of each charge in a ledger."""
     found = []
-    for folder in ledger_folders(root)[:1]:
-        with opened_stores([folder]) as (store,):
-            charges: Counter[Charge] = Counter()
-            for row in store.history():
-                if row.kind in DEBITS:
-                    charge, number = charge_of(row)
-                    charges[charge] += number
-                    spent, _ = smallest_epsilon(charges, store.delta)
-                    found.append((row.time, row.sequence, charge.several(number), spent))
+    charges: Counter[Charge] = Counter()
+    for row in store.history():
+        if row.kind in DEBITS:
+            charge, number = charge_of(row)
+            charges[charge] += number
+            spent, _ = smallest_epsilon(charges, store.delta)
+            found.append((row.time, row.sequence, charge.several(number), spent))
     return found
 
 

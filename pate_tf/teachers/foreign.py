@@ -82,8 +82,7 @@ class ForeignModels(Voter):
             can_predict = hasattr(model, "predict") and not isinstance(model, type)
             if not can_predict and not isinstance(model, pathlib.Path):
                 raise ValueError(
-                    f"models must have predict(inputs), got {type(model).__name__} at position "
-                    f"{place}"
+                    f"models must have predict(inputs), got {type(model).__name__} at {place}"
                 )
             earlier = first.setdefault(_content(model), place)
             if earlier != place:
@@ -162,8 +161,7 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     if others or not paths:
         found = f"contains {others[0]}" if others else "contains no model"
         raise ValueError(
-            f"models: {folder} {found}. Save models as .keras files by model.save, or as "
-            f"SavedModels by model.export."
+            f"models: {folder} {found}. Save models by model.save (.keras) or model.export."
         )
     return paths
 
@@ -237,8 +235,7 @@ def _labels(
         answer = _in_batches(model, inputs)
     if answer.dtype.kind == "f" and np.isnan(answer).any():
         warnings.warn(
-            "sensitive, only for the data holder: scores of some teachers are NaN; they count as "
-            "the lowest scores",
+            "sensitive, only for the data holder: NaN scores of some teachers count as the lowest",
             SensitiveWarning,
             stacklevel=2,
         )
@@ -256,7 +253,7 @@ def _labels(
     if answer.shape != (len(inputs),):
         raise WrongAnswerError(f"an array {list(answer.shape)} for {len(inputs)} inputs")
     try:
-        return whole_numbers(answer, "labels", num_classes=num_classes or 2**31)
+        return whole_numbers(answer, "labels", below=num_classes or 2**31)
     except ValueError:
         raise WrongAnswerError(f"{answer.dtype} numbers that are not class labels") from None
 

@@ -82,10 +82,7 @@ def load_teachers(
     if elsewhere is None:
         teachers = load_ensemble(ensemble_folder(artifacts.RunDirectory(place)))
     elif folder is None:
-        raise ValueError(
-            "teachers needs `teachers_dir` as well: the folder with the only ledger of these "
-            "teachers"
-        )
+        raise ValueError("teachers needs `teachers_dir` as well: the folder with their only ledger")
     elif not elsewhere.exists():
         raise ValueError(
             f"teachers={elsewhere} does not exist. Name a .npy or .csv file or a folder of models."
@@ -93,8 +90,7 @@ def load_teachers(
     elif elsewhere.is_file():
         if num_teachers is None:
             raise ValueError(
-                "num_teachers is required with a file of labels, which has one row per teacher: it "
-                "reveals a transposed file"
+                "num_teachers is required with a file of labels: it reveals a transposed file"
             )
         teachers = StoredVotes(artifacts.read_array(elsewhere))
     else:
@@ -140,8 +136,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         """Raises ValueError if the number of teachers differs from the number of the run."""
         if num_teachers not in (None, self.num_teachers):
             raise ValueError(
-                f"num_teachers must be {self.num_teachers}, the number of this run folder, got "
-                f"{num_teachers}"
+                f"num_teachers must be {self.num_teachers}, as in this run, got {num_teachers}"
             )
 
     def data(
@@ -165,8 +160,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         named = dataset if files is None else str(files.public)
         if self.source and (dataset not in (None, stored) or (files and stored)):
             raise ValueError(
-                f"dataset must be {stored or self.source['public']}, the data of this run folder, "
-                f"got {named}"
+                f"dataset must be {stored or self.source['public']}, as in this run, got {named}"
             )
         if not self.source and named is None:
             raise ValueError(
@@ -230,7 +224,7 @@ class TeacherStore:
         Args:
             folder: folder of the teachers.
             settings: public JSON values that determine the result of the training, by name.
-            private: arrays that determine it as well: records, labels, partition. Only a keyed
+            private: private arrays that also determine it: records, labels, partition. Only a keyed
                 digest is stored. If it changed, finished teachers are removed and all are trained
                 again. A complete ensemble is kept even if the records changed.
 

@@ -213,8 +213,7 @@ class Teachers:
         chosen = range(number) if teachers is None else teachers
         if not 0 <= chosen.start < chosen.stop <= number:
             raise ValueError(
-                f"teachers must be a range from 0 to {number - 1}, got {chosen.start} to "
-                f"{chosen.stop - 1}"
+                f"teachers must be from 0 to {number - 1}, got {chosen.start} to {chosen.stop - 1}"
             )
         directory = artifacts.RunDirectory(
             self.directory or pathlib.Path(f"runs/{private.dataset.name}-{number}")
@@ -306,8 +305,7 @@ class Teachers:
         number = self.num_teachers
         if number is None and private.owners is not None:
             raise ValueError(
-                "num_teachers is required with owners: the number of records is private, so the "
-                "number of teachers must not depend on it"
+                "num_teachers is required with owners, because the number of records is private"
             )
         if number is None and kind.features == "required":
             number = recommended_num_teachers(len(private), dataset)
@@ -677,8 +675,7 @@ def write_losses(
     """
     if not all(np.isfinite(values).all() for values in losses):
         warnings.warn(
-            "sensitive, only for the data holder: the training of some teachers diverged; a "
-            "smaller learning rate helps",
+            "sensitive, only for the data holder: some teachers diverged; lower learning_rate",
             SensitiveWarning,
             stacklevel=3,
         )

@@ -168,8 +168,7 @@ class StoredVotes(Voter):
             )
         if num_queries > len(pool):
             raise ValueError(
-                f"votes must be labels of at most {len(pool)} inputs, the size of the pool, got "
-                f"{num_queries}"
+                f"votes must be of at most {len(pool)} inputs, the pool's, got {num_queries}"
             )
         bound = copy.copy(self)
         bound.dataset = pool.dataset
@@ -192,8 +191,7 @@ class StoredVotes(Voter):
             missing = columns.count(-1)
         if missing:
             raise ValueError(
-                f"queries: the stored labels cover {self._labels.shape[1]} queries, and {missing} "
-                f"queries have no label"
+                f"queries: {missing} of them are not among the {self._labels.shape[1]} stored ones"
             )
         progress(len(inputs))
         dataset = None if self._columns is None else self.dataset
@@ -238,9 +236,7 @@ class SavedModelEnsemble(Ensemble):
         """See `Voter.votes`."""
         import tensorflow as tf
 
-        shape = self.dataset.input_shape
-        if inputs.shape[1:] != shape:
-            raise ValueError(f"queries must have inputs of shape {shape}, got {inputs.shape[1:]}")
+        checks.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
         labels = []
         for start in range(0, max(1, len(inputs)), VOTING_BATCH):
             part = inputs[start : start + VOTING_BATCH]

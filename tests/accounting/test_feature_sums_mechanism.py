@@ -75,7 +75,7 @@ def test_rounds_are_planned_where_noise_is_faint_for_the_records():
         assert 0.99 * epsilon < smallest_epsilon({one: 1}, DELTA)[0] <= epsilon
     target = Target(epsilon=0.01, delta=DELTA, num_queries=1)
     refused = planned_sums(target, known, (), 8).refusal
-    assert refused.startswith("num_rounds: expected rounds whose noise leaves labels")
+    assert refused.startswith("num_rounds=8 needs ")
     with pytest.raises(ValueError, match="num_rounds must be"):
         GaussianResidualSums(sigma=1.0, num_rounds=0)
 

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import hashlib
 import io
 import json
 import os
@@ -294,6 +295,15 @@ def number_of_records(run):
 
 def model_digest(run):
     restate(run, student_digest="0" * 64)
+
+
+def accuracy(run):
+    statement = json.loads((run / "released/privacy_statement.json").read_text())
+    restate(run, quality=statement["quality"] | {"accuracy": 0.99})
+
+
+def inputs_and_classes(run):
+    restate(run, inputs="2 columns", classes=["a", "b"])
 
 
 def statement_epsilon(run):
@@ -594,6 +604,8 @@ TAMPERINGS = {
     attribute_of_a_folder: "released files",
     copied_version: "versions of student",
     estimate_made_up: "statement",
+    accuracy: "statement",
+    inputs_and_classes: "statement",
 }
 
 
@@ -721,5 +733,14 @@ def test_the_page_holds_the_statement_and_loads_nothing(tables):
     assert "<td>not checked</td><td>this ledger is not in" in page
     statement = json.loads((root / "released/privacy_statement.json").read_text())
     assert statement["student_digest"][:8] in page and "<h2>Charges</h2>" in page
+    weights = root / STUDENT / "2/variables/variables.index"
+    for text in (
+        "--statement=run/released/privacy_statement.json --train_dir=run</code>",
+        f"<code>{hashlib.sha256(weights.read_bytes()).hexdigest()}</code>",
+        "This is a classifier that predicts kind (a, b, c) from 4 columns.",
+        "A record is one row of the table with its label.",
+        "cd run/released &amp;&amp; find",
+    ):
+        assert text in page, text
     for mark in ("<script", "src=", "href=", "url(", "@import", "**", "| "):
         assert mark not in page

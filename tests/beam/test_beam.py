@@ -95,7 +95,7 @@ def test_sums_are_labelled_and_a_data_set_without_files_is_refused(here, data, t
     with Labeller(sums, epsilon=8.0, delta=1e-5, accept_forecast=True) as labeller:
         assert len(labeller.label(data.files.load_public().split(40).pool))
         assert labeller.spent().epsilon <= 8.0
-    with pytest.raises(ValueError, match="dataset=digits is a named data set"):
+    with pytest.raises(ValueError, match="dataset=digits: Beam reads only files"):
         pipelines.sums(DataSource(dataset="digits"), directory=tmp_path / "other")
 
 

@@ -85,7 +85,7 @@ def test_mixed_precision_stays_in_its_model_and_losses_and_answers_are_float32(t
 
 def test_a_softmax_that_trains_on_logits_and_adapted_layers_are_noticed():
     dataset = digits().dataset
-    with pytest.warns(UserWarning, match="returns probabilities of a softmax"):
+    with pytest.warns(UserWarning, match="ends in a softmax"):
         model = architectures.build(softmax, dataset)
     inputs = np.full((2, *dataset.input_shape), 9.0, np.float32)
     assert np.allclose(tf.reduce_sum(tf.nn.softmax(model(inputs)), axis=1), 1.0)

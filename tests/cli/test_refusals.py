@@ -66,11 +66,11 @@ OF_NUMBERS = [
     Case(
         script=STUDENT,
         flags=("--teachers_dir=run", "--target_epsilon=0.01"),
-        told="forecast: expected labels that are worth their cost",
+        told="The labels are not expected to be worth their cost",
     ),
     ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
     ask("--nb_teachers=11", told="nb_teachers must be"),
-    ask("--stdnt_share=597", told="--stdnt_share must be between"),
+    ask("--stdnt_share=597", told="--stdnt_share must be from"),
     ask("--stdnt_share=9", told="--queries must be from 1 to 9,"),
     ask("--model=nosuch", told="--model must be one of", code=2),
     ask("--new_budget_i_understand", "--epsilon_budget=1", told="_i_understand needs --delta"),

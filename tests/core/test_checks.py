@@ -69,7 +69,7 @@ def test_an_axis_with_a_name_or_none_has_any_length():
     for expected, message in (
         ([3, 10], "labels must have the shape [3, 10], got [4, 10]"),
         ([None], "votes must have the shape [None], got [3, 10]"),
-        (["n", "m", "k"], "votes must have the shape ['n', 'm', 'k'], got [3, 10]"),
+        (["n", "m", "k"], "votes must have the shape [n, m, k], got [3, 10]"),
     ):
         with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
             checks.shape(expected, votes=votes, labels=labels)

@@ -93,7 +93,7 @@ def test_an_owner_who_leaves_changes_one_share_even_if_nothing_is_left_of_it(
 def test_how_many_records_owners_have_refuses_no_number_of_teachers():
     assert owner_partition(["a"], num_teachers=1000, seed=0).num_teachers == 1000
     for number in (0, -1, 2**20 + 1):
-        with pytest.raises(ValueError, match="num_teachers must be from 1 to"):
+        with pytest.raises(ValueError, match="num_teachers must be a whole number from 1 to"):
             owner_partition(["a"], num_teachers=number, seed=0)
 
 

@@ -115,9 +115,9 @@ def test_public_labels_may_be_absent_all_or_some():
     np.testing.assert_array_equal(rest.inputs, inputs[[0, 1, 3, 4]])
     np.testing.assert_array_equal(rest.labels, [-1, -1, -1, 1])
     assert none.split(3).without(np.array([0])).labels is None
-    with pytest.raises(ValueError, match="labels of images must be labels from -1 to 2"):
+    with pytest.raises(ValueError, match="labels of images must be from -1 to 2"):
         PublicExamples(IMAGES, inputs, np.array([-2, 0, 0, 0, 0]))
-    with pytest.raises(ValueError, match="labels of images must be labels from 0 to 2"):
+    with pytest.raises(ValueError, match="labels of images must be from 0 to 2"):
         PrivateExamples(IMAGES, inputs, np.array([-1, 0, 0, 0, 0]))
 
 

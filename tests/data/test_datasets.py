@@ -54,7 +54,7 @@ def test_a_function_gives_both_sides():
         ("data_sets_for_tests:no_dataset", "must return a Dataset, inputs and labels"),
         (
             "data_sets_for_tests:wrong_shape",
-            r"inputs of waves must have shape \[num_examples, 2, 3\]",
+            r"inputs of waves must have the shape \[num_examples, 2, 3\]",
         ),
         ("data_sets_for_tests:strings", "dataset: inputs of .* must be numbers"),
         ("nosuch", "dataset: 'nosuch' is unknown. Use one of digits, mnist, svhn"),

@@ -278,7 +278,7 @@ def test_owners_of_a_list_have_the_names_that_they_have_alone():
 def test_a_text_among_labels_of_the_classifier_is_no_class_whatever_texts_are():
     """A text among the labels used to turn all labels into texts, which were then classes."""
     classifier = pate_tf.PateClassifier(classes=["0", "1"], value_range=(0, 1))
-    with pytest.raises(ValueError, match="y: expected labels among `classes`, got others"):
+    with pytest.raises(ValueError, match="y must only contain labels in `classes`"):
         classifier.fit(np.zeros((60, 2)), [*[0, 1] * 29, 0, "1"])
 
 

@@ -86,7 +86,7 @@ def test_several_labels_are_in_one_field(tmp_path):
     [
         ({**ONE_FIELD, "label": ["a", "b"]}, r'for several labels write labels = \["edema"'),
         ({**COLUMNWISE, "max_labels": 4}, "max_labels: write at most the number of labels, 3"),
-        ({**NUMBER, "max_labels": 1}, "number of labels, 0; only several labels have it"),
+        ({**NUMBER, "max_labels": 1}, "write at most the number of labels, 0"),
         (
             {**NUMBER, "classes": ["a", "b"]},
             r"low and high \(a number\) .* got low and high, label, classes",
@@ -94,7 +94,7 @@ def test_several_labels_are_in_one_field(tmp_path):
         ({**COLUMNWISE, "label": "x2"}, "got labels, label$"),
         ({**COLUMNWISE, "labels": ["a"]}, 'one label is a class; write label = "a" and classes'),
         ({**COLUMNWISE, "labels": ["a", "x"]}, "columns.x is the label"),
-        ({**NUMBER, "low": 100}, "low, high: write the lowest and .* got 100 and 100"),
+        ({**NUMBER, "low": 100}, "low, high: write the range .* got 100 and 100"),
         ({"label": "cost", "unit": "$"} | COLUMNS, "low, high: write .* got None and None"),
         ({**ONE_FIELD, "classes": ["a", "b|c"]}, "classes: a label must not be empty, or contain"),
     ],

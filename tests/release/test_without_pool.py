@@ -146,11 +146,11 @@ def test_an_owner_more_moves_the_table_by_one_and_nothing_else(tmp_path):
 def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
     data = data_of(table(300))
     for changes, message in (
-        ({"method": "pate"}, "public: expected public records with method pate"),
-        ({"source": pate_tf.Teachers()}, "source: expected feature sums without public inputs"),
-        ({"student": pate_tf.Student("supervised")}, "student: expected linear_head"),
-        ({"num_rounds": 2}, "num_rounds: expected 1 for these sums"),
-        ({"epsilon": 1e-4}, "expected one at which records outweigh the noise"),
+        ({"method": "pate"}, "public is required with method pate"),
+        ({"source": pate_tf.Teachers()}, "source must be FeatureSums if there are no public"),
+        ({"student": pate_tf.Student("supervised")}, "student must be linear_head"),
+        ({"num_rounds": 2}, "num_rounds must be 1 for these sums"),
+        ({"epsilon": 1e-4}, "epsilon=0.0001 needs so much noise"),
     ):
         with pytest.raises(ValueError, match=message):
             folder = None if "source" in changes else tmp_path
@@ -311,5 +311,5 @@ def test_a_plan_without_a_pool(capsys):
     plan = pate_tf.plan(1.0, num_records=30_000, num_classes=2, pool_size=0)
     assert plan.method == "feature_sums" and plan.mechanism.name == "gaussian_moments"
     assert "pate run --private=FILE --schema=FILE" in str(plan) and plan.to_dict()["queries"] == 0
-    with pytest.raises(ValueError, match="records outweigh the noise"):
+    with pytest.raises(ValueError, match=r"epsilon=0\.001 needs so much noise"):
         pate_tf.plan(0.001, num_records=1_000, num_classes=2, pool_size=0)

@@ -105,7 +105,7 @@ def test_another_encoder_at_the_same_path_is_another_run(folder, tmp_path):
                 teachers.fit(DIGITS.private, DIGITS.pool)
             stored = pate_tf.Teachers.load(tmp_path / "run")
             with pate_tf.Labeller(stored, pate_tf.LaplaceNoisyMax(scale=0.5)) as labeller:
-                with pytest.raises(ValueError, match="has changed since teachers learned"):
+                with pytest.raises(ValueError, match="has changed since the teachers were"):
                     labeller.label(DIGITS.pool, 9)
                 assert not labeller.spent().num_queries
         else:

@@ -151,7 +151,7 @@ def test_other_records_are_refused_by_their_number_and_else_warned_of(records, t
 
 def test_a_set_of_classes_that_comes_from_private_labels_is_warned_of(records):
     inputs, labels = records
-    with pytest.warns(UserWarning, match="classes: taken from y"):
+    with pytest.warns(UserWarning, match="classes are taken from y"):
         classifier(classes=None).fit(inputs[:200], labels[:200], inputs[200:])
 
 
@@ -183,11 +183,11 @@ def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "public", "message"),
     [
-        ({"classes": ["no", "maybe"]}, True, "y: expected labels among `classes`"),
-        ({"classes": ["no"]}, True, "classes: expected at least two, got 1 class"),
-        ({}, False, "X_public: expected public inputs, or a `value_range`"),
-        ({"epsilon": None}, True, "epsilon: expected a number"),
-        ({"method": "sums"}, True, "method: expected auto, pate or feature_sums"),
+        ({"classes": ["no", "maybe"]}, True, "y must only contain labels in `classes`"),
+        ({"classes": ["no"]}, True, "classes must be at least two, got 1 class"),
+        ({}, False, "X_public is required, or a `value_range`"),
+        ({"epsilon": None}, True, "epsilon is required"),
+        ({"method": "sums"}, True, "method must be auto, pate or feature_sums"),
     ],
 )
 def test_what_does_not_fit_is_refused(records, changes, public, message):
@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_refused(records, changes, public, message):
         classifier(**changes).fit(
             inputs[:200], labels[:200], X_public=inputs[200:] if public else None
         )
-    with pytest.raises(ValueError, match="X_public: expected 3 columns as X has, got 2"):
+    with pytest.raises(ValueError, match="X_public must have 3 columns, as X has, got 2"):
         classifier().fit(inputs[:200], labels[:200], X_public=inputs[200:, :2])
-    with pytest.raises(ValueError, match="X: expected numbers, got a text"):
+    with pytest.raises(ValueError, match="X must be numbers"):
         classifier().fit([["private"], ["7"]], ["no", "yes"])

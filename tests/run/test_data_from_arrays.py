@@ -90,8 +90,8 @@ def with_value(value, place="x_private"):
         ({"x_public": FLOATS[20:, :5]}, "x_private"),
         ({"x_private": "words"}, "x_private must be numbers"),
         ({"y_private": LABELS[:19]}, "labels of arrays must"),
-        ({"y_private": LABELS[:20] + 3}, "labels of arrays must be labels from 0 to 3"),
-        ({"y_public": LABELS[:20] + 3}, "labels of arrays must be labels from -1 to 3"),
+        ({"y_private": LABELS[:20] + 3}, "labels of arrays must be from 0 to 3"),
+        ({"y_public": LABELS[:20] + 3}, "labels of arrays must be from -1 to 3"),
         ({"y_private": list("abcd") * 5}, "y_private"),
         (
             {"y_private": list("abcx") * 5, "class_names": list("abcd")},

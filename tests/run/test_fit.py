@@ -75,16 +75,16 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "sums"}, "method: expected auto, pate or feature_sums, got 'sums'"),
-        ({"num_teachers": 9}, "source: expected none with num_teachers or representation"),
-        ({"method": "feature_sums"}, "source: expected pate_tf.FeatureSums with method feature"),
+        ({"method": "sums"}, "method must be auto, pate or feature_sums, got 'sums'"),
+        ({"num_teachers": 9}, "Pass either source, or num_teachers and representation"),
+        ({"method": "feature_sums"}, "source must be pate_tf.FeatureSums with method feature"),
         (
             {"method": "feature_sums", "source": None, "epsilon": 0.001},
-            "^forecast: expected labels that are worth their cost",
+            "^The labels are not expected to be worth their cost",
         ),
-        ({"directory": "elsewhere"}, "directory: expected that of `source`"),
-        ({"epsilon": None}, "epsilon: expected a number, or a mechanism"),
-        ({"data": 3}, "data: expected pate_tf.Data, got int"),
+        ({"directory": "elsewhere"}, "directory must be .*, the folder of `source`"),
+        ({"epsilon": None}, "epsilon is required, or a mechanism"),
+        ({"data": 3}, "data must be pate_tf.Data, got int"),
     ],
 )
 def test_what_does_not_fit_is_refused(data, tmp_path, monkeypatch, changes, message):
@@ -128,10 +128,10 @@ def test_a_forecast_of_noise_stops_before_the_charge(tmp_path, method, epsilon, 
     settings = {"epsilon": epsilon, "method": method, "directory": tmp_path}
     if method == "pate":
         settings |= {"source": teachers, "mechanism": pate_tf.mechanisms.GaussianHistogram}
-    with pytest.raises(pate_tf.ForecastError, match=r"pool has (.|\n)*What helps(.|\n)*`accept_f"):
+    with pytest.raises(pate_tf.ForecastError, match=r"the pool(.|\n)*To improve(.|\n)*`accept_f"):
         pate_tf.fit(data, **settings)
     classifier = pate_tf.PateClassifier(epsilon=0.05, method=method, num_teachers=10)
-    with pytest.raises(pate_tf.ForecastError, match=r"worth their cost|outweigh the noise"):
+    with pytest.raises(pate_tf.ForecastError, match=r"worth their cost|so much noise"):
         classifier.fit(*records, X_public=inputs[200:])
     for database in tmp_path.rglob("*.sqlite3"):
         with Ledger.read(database.parent) as ledger:
@@ -174,7 +174,7 @@ def test_a_run_learns_from_public_labels_and_says_whether_private_ones_add_to_th
     records = (inputs[:2_900], labels[:2_900])
     data = pate_tf.Data.from_arrays(*records, pool, y_public=labels[2_900:], **settings)
     run = {"epsilon": 0.01, "delta": 1e-6, "method": "feature_sums"}
-    with pytest.raises(pate_tf.ForecastError, match=r"public labels only reach(.|\n)*not expected"):
+    with pytest.raises(pate_tf.ForecastError, match="private data are not expected to add"):
         pate_tf.fit(data, **{**run, "epsilon": 1e-4}, directory=tmp_path / "refused")
     options = {"accept_forecast": True, "publish": True}
     found = {}
@@ -184,7 +184,9 @@ def test_a_run_learns_from_public_labels_and_says_whether_private_ones_add_to_th
         found[choice] = fitted.evaluate(data.held_out)
         values = fitted.report(folder).values
         trains = choice == "train"
-        assert ("also learned from 770 public labels" in fitted.labels.choice) == trains
+        page = fitted.published.statement.to_markdown()
+        assert ("on 770 public labels" in page) == trains
+        assert f"right for {values['student_accuracy']:.1%}".replace("%", " %") in page
         assert (values["label_accuracy"] is None) == trains
         if trains:  # the noise outweighs the private records, so the other student may be anything
             assert not values["is_no_better_than_constant"]

@@ -23,7 +23,7 @@ def test_a_forecast_is_a_range_that_more_epsilon_raises(method):
         assert 1 / 3 <= one.low < one.high <= 1.0
     assert more.low >= less.low and more.high > less.high
     assert f"{more.low:.0%} to {more.high:.0%}" in more.in_words(0.5)
-    assert "most frequent class of the pool has a share of 50.0%" in more.in_words(0.5)
+    assert "most frequent class of the pool, is correct for 50.0%" in more.in_words(0.5)
     if method == "feature_sums":
         assert more.low > forecast(method, epsilon=3.0, num_features=2_000).low
     # Votes don't depend on the number of records.

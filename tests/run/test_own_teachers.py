@@ -56,9 +56,9 @@ def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
     statement = student.publish(tmp_path / "out").statement
     assert statement.num_teachers == 9
-    with pytest.raises(ValueError, match="the stored labels cover 12 queries"):
+    with pytest.raises(ValueError, match="not among the 12 stored ones"):
         released(teachers, data, 13)
-    with pytest.raises(ValueError, match="the stored labels cover 12 queries"):
+    with pytest.raises(ValueError, match="not among the 12 stored ones"):
         teachers.votes(data.pool.inputs[:13])
 
 
@@ -86,7 +86,7 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
     with pate_tf.Labeller(again, MECHANISM, delta=1e-5) as labeller:
         assert labeller.spent().num_queries == 10
     others = pate_tf.Teachers.from_models([Says(3), Says(5)], directory=tmp_path)
-    with pytest.raises(pate_tf.LedgerError, match="this ledger belongs to a different ensemble"):
+    with pytest.raises(pate_tf.LedgerError, match="this ledger is of another ensemble"):
         pate_tf.Labeller(others, MECHANISM, delta=1e-5)
 
 
@@ -202,7 +202,7 @@ def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
     ]
     models.append(Scores(*[nan] * 10))
     teachers = pate_tf.Teachers.from_models(models, directory=tmp_path)
-    with pytest.warns(SensitiveWarning, match="scores of some teachers are NaN"):
+    with pytest.warns(SensitiveWarning, match="NaN scores of some teachers"):
         assert teachers.votes(data.pool)[:, 0].tolist() == [2, 2, 1, 0]
 
 
@@ -257,7 +257,7 @@ def test_teachers_of_owners_protect_owners(kind, tmp_path, data):
 
 def test_a_ledger_of_records_never_becomes_one_of_owners(tmp_path, data):
     released(owned("record", tmp_path), data)
-    with pytest.raises(pate_tf.LedgerError, match="this ledger belongs to a different ensemble"):
+    with pytest.raises(pate_tf.LedgerError, match="this ledger is of another ensemble"):
         released(owned("owner", tmp_path), data)
 
 

@@ -98,7 +98,7 @@ WRONG = {
     ),
     "a student that was not trained": (
         lambda data, folder: pate_tf.Student().predict(data.pool),
-        "student: expected a trained one",
+        "student must be trained first",
     ),
 }
 

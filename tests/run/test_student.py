@@ -96,7 +96,7 @@ def test_public_samples_need_no_labels(tmp_path):
     measured = dict(result.published.measured)
     assert len(measured.pop("student_never_predicts")) < 10 and set(measured.values()) == {None}
     rows = dict(student_report(result.published, result.student).rows)
-    assert rows["student accuracy"] == "not measured: there are no public labels"
+    assert rows["student accuracy"] == "not measured: no public labels are left to measure it"
     # Neither labels nor weights depend on true labels.
     same = run(tmp_path / "same", FakeEnsemble(RIGHT), mechanism=exact)
     assert same.statement.student_digest == result.statement.student_digest
@@ -109,8 +109,8 @@ def test_labels_of_one_class_are_said_at_once_and_make_a_constant_student(tmp_pa
         votes = FakeEnsemble(np.full((NUM_TEACHERS, len(PUBLIC)), 3))
         result = run(tmp_path, votes, mechanism=quiet)
     texts = " ".join(str(each.message) for each in warned)
-    assert "are of class 3, and so will be every answer" in texts
-    assert "it predicts for none the class 0, 1, 2, 4, 5, 6, 7, 8, 9" in texts
+    assert "labels are class 3, so the student is not trained" in texts
+    assert "never predicts class 0, 1, 2, 4, 5, 6, 7, 8, 9 on" in texts
     assert set(result.student.predict(PUBLIC.inputs)) == {3}
     rows = dict(student_report(result.published, result.student).rows)
     assert {"student never predicts", "label accuracy", "label majority accuracy"} <= set(rows)
@@ -190,7 +190,7 @@ def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
     result = quick(tmp_path, ensemble, epsilon_budget=0.5, num_queries=1)
     assert result.statement.epsilon_ledger <= 0.5 == result.statement.epsilon_budget
     assert result.statement.budget_was_raised is False
-    with pytest.raises(ValueError, match="replace_budget: expected"):
+    with pytest.raises(ValueError, match="replace_budget needs a new"):
         quick(tmp_path, ensemble, replace_budget=True)
     raised = quick(tmp_path, ensemble, epsilon_budget=50.0, replace_budget=True)
     assert raised.statement.budget_was_raised is True
@@ -198,9 +198,9 @@ def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
 
 def test_a_ledger_belongs_to_one_ensemble_of_one_data_set(tmp_path):
     quick(tmp_path, FakeEnsemble(table(90)), num_queries=1)
-    with pytest.raises(LedgerError, match="a different ensemble"):
+    with pytest.raises(LedgerError, match="another ensemble"):
         quick(tmp_path, FakeEnsemble(table(90), "cd" * 32), num_queries=1)
     others = FakeEnsemble(table(90))
     others.dataset = dataclasses.replace(PUBLIC.dataset, name="others")
-    with pytest.raises(ValueError, match="teachers: expected those for digits"):
+    with pytest.raises(ValueError, match="teachers must have the data set digits"):
         quick(tmp_path, others)

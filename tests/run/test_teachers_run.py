@@ -109,11 +109,8 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     assert ended.code == 0, ended.err
     assert (tmp_path / "run" / "released" / "privacy_statement.json").exists()
     for flag, told in (
-        (
-            "--dataset=mnist",
-            "error: --dataset must be digits, the data of this run folder, got mnist",
-        ),
-        ("--nb_teachers=3", "error: --nb_teachers must be 6, the number of this run folder, got 3"),
+        ("--dataset=mnist", "error: --dataset must be digits, as in this run, got mnist"),
+        ("--nb_teachers=3", "error: --nb_teachers must be 6, as in this run, got 3"),
     ):
         ended = run_script(*command, flag, folder=tmp_path)
         assert ended.code == 1 and ended.err.startswith(told)

@@ -185,7 +185,7 @@ def test_a_participant_that_lost_its_folder_gets_an_error():
     served.push(upload())
     with pytest.raises(ValueError, match="round 0 of participant 0 was already applied"):
         served.pull(0, 0)
-    with pytest.raises(ValueError, match="round must be from 0 to 4, got 5"):
+    with pytest.raises(ValueError, match="round must be a whole number from 0 to 4, got 5"):
         served.pull(0, 5)
 
 

@@ -115,7 +115,7 @@ def test_the_script_writes_them(trained, tmp_path):
     ended = run_script("train_student.py", *flags, *more, folder=tmp_path)
     assert ended.code == 1
     assert ended.err.count("\n") == 1
-    assert "export_formats: expected none for student random_forest" in ended.err
+    assert "export_formats must not be given for student random_forest" in ended.err
     assert not (tmp_path / "run" / "released").exists()  # nothing was charged
     report = tmp_path / "report.json"
     more = ("--export_formats=onnx,litert", "--max_steps=5", f"--report_file={report}")

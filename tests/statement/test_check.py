@@ -75,7 +75,7 @@ def test_the_statement_names_the_sum_over_ledgers_of_a_source(tmp_path):
     assert statement["epsilon_source"] == expected > statement["epsilon_ledger"]
     assert statement["num_ledgers"] == 2
     page = LabelsStatement.from_dict(statement).to_markdown()
-    assert "all releases charged to the source `customers` on this machine (2 ledgers)" in page
+    assert "everything released from customers on this machine (2 ledgers)" in page
     with pytest.raises(ValueError, match="for all releases of the source"):
         check(ledgers[1][0], {**statement, "epsilon_source": 0.01})
     release_labels(ledgers[0][0], golden_counts("H3", 9))

@@ -511,6 +511,5 @@ def check_mechanism(mechanism: object) -> None:
     """Raises ValueError if an object is not an instance of a registered mechanism."""
     if type(mechanism) not in MECHANISMS.values():
         raise ValueError(
-            f"mechanism must be a mechanism, such as LaplaceNoisyMax(scale=5.0), got "
-            f"{type(mechanism).__name__}"
+            f"mechanism must be a mechanism, such as LaplaceNoisyMax(scale=5.0), got {mechanism}"
         )

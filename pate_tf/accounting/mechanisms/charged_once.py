@@ -61,7 +61,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         "bounds": "its cost is the same for all data",
     }
     words: ClassVar[str] = (
-        "A public function mapped each record to a vector of L2 norm at most 1. The vectors of "
+        "A public function mapped each record to a vector of length at most 1. The vectors of "
         "each class were added up. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
         "({self.sensitivity}) was added to each number of the sums, once. Nothing else was "
         "computed from the records."
@@ -109,7 +109,7 @@ class GaussianResidualSums(GaussianFeatureSums):
 
     name: ClassVar[str] = "gaussian_residual_sums"
     words: ClassVar[str] = (
-        "A public function mapped each record to a vector of L2 norm at most 1. The vectors of "
+        "A public function mapped each record to a vector of length at most 1. The vectors of "
         "each class were added up. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
         "({self.sensitivity}) was added to each number of the sums, once. This was the first of "
         "{self.num_rounds} rounds. In each later round, a linear model was computed from all "
@@ -151,7 +151,7 @@ class GaussianMoments(GaussianFeatureSums):
     squared_sensitivity: ClassVar[float] = 2.0
     replaced_steps = sqrt(2.0)
     words: ClassVar[str] = (
-        "A public function mapped each record to a vector of L2 norm at most 1 without negative "
+        "A public function mapped each record to a vector of length at most 1 without negative "
         "numbers. The vectors of each class were added up. The products of any two numbers of a "
         "vector were added up, too. Both were scaled so that one record adds a table of norm at "
         "most 1. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "

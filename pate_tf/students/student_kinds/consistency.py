@@ -164,8 +164,7 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError unless inputs can be augmented and the model has no batch statistics."""
     if dataset.augmentation == "none":
         raise ValueError(
-            f"student consistency: {dataset.name} names no augmentation that keeps a label; use "
-            f"the student supervised"
+            f"student consistency: {dataset.name} names no augmentation; use the student supervised"
         )
     model = student_training.network_of(config, dataset)
     check_model(model)

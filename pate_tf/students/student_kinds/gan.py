@@ -297,8 +297,7 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     height, width, channels = dataset.input_shape
     if channels == 3 and (height % 8 or width % 8 or min(height, width) < 24):
         raise ValueError(
-            "student gan: height and width of color images must be multiples of 8, at least 24, "
-            f"got {height} x {width}"
+            f"student gan: color images need sides of 24, 32, 40, ..., got {height} x {width}"
         )
     pixel_range(dataset)
     if config.model != NAME:

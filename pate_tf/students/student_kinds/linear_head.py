@@ -152,8 +152,7 @@ def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOpt
     del released, pool, options
     if not isinstance(config.linear_head, LinearHead):
         raise ValueError(
-            "student linear_head needs labels from feature sums of records, released by this run; "
-            "these labels have no linear model"
+            "student linear_head needs labels with a linear model: from this run's feature sums"
         )
     return config.linear_head
 
@@ -163,8 +162,7 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     del dataset
     if config.model != LINEAR_HEAD:
         raise ValueError(
-            f"model must not be given for student linear_head, which uses the encoder of the "
-            f"feature sums, got {config.model!r}"
+            f"model must not be given for linear_head, which has an encoder, got {config.model!r}"
         )
 
 

@@ -166,8 +166,7 @@ class TeacherKind:
         for name in TRAINING_SETTINGS:
             if getattr(settings, name) is not None and name not in self.settings:
                 raise ValueError(
-                    f"{name} must not be given for {name_of(model)}: the kind {self.name} has no "
-                    f"such setting"
+                    f"{name} must not be given for {name_of(model)}, which is {self.name}"
                 )
         if settings.representation is not None and self.features == "none":
             raise ValueError(
@@ -246,8 +245,7 @@ def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
             return kind
     kinds = ", ".join(KINDS)
     raise ValueError(
-        f"model {name_of(model)} must return a Keras model or another teacher ({kinds}), got "
-        f"{type(built).__name__}"
+        f"model {name_of(model)} must return a teacher ({kinds}), got {type(built).__name__}"
     )
 
 

@@ -301,8 +301,7 @@ class Networks(TeacherKind):
         name = name_of(job.config.model)
         if not model.trainable_variables:
             raise ValueError(
-                f"model {name} has no trainable weights, so teachers would learn nothing. Set "
-                f"trainable = True for the last layers."
+                f"model {name} has no trainable weights. Set trainable = True for the last layers."
             )
         inputs = np.ones((1, *job.config.dataset.input_shape), np.float32)
         if np.isnan(model(inputs, training=False)).any():
