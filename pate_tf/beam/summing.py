@@ -484,6 +484,7 @@ def _sum_span(
         pairs = np.empty(len(digests), [OWNER, ("label", block.labels.dtype, shape)])
         pairs["owner"] = owner_digests(block.owners, key)
         pairs["label"] = block.labels
+        numbers: npt.NDArray[Any]
         if summands.has_products:
             numbers = np.zeros((len(digests), summands.num_rows))
             for rows, features in features_of_rows:

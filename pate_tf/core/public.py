@@ -110,14 +110,12 @@ def area_components(
     """
     import scipy.stats  # slow to import
 
-    ranks = scipy.stats.rankdata(scores)
     components = np.empty(len(scores))
-    for side, sign in ((holds, 1.0), (~holds, -1.0)):
-        others = (ranks[side] - scipy.stats.rankdata(scores[side])) / (~side).sum()
-        deviations = sign * (others - others.mean())
-        components[side] = deviations * len(scores) / side.sum()
-        area = others.mean() if sign > 0.0 else 1.0 - others.mean()
-    return components + area
+    for side, values in ((holds, scores), (~holds, -scores)):
+        ranks = scipy.stats.rankdata(values)[side] - scipy.stats.rankdata(values[side])
+        areas = ranks / (~side).sum()
+        components[side] = areas.mean() + (areas - areas.mean()) * len(scores) / side.sum()
+    return components
 
 
 def r_squared(

@@ -180,8 +180,7 @@ class SumsOption:
         """Returns the result of `trial` for the planned mechanism."""
         known = self._known
         dataset = known.pool.dataset
-        is_class = dataset.target == CLASS
-        is_linear = dataset.augmentation == "none" or encoder.is_frozen or not is_class
+        is_linear = dataset.augmentation == "none" or encoder.is_frozen or dataset.target != CLASS
         if self._trains_on_labels and is_linear:
             number = known.num_records or 1
             return trial_with_public_labels(known.pool, encoder, self._mechanism, number)
@@ -431,10 +430,9 @@ def trial_with_public_labels(
 def contributions(
     outputs: npt.NDArray[np.float64], truth: npt.NDArray[Any], dataset: Dataset
 ) -> npt.NDArray[np.float64]:
-    """Returns what each sample contributes to a model's quality, `[num_samples]`.
+    """Returns numbers whose mean is accuracy, R^2 or mean area under the curve, `[num_samples]`.
 
-    The mean is the accuracy, R^2 or the mean area under the curve. The standard error is the
-    standard deviation over the root of the number of samples.
+    Their standard deviation, divided by the root of the number of samples, is the standard error.
 
     Args:
         outputs: outputs of the model, `[num_samples, num_outputs]`.
@@ -451,7 +449,7 @@ def contributions(
         for column, holds in zip(outputs.T, truth.T, strict=True)
         if 0 < holds.sum() < len(holds)
     ]
-    return np.mean(components or [np.zeros(len(truth))], axis=0)
+    return np.asarray(np.mean(components or [np.zeros(len(truth))], axis=0))
 
 
 def forecast_of_trial(

@@ -337,7 +337,9 @@ class Coordinator(contextlib.ExitStack):
             noisy_counts=counts,
         ).checked()
 
-    def label_from_sums(self, pool: Pool, representation: Any) -> Any:
+    def label_from_sums(
+        self, pool: Pool, representation: Any, *, trains_on_labels: bool = False
+    ) -> Any:
         """Opens the total of the silos' feature sums and labels a pool from it.
 
         A total that has opened before is read from the journal, and no silo is charged again.
@@ -345,6 +347,7 @@ class Coordinator(contextlib.ExitStack):
         Args:
             pool: public inputs. If the pool is empty, the mechanism `has_moments`.
             representation: fitted `pate_tf.Representation`, the same as that of the silos.
+            trains_on_labels: whether the labels of the pool join the sums.
 
         Returns:
             `pate_tf.Labels` of the whole pool, with the cost and the resulting linear model.
@@ -379,6 +382,7 @@ class Coordinator(contextlib.ExitStack):
             representation=representation.source,
             seed=representation.seed,
             num_redrawn=NUM_REDRAWN,
+            public_labels=pool.true_labels if trains_on_labels else None,
         )
         released = ReleasedSums(
             values=totals[0], cost=self.cost(), ledger_rows=(), secure_noise=True
