@@ -214,8 +214,11 @@ class Forecast(NamedTuple):
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether private data add nothing to public labels: gain plus standard error is <= 0."""
-        return self.public_accuracy is not None and self.gain + self.gain_error <= 0.0
+        """Whether private data add nothing to public labels: gain plus standard error is <= 0.
+
+        The sum is rounded to the digits that are printed.
+        """
+        return self.public_accuracy is not None and round(self.gain + self.gain_error, 3) <= 0.0
 
     def is_worth(self, majority: float | None) -> bool:
         """Whether labels are more likely than not to be better than a constant answer.

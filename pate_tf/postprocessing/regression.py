@@ -323,35 +323,60 @@ def public_weights(
     return np.vstack([weights, shares - center @ weights]), root
 
 
-def joined(features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray) -> Regression:
-    """Returns the linear function from public labels and noisy sums together.
+def joined(
+    rows: npt.NDArray[np.floating],
+    features: npt.NDArray[np.floating],
+    targets: FloatArray,
+    measured: npt.NDArray[np.floating],
+    measurements: Sequence[tuple[FloatArray, float]],
+) -> list[Regression]:
+    """Returns linear functions from public labels and noisy values together.
 
-    The public labels give the prior of the weights: a mean and a covariance. The noisy sums update
-    it by their precision. If public labels and private records follow different rules, this
+    The public labels give the prior of the weights: a mean and a covariance. The noisy values
+    update it by their precision. If public labels and private records follow different rules, this
     covariance is too small. Then it is multiplied by the factor with the largest evidence, which
     reduces the weight of the public labels (Birge 1932, https://doi.org/10.1103/PhysRev.40.207).
     Without strong evidence the factor is 1.
 
     Args:
+        rows: features of all inputs, with 1 in the last column, `[num_inputs, num_features + 1]`.
+        features: features of the labeled inputs, `[num_labels, num_features]`.
+        targets: targets of the labeled inputs, `[num_labels, num_targets]`.
+        measured: see `regress`, `[num_values, num_features + 1]`.
+        measurements: see `regress`. The first standard deviation is the unit of the factors.
+
+    Returns:
+        The functions, with weights `[num_features + 1, num_targets]`, the intercept last.
+    """
+    mean, root = public_weights(features, targets)
+    beyond = [(values - measured @ mean, deviation) for values, deviation in measurements]
+    inflations = INFLATIONS / measurements[0][1]
+    fits = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
+    return [
+        dataclasses.replace(
+            fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
+        )
+        for fit in fits
+    ]
+
+
+def joined_sums(
+    features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray
+) -> Regression:
+    """Returns the function of classes from noisy sums and public labels; see `joined`.
+
+    Args:
         features: features of all inputs of the pool, `[num_inputs, num_features]`.
         sums: noisy sums of features, with a constant last.
         labels: public labels of the inputs, `UNKNOWN` for inputs without one, `[num_inputs]`.
-
-    Returns:
-        The function, with weights `[num_features + 1, num_classes]`, the intercept last.
     """
     is_known = is_labeled(labels)
     one_hot = np.eye(sums.values.shape[1])[labels[is_known]]
-    mean, root = public_weights(features[is_known], one_hot)
     rows = np.column_stack([features, np.ones(len(features))])
     measured = sums.vectors.T.astype(np.float64) @ rows / len(rows)
-    deviation = sums.deviation / sums.num_records
-    beyond = [(sums.values / sums.num_records - measured @ mean, deviation)]
-    inflations = INFLATIONS / deviation
-    (fit,) = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
-    return dataclasses.replace(
-        fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
-    )
+    measurement = sums.values / sums.num_records, sums.deviation / sums.num_records
+    (fit,) = joined(rows, features[is_known], one_hot, measured, [measurement])
+    return fit
 
 
 def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
@@ -484,7 +509,7 @@ def linear_model(
             (fit,) = regress_sums([(rows, rows)], sums)
             weights, intercept = np.asarray(fit.weights), sums.shares
         else:
-            fit = joined(rows, sums, labels)
+            fit = joined_sums(rows, sums, labels)
             weights, intercept = np.split(np.asarray(fit.weights), [-1])
         weights = factors[:, None] * weights
         fits.append((fit, np.vstack([weights, (intercept - mean @ weights) / constant])))

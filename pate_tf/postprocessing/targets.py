@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
@@ -19,12 +17,10 @@ from pate_tf.core.dataset import CLASS, LIKELY, Dataset, is_labeled, target_rows
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT
 from pate_tf.postprocessing.regression import (
-    INFLATIONS,
     MIN_VARIANCE,
-    STRONG_EVIDENCE,
     functions_of_moments,
+    joined,
     labels_of,
-    public_weights,
     regress,
     standardisation,
 )
@@ -71,9 +67,11 @@ def target_functions(
     again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
     tables = [values, *(values + each for each in again)]
     if len(vectors):
-        found = _functions_of_sums(
-            dataset, vectors, tables, noise, facts.get("num_records"), labels
-        )
+        of_sums = dataset, vectors, tables, noise, facts.get("num_records")
+        if labels is None:
+            found = _functions_of_sums(*of_sums)
+        else:
+            found = _functions_with_labels(*of_sums, labels)
     else:
         number = dataset.num_classes
         facts["max_labels"] = dataset.max_labels
@@ -127,148 +125,104 @@ def _log_odds(
     return functions
 
 
-class _Measured(NamedTuple):
-    """What noisy sums say about each target, per record. Public.
-
-    Attributes:
-        frequencies: means of the targets, `[num_targets]`.
-        spreads: their standard deviations by noise and sampling, `[num_targets]`.
-        covariances: of each feature with each target, `[num_features, num_targets]`.
-        deviations: their standard deviations, `[num_targets]`.
-    """
-
-    frequencies: npt.NDArray[np.float64]
-    spreads: npt.NDArray[np.float64]
-    covariances: npt.NDArray[np.float64]
-    deviations: npt.NDArray[np.float64]
-
-
-def _measured(
-    dataset: Dataset,
-    vectors: npt.NDArray[np.floating],
-    table: npt.NDArray[Any],
-    noise: float,
-    num_records: int | None,
-    variances: npt.NDArray[np.float64] | None,
-) -> _Measured:
-    """Returns what a table of noisy sums says about targets.
-
-    Args:
-        dataset: see `target_functions`.
-        vectors: see `target_functions`.
-        table: noisy sums.
-        noise: see `target_functions`.
-        num_records: number of private records, if it is public.
-        variances: variances of the targets by public labels; None if there are none.
-    """
-    mean = vectors[:, :-1].mean(axis=0, dtype=np.float64)
-    spread = float(np.square(vectors[:, :-1]).mean())
-    sums = table * (math.sqrt(max(dataset.max_labels, 1)) / LATTICE)
-    if dataset.target_range is None:
-        number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
-        frequencies = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
-        covariances = sums[:-1] - np.outer(number * mean, frequencies)
-        of_noise = np.full(len(frequencies), noise**2 * dataset.max_labels)
-        # The mean of the pool is used instead of the mean of the records.
-        of_mean = number * (1.0 + number / len(vectors)) * spread * frequencies**2
-    else:
-        number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
-        high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
-        frequencies = np.array([high])
-        # The sum of v s, minus the sum of v times the mean of s: the common mean cancels.
-        covariances = ((1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0])[:, None]
-        of_noise = noise**2 * (np.square(1.0 - frequencies) + np.square(frequencies))
-        of_mean = np.zeros(1)
-    drawn = number * frequencies * (1.0 - frequencies)  # sampling error of the records
-    if variances is not None:  # and of the pool
-        drawn = number * (1.0 + number / len(vectors)) * variances
-    return _Measured(
-        frequencies,
-        np.sqrt(of_noise / CONSTANT**2 + drawn) / number,
-        covariances / number,
-        np.sqrt(of_noise + of_mean + spread * drawn) / number,
-    )
-
-
 def _functions_of_sums(
     dataset: Dataset,
     vectors: npt.NDArray[np.floating],
     tables: Sequence[npt.NDArray[Any]],
     noise: float,
     num_records: int | None,
-    labels: npt.NDArray[Any] | None,
 ) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """Returns functions and frequencies for each table; see `functions_of_moments`.
+    """Returns functions and class frequencies for each table; see `functions_of_moments`.
 
     The sums give the covariance of each target with each feature, and the pool gives the covariance
     of the features. Each function has the maximum posterior probability under Gaussian priors
-    (`regress`), or given public labels (`_joined`). A number has one function.
+    (`regress`).
     """
     mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
     rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
-    matrix = (vectors[:, :-1] - mean).T @ rows / len(rows)
-    unit = math.sqrt(max(float(np.square(matrix).sum(axis=1).mean()), np.finfo(float).tiny))
-    matrix /= unit
-    is_known = np.zeros(len(rows), np.bool_) if labels is None else is_labeled(labels)
-    variances = None
-    if labels is not None:
-        targets = target_rows(labels[is_known], dataset) * math.sqrt(max(dataset.max_labels, 1))
-        targets = targets[:, -1:] if dataset.target_range is not None else targets
-        variances = targets.var(axis=0)
-    found = [_measured(dataset, vectors, each, noise, num_records, variances) for each in tables]
-    columns = [
-        [(each.covariances[:, [place]] / unit, each.deviations[place] / unit) for each in found]
-        for place in range(len(found[0].frequencies))
-    ]
-    frequencies = np.array([each.frequencies for each in found])
-    if labels is None:
-        fits = regress(rows[:1], matrix, list(itertools.chain(*columns)))
-        slopes = np.hstack([np.asarray(fit.weights) for fit in fits])
-        intercepts = frequencies.T.ravel()
-    else:
-        solved = [
-            _joined(rows[is_known], target[:, None], matrix, column, levels, deviation)
-            for target, column, levels, deviation in zip(
-                targets.T, columns, frequencies.T, found[0].spreads, strict=True
+    measured = (vectors[:, :-1] - mean).T @ rows / len(rows)
+    unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
+    spread = float(np.square(vectors[:, :-1]).mean())
+    measurements = list[tuple[npt.NDArray[np.float64], float]]()
+    of_tables = list[npt.NDArray[np.float64]]()
+    for table in tables:
+        sums = table * (math.sqrt(max(dataset.max_labels, 1)) / LATTICE)
+        if dataset.target_range is None:
+            number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
+            frequencies = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
+            beyond = sums[:-1] - np.outer(number * mean, frequencies)
+            variances = np.full(len(frequencies), noise**2 * dataset.max_labels)
+            # The mean of the pool is used instead of the mean of the records.
+            variances += number * (1.0 + number / len(vectors)) * spread * frequencies**2
+        else:
+            number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
+            high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
+            frequencies = np.array([1.0 - high, high])
+            # The sum of v s, minus the sum of v times the mean of s: the common mean cancels.
+            covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
+            beyond = np.column_stack([-covariance, covariance])
+            variances = np.full(2, noise**2 * float(np.square(frequencies).sum()))
+        # Sampling error of the records.
+        variances += number * spread * frequencies * (1.0 - frequencies)
+        for column, variance in zip(beyond.T, variances, strict=True):
+            measurements.append(
+                (column[:, None] / number / unit, math.sqrt(variance) / number / unit)
             )
-        ]
-        slopes, (intercepts,) = np.split(np.hstack(solved), [-1])
-    weights = factors[:, None] * slopes
-    functions = np.vstack([weights, (intercepts - mean @ weights) / CONSTANT])
-    by_table = functions.reshape(len(functions), len(columns), len(tables)).transpose(2, 0, 1)
-    return list(zip(by_table, intercepts.reshape(len(columns), -1).T, strict=True))
+        of_tables.append(frequencies)
+    fits = regress(rows[:1], measured / unit, measurements)
+    weights = factors[:, None] * np.hstack([np.asarray(fit.weights) for fit in fits])
+    frequencies = np.concatenate(of_tables)
+    functions = np.vstack([weights, (frequencies - mean @ weights) / CONSTANT])
+    return list(zip(np.split(functions, len(of_tables), axis=1), of_tables, strict=True))
 
 
-def _joined(
-    rows: npt.NDArray[np.floating],
-    targets: npt.NDArray[np.float64],
-    matrix: npt.NDArray[np.float64],
-    measurements: Sequence[tuple[npt.NDArray[np.float64], float]],
-    levels: npt.NDArray[np.float64],
-    spread: float,
-) -> npt.NDArray[np.float64]:
-    """Returns weights and intercept of each table, `[num_features + 1, num_tables]`.
+def _functions_with_labels(
+    dataset: Dataset,
+    vectors: npt.NDArray[np.floating],
+    tables: Sequence[npt.NDArray[Any]],
+    noise: float,
+    num_records: int | None,
+    labels: npt.NDArray[Any],
+) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Returns functions and frequencies from public labels and each table; see `joined`.
 
-    Public labels give the prior of one target, as in `regression.joined`.
-
-    Args:
-        rows: features of the labeled inputs, whose mean in the pool is 0.
-        targets: targets of these inputs, `[num_labels, 1]`.
-        matrix: expected covariances are this matrix times the weights.
-        measurements: covariances for each table, with their standard deviation.
-        levels: mean of the target for each table, which the intercept is.
-        spread: standard deviation of the first level.
+    Each target has its own prior and its own noise. A number has one function.
     """
-    prior, root = public_weights(rows, targets)
-    deviation = measurements[0][1]
-    factor = deviation / spread  # so that all values have the same standard deviation
-    matrix = scipy.linalg.block_diag(matrix, factor)
-    beyond = [
-        (np.vstack([values, factor * level]) - matrix @ prior, each)
-        for (values, each), level in zip(measurements, levels, strict=True)
-    ]
-    fits = regress(root[:1], matrix @ root, beyond, INFLATIONS / deviation, STRONG_EVIDENCE)
-    return np.hstack([prior + root @ np.asarray(fit.weights) for fit in fits])
+    mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
+    rows = np.column_stack([(vectors[:, :-1] - mean) * factors, np.ones(len(vectors))])
+    measured = vectors.T.astype(np.float64) @ rows / len(rows)
+    is_known = is_labeled(labels)
+    targets = target_rows(labels[is_known], dataset)
+    unit = LATTICE * CONSTANT * max(float(targets.sum(axis=1).mean()), EPS)  # of `table[-1]`
+    totals = [float(num_records or max(table[-1].sum() / unit, 1.0)) for table in tables]
+    if dataset.target_range is None:
+        contrasts = math.sqrt(dataset.max_labels) * np.eye(dataset.num_classes)
+        centers = np.zeros(dataset.num_classes)
+    else:  # the sum of v (s - c), where c is the mean of the public labels
+        centers = targets[:, -1:].mean(axis=0)
+        contrasts = np.vstack([-centers, 1.0 - centers])
+    targets = targets @ contrasts
+    sums = [table @ contrasts / LATTICE for table in tables]
+    spread = float(np.square(vectors, dtype=np.float64).mean())
+    # The sampling error of the records and of the pool, per record.
+    drawn = spread * np.square(targets).mean(axis=0)
+    by_noise = noise**2 * np.square(contrasts).sum(axis=0)
+    solved = []
+    for place in range(len(centers)):
+        measurements = []
+        for number, each in zip(totals, sums, strict=True):
+            variance = by_noise[place] + number * (1.0 + number / len(rows)) * drawn[place]
+            measurements.append((each[:, [place]] / number, math.sqrt(variance) / number))
+        known = targets[:, [place]]
+        fits = joined(rows[:1], rows[is_known, :-1], known, measured, measurements)
+        solved.append([np.asarray(fit.weights)[:, 0] for fit in fits])
+    found = []
+    for columns in zip(*solved, strict=True):
+        slopes, intercepts = np.split(np.column_stack(columns), [-1])
+        frequencies = intercepts[0] + centers
+        weights = factors[:, None] * slopes
+        found.append((np.vstack([weights, (frequencies - mean @ weights) / CONSTANT]), frequencies))
+    return found
 
 
 def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:
