@@ -262,7 +262,7 @@ def check_name(name: str, data_dir: pathlib.Path | None) -> None:
     is_prepared = data_dir is not None and (data_dir / builder).is_dir()
     if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
         raise ValueError(
-            f"dataset must be one of {', '.join(NAMES)}, of TFDS, or module:function, got {name!r}"
+            f"dataset must be {', '.join(NAMES)}, a name of TFDS, or module:function, got {name!r}"
         )
 
 

@@ -91,9 +91,10 @@ def resolved(name: str) -> str:
             f"the side at least {MIN_SIDE} pixels; got {name!r}"
         )
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
-        fault = "is not a .keras file: save the model as .keras" if path.is_file() else "is missing"
+        fault = "is not a .keras file" if path.is_file() else "is missing"
         raise ValueError(
-            f"representation: {path} {fault}, or use NAME:FILE, {HUB}:FOLDER or module:function"
+            f"representation: {path} {fault}. Other encoders: NAME:FILE, {HUB}:FOLDER, "
+            "module:function"
         )
     if head == HUB and not where:
         raise ValueError(f"representation must be {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")

@@ -169,7 +169,8 @@ class ParameterServer:
             return final if is_over else None
         if round_number <= last:
             raise ValueError(
-                f"round {round_number} of {participant} was already applied; resume in its folder"
+                f"round {round_number} of participant {participant} was already applied. Resume in "
+                "its folder."
             )
         current = Parameters(version=self.version, values=self.state.values)
         if settings.protocol == "asynchronous":

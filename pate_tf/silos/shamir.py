@@ -52,8 +52,8 @@ def multiply(left: Operand, right: Operand) -> Elements:
     """Returns products; shapes are broadcast.
 
     With a = a1 2**31 + a0 and b = b1 2**31 + b0 the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 +
-    a0 b0, because 2**62 = 2. The parts are below 2**61, 2**61 + 2**32 and 2**62, so their sum fits
-    into 64 bits.
+    a0 b0 modulo 2**61 - 1, where 2**62 equals 2. The parts are below 2**61, 2**61 + 2**32 and
+    2**62, so their sum fits into 64 bits.
     """
     a1, a0 = left >> _31, left & _LOW_31
     b1, b0 = right >> _31, right & _LOW_31

@@ -62,7 +62,7 @@ def test_they_lie_where_one_types_and_a_failed_start_leaves_the_folder_to_the_ne
     assert ended.code == 0, ended.err
     refused = run_script("train_teachers.py", *TEACH, "--model=mlp", folder=tmp_path)
     assert_one_line(refused)
-    assert "contains teachers with other settings" in refused.err
+    assert "has teachers with other settings" in refused.err
 
 
 def test_mixed_precision_stays_in_its_model_and_losses_and_answers_are_float32(tmp_path):

@@ -39,13 +39,13 @@ def analyse(*flags, **more):
 OF_DATA = [
     own("with_nan", told="must be finite"),
     own("differing", told="value_range is"),
-    own("bad_labels", told="labels from -1 to 1"),
+    own("bad_labels", told="must be from -1 to 1"),
     own("no_private_labels", told="must return labels of the private records"),
     own("raises", told="raised KeyError ("),
     own("tiny_images", told="images of at least 6 x 6, got 4 x 4; use mlp"),
-    teach("--dataset=", told="--dataset: '' is unknown. Use one of"),
-    ask("--dataset=", told="--dataset: '' is unknown. Use one of"),
-    teach(f"--dataset={LONG}", told="--dataset: 'xxxx"),
+    teach("--dataset=", told="--dataset must be digits, mnist"),
+    ask("--dataset=", told="--dataset must be digits, mnist"),
+    teach(f"--dataset={LONG}", told="got 'xxxx"),
 ]
 OF_MODELS = [
     own("good", f"--model={MINE}:model_raises", told="model: functions_for_tests:model_raises"),

@@ -49,8 +49,7 @@ def test_differences_of_settings_are_named_and_no_value_is_shown(change, differi
     with pytest.raises(ValueError) as caught:
         check_same_settings(STORED, {**STORED, **change}, folder=folder, holds=holds)
     assert str(caught.value) == (
-        f"runs/x contains teachers with other settings: {differing}. Choose another folder, or "
-        f"remove this one."
+        f"runs/x has teachers with other settings: {differing}. Use another folder."
     )
 
 

@@ -221,7 +221,10 @@ THOUGHT = {
     "blanks": ("1\u202f234,5 is read as 1234.5", lambda n: "1\u202f234,5" if n else "1\xa0000"),
     "many": ("the most frequent of 60 values; other covers 30 more", lambda n: f"C{n % 60}x"),
     "own": ("most values occur once: names?", lambda n: f"Smith{n}"),
-    "owner": ('name the person? Then write owner = "x" above', lambda n: str(1000 + n // 3)),
+    "owner": (
+        'name the person? Then write owner = "x", and remove it',
+        lambda n: str(1000 + n // 3),
+    ),
     "names": ("a different short text: names?", lambda n: f"Anna Maria of House{n}"),
     "gaps": ("low includes it. The lowest number is 1", lambda n: str(n or "")),
     "identifier": ("every record has a different number: an identifier?", str),

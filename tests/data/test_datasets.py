@@ -57,8 +57,8 @@ def test_a_function_gives_both_sides():
             r"inputs of waves must have the shape \[num_examples, 2, 3\]",
         ),
         ("data_sets_for_tests:strings", "dataset: inputs of .* must be numbers"),
-        ("nosuch", "dataset: 'nosuch' is unknown. Use one of digits, mnist, svhn"),
-        ("../digits", "is unknown. Use one of"),
+        ("nosuch", "dataset must be digits, mnist, svhn, .*got 'nosuch'"),
+        ("../digits", "dataset must be digits, mnist"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(name, words):

@@ -192,7 +192,7 @@ def test_merged_sums_are_those_of_all_records_in_any_order(parts, tmp_path):
     assert again.digest == merged.digest
     # The same parts are not added again; other parts are refused.
     assert FeatureSums.merge(parts, directory=tmp_path / "again").digest == merged.digest
-    with pytest.raises(ValueError, match=r"contains feature sums with other settings: records."):
+    with pytest.raises(ValueError, match=r"has feature sums with other settings: records."):
         FeatureSums.merge(parts[:2], directory=tmp_path / "again")
     named = FeatureSums.merge(parts, directory=tmp_path / "named", name="others")
     assert named.source.name == "others"

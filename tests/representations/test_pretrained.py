@@ -101,7 +101,7 @@ def test_another_encoder_at_the_same_path_is_another_run(folder, tmp_path):
             "ridge", num_teachers=5, representation=f"encoder:{path}", directory=tmp_path / "run"
         )
         if seed:
-            with pytest.raises(ValueError, match="contains teachers with other settings: encoder"):
+            with pytest.raises(ValueError, match="has teachers with other settings: encoder"):
                 teachers.fit(DIGITS.private, DIGITS.pool)
             stored = pate_tf.Teachers.load(tmp_path / "run")
             with pate_tf.Labeller(stored, pate_tf.LaplaceNoisyMax(scale=0.5)) as labeller:
@@ -119,8 +119,8 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
     inputs = keras.Input(SHAPE)
     flat = keras.layers.Flatten()(inputs)
     for name, message in (
-        (f"encoder:{tmp_path}/none.keras", "is missing. Other models"),
-        (f"encoder:{tmp_path}", "is missing. Other models"),
+        (f"encoder:{tmp_path}/none.keras", "is missing. Other encoders"),
+        (f"encoder:{tmp_path}", "is missing. Other encoders"),
         (f"encoder:{tmp_path}/code.keras", "is not a Keras model, is damaged, or contains code"),
         (0.0 * flat + 1.0, "all inputs have the same outputs"),
         (keras.ops.log(flat - 99.0), "outputs are not finite"),

@@ -145,7 +145,7 @@ def test_other_records_are_refused_by_their_number_and_else_warned_of(records, t
     sums.fit(inputs[:200], labels[:200], X_public=inputs[200:])
     with pytest.warns(UserWarning, match="private records are not read again"):
         sums.fit(inputs[1:201], labels[1:201], X_public=inputs[200:])
-    with pytest.raises(ValueError, match=r"settings: num_records. Choose another folder"):
+    with pytest.raises(ValueError, match=r"settings: num_records. Use another folder"):
         sums.fit(inputs[:150], labels[:150], X_public=inputs[200:])
 
 

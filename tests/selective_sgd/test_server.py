@@ -234,7 +234,7 @@ def test_a_killed_server_resumes_and_applies_each_upload_once(tmp_path, at):
 
 def test_a_damaged_state_and_that_of_another_run_are_refused(tmp_path):
     server(folder=tmp_path).push(upload())
-    with pytest.raises(ValueError, match=r"contains a run with other settings: run."):
+    with pytest.raises(ValueError, match=r"has a run with other settings: run."):
         DurableRun(tmp_path, "server", {"run": "another"})
     run = DurableRun(tmp_path, "server", {"run": "a run"})
     with pytest.raises(ValueError, match="the stored state is for another model"):

@@ -31,7 +31,7 @@ def test_stored_labels_answer_the_queries_that_they_cover(tmp_path):
     assert sum(done) == 3
     covered = Pool(helpers.BLOBS, INPUTS[:12])
     assert StoredVotes(LABELS).for_pool(covered).covers_pool and not voter.covers_pool
-    with pytest.raises(ValueError, match=r"queries: .*12 queries, and 2 queries"):
+    with pytest.raises(ValueError, match="queries: 2 of them are not among the 12 stored ones"):
         voter.votes(INPUTS[10:14])
     changed = LABELS.copy()
     changed[6, 11] = (changed[6, 11] + 1) % 3

@@ -141,7 +141,7 @@ def test_votes_on_features_are_those_of_a_slow_twin(whole, case):
 
 def test_other_settings_are_refused_and_other_labels_change_nothing(train, whole):
     before = load(whole).digest
-    with pytest.raises(ValueError, match=r"other settings: seed\. Choose"):
+    with pytest.raises(ValueError, match=r"other settings: seed\. Use"):
         train(whole, seed=6)
     with pytest.warns(UserWarning, match="which are used: the private records are not read again"):
         train(whole, labels=np.roll(LABELS, 1))
