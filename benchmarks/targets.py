@@ -134,14 +134,7 @@ TABLES = {
     ),
     "diagnoses": Table(
         read=_diagnoses,
-        numbers=(
-            "time_in_hospital",
-            "num_lab_procedures",
-            "num_procedures",
-            "num_medications",
-            "number_inpatient",
-            "number_diagnoses",
-        ),
+        numbers=("time_in_hospital", "num_lab_procedures", "num_medications", "number_diagnoses"),
         categories=("age", "gender", "race", "medical_specialty", "insulin", "A1Cresult"),
         target={"labels": list(DIAGNOSES), "max_labels": 3},
     ),
