@@ -13,7 +13,6 @@ The defaults of `pate run` were chosen on the first five, and on public labels o
 
 import argparse
 import csv
-import dataclasses
 import datetime
 import inspect
 import json
@@ -48,7 +47,8 @@ DOCS = pathlib.Path(__file__).parents[1] / "docs" / "notes"
 Rows = list[dict[str, Any]]
 
 
-def _shuffled(rows: Rows, seed: int = 0) -> Rows:
+def shuffled(rows: Rows, seed: int = 0) -> Rows:
+    """Returns rows in a random order that depends on the seed only."""
     return [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))]
 
 
@@ -119,7 +119,7 @@ def _texts(packages: Mapping[str, Sequence[str]], most: int) -> Rows:
     """Returns at most this many sentences of each class."""
     rows = []
     for label, modules in packages.items():
-        rows += _shuffled([{"text": text, "label": label} for text in _sentences(modules)])[:most]
+        rows += shuffled([{"text": text, "label": label} for text in _sentences(modules)])[:most]
     return rows
 
 
@@ -174,13 +174,13 @@ def quantiles(number: int = 13_000) -> Rows:
 def breast_cancer() -> Rows:
     """scikit-learn's bundled table: 569 records of 30 numbers."""
     bunch = sklearn.datasets.load_breast_cancer()
-    return _shuffled(_numbers(bunch.data, bunch.target))
+    return shuffled(_numbers(bunch.data, bunch.target))
 
 
 def digits() -> Rows:
     """scikit-learn's bundled digits as a table of 64 numbers: 1,797 records."""
     bunch = sklearn.datasets.load_digits()
-    return _shuffled(_numbers(bunch.data, bunch.target))
+    return shuffled(_numbers(bunch.data, bunch.target))
 
 
 def clinic(number: int = 13_000) -> Rows:
@@ -233,16 +233,6 @@ def standard_library(most: int = 3_000) -> Rows:
     return _texts({"network": modules, "other": others}, most)
 
 
-def sentences(side: str, _: object) -> tuple[Any, Any, Any]:
-    """Returns the accuracy of a model trained directly on the private records."""
-    rows = _shuffled(standard_library())
-    rows = rows[3_000:] if side == "private" else rows[:3_000]
-    texts, labels = [row["text"] for row in rows], [row["label"] == "network" for row in rows]
-    arrays = texts, np.int64(labels)
-    records = pate_tf.Data.from_arrays(*arrays, num_classes=2, kind="text", name="s").private
-    return dataclasses.replace(records.dataset, pool_size=1_500), records.inputs, records.labels
-
-
 DATA_SETS: Mapping[str, Callable[[], Rows]] = {
     data_set.__name__: data_set
     for data_set in (
@@ -255,7 +245,7 @@ PUBLIC = 3_000  # maximum, and at most three tenths
 
 def write(rows: Rows, folder: pathlib.Path) -> tuple[list[str], int]:
     """Writes both sides. Returns their flags, and the number of private records."""
-    rows = _shuffled(rows)
+    rows = shuffled(rows)
     number = min(PUBLIC, round(0.3 * len(rows)))
     sides = {"public": rows[:number], "private": rows[number:]}
     if "image" in rows[0]:
@@ -266,16 +256,21 @@ def write(rows: Rows, folder: pathlib.Path) -> tuple[list[str], int]:
                 Image.fromarray(row["image"]).save(path / f"{place:05}.png")
         return ["--private=private", "--public=public", "--image_size=32"], len(sides["private"])
     for side, lines in sides.items():
-        with open(folder / f"{side}.csv", "w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, list(rows[0]))
-            table.writeheader()
-            table.writerows(lines)
-    _run(folder, "schema", "--public=public.csv", "--label=label")
+        write_table(lines, folder / f"{side}.csv")
+    run_pate(folder, "schema", "--public=public.csv", "--label=label")
     files = ["--private=private.csv", "--public=public.csv", "--schema=schema.toml"]
     return files, len(sides["private"])
 
 
-def _run(folder: pathlib.Path, *arguments: str) -> None:
+def write_table(rows: Rows, path: pathlib.Path) -> None:
+    """Writes rows as a file of comma-separated values."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+
+
+def run_pate(folder: pathlib.Path, *arguments: str) -> None:
     """Runs a command of `pate`. Exits with its error if it fails."""
     command = [sys.executable, "-m", "pate_tf.cli.main", *arguments]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -314,7 +309,7 @@ def measure(name: str, epsilons: Sequence[float], *, both: bool) -> dict[str, An
         def report(epsilon: float, *flags: str) -> dict[str, Any]:
             run = f"{epsilon:g}{''.join(flags)}"
             named = [f"--epsilon={epsilon:g}", f"--train_dir={run}", f"--report_file={run}.json"]
-            _run(folder, "run", *files, *named, "--accept_forecast", *flags)
+            run_pate(folder, "run", *files, *named, "--accept_forecast", *flags)
             values = json.loads((folder / f"{run}.json").read_text())
             return {field: values[field] for field in OF_A_REPORT}
 

@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Measurements, markdown_table, provenance
-from benchmarks.paper import shared, students, sums, votes
+from benchmarks.paper import shared, students, votes
 from benchmarks.paper.laboratory import PAGES, Experiment, Laboratory
 from pate_tf.core import artifacts
 
@@ -31,7 +31,6 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "gnmax": students.GNMAX,
     "data_independent": votes.DATA_INDEPENDENT,
     "costs": votes.COSTS,
-    "accuracy": sums.ACCURACY,
     "selective_sgd": shared.SELECTIVE_SGD,
     "selective_sgd_private": shared.SELECTIVE_SGD_PRIVATE,
 }

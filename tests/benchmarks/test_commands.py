@@ -8,16 +8,15 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from script_processes import REPOSITORY, learn_little, run_script
 
 from benchmarks import own_data
 from benchmarks.harness import Measurements, NotStoredError, separate_registry
-from benchmarks.instead import page as instead_page
-from benchmarks.instead.methods import METHODS
 from benchmarks.paper import __main__ as paper
-from benchmarks.paper.laboratory import PAGES
-from pate_tf.core import artifacts
+from benchmarks.paper.laboratory import PAGES, costs
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 
 NOTES = REPOSITORY / "docs" / "notes"
 FAST = ("teachers", "figure2", "figure3", "forests", "data_independent", "costs")
@@ -28,13 +27,7 @@ COMMANDS = {
     "paper, students": (
         "paper/__main__.py",
         ("--quick", "--only", *(set(paper.EXPERIMENTS) - {*FAST})),
-        2 + 1 + 4 + 1 + 1 + 17 + 1,
-        LONG,
-    ),
-    "instead": (
-        "instead/__main__.py",
-        ("--quick", "--epsilons", "8", "--methods", *METHODS),
-        len(METHODS),
+        2 + 1 + 4 + 1 + 17 + 1,
         LONG,
     ),
     "silos": ("silos.py", ("--quick",), 4 + 2 + 6, LONG),
@@ -96,7 +89,7 @@ def test_a_stopped_run_goes_on_with_what_is_stored(tmp_path):
 def test_pages_are_what_their_json_says(tmp_path, monkeypatch, capsys):
     docs = tmp_path / "notes"
     shutil.copytree(NOTES, docs, ignore=shutil.ignore_patterns("pictures"))
-    names = ("results", "reproduce", "instead", "own_data")
+    names = ("results", "reproduce", "own_data")
     before = {name: (docs / f"{name}.md").read_text() for name in names}
     (docs / "own_data.md").unlink()
     for name in PAGES:
@@ -104,22 +97,18 @@ def test_pages_are_what_their_json_says(tmp_path, monkeypatch, capsys):
     paper.publish({}, docs)
     monkeypatch.setattr(sys, "argv", ["", "--only", "--publish", f"--docs_dir={docs}"])
     own_data.main()
-    for dataset in artifacts.read_json(docs / "instead.json"):
-        instead_page.publish(dataset, [], docs)
     assert {name: (docs / f"{name}.md").read_text() for name in names} == before
     pictures = {path.name for path in (docs / "pictures").iterdir()}
     assert pictures == {path.name for path in (NOTES / "pictures").iterdir()}
 
 
-def test_what_is_measured_anew_takes_the_place_of_what_was(tmp_path):
-    shutil.copy(NOTES / "instead.json", tmp_path)
-    shutil.copy(NOTES / "instead.md", tmp_path)
-    new = {"method": "dp_sgd", "epsilon": 8.0, "repetitions": [{"accuracy": 0.123}]}
-    instead_page.publish("mnist", [{**new, "date": "2030-01-01"}], tmp_path)
-    old, cells = (artifacts.read_json(at / "instead.json")["mnist"] for at in (NOTES, tmp_path))
-    assert len(old) == len(cells)
-    assert [cell for cell in cells if cell not in old] == [{**new, "date": "2030-01-01"}]
-    assert "| 12.3% |" in (tmp_path / "instead.md").read_text()
+def test_the_papers_accounting_is_the_golden_value():
+    # H2 of tests/accounting/golden.json.
+    counts = np.tile([200, 6, 6, 6, 6, 6, 5, 5, 5, 5], (100, 1))
+    mechanism = LaplaceNoisyMax(gamma=0.05)
+    epsilons = costs(counts, mechanism, delta=1e-5)
+    assert epsilons["paper"] == pytest.approx(1.47991480486117489)
+    assert epsilons["exact"] < epsilons["sanitised"] and epsilons["exact"] < epsilons["worst_case"]
 
 
 def test_commands_of_the_pages_exist():

@@ -3,15 +3,13 @@
 import ast
 import dataclasses
 import importlib
-import json
 import pathlib
 import re
 
 import pytest
-from code_blocks import DOCS, PAGES, README
+from code_blocks import DOCS, PAGES
 from script_processes import REPOSITORY
 
-from benchmarks.harness import markdown_table
 from pate_tf.accounting.mechanisms import base
 from pate_tf.cli import main
 from pate_tf.core.settings import described
@@ -92,13 +90,6 @@ def test_flags_exist(page):
     known = set().union(OF_OTHERS, *(flags_of(command) for command in COMMANDS))
     named = set(re.findall(r"(?<![\w-])--([a-z]\w*)", (DOCS / page).read_text()))
     assert named - known == set()
-
-
-def test_the_table_of_the_readme_is_what_was_measured():
-    measured = json.loads((DOCS / "notes" / "results.json").read_text())["accuracy"]
-    assert measured["command"] and measured["date"] and measured["commit"]
-    rows = [row["cells"] for row in measured["rows"]]
-    assert markdown_table(rows) in (DOCS / README).read_text()
 
 
 def choices_of(flag: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""The scoreboard: `python -m benchmarks.board` compares this library with other methods."""

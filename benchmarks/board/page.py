@@ -1,0 +1,300 @@
+"""Tables of the scoreboard: README.md, two pages of the guide, and docs/notes/board.csv.
+
+Each line of the results is a repetition. A cell is a data set with or without a pool, a method and
+an epsilon: the mean of its repetitions, with the standard error of the mean.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import pathlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.board.methods import METHODS, NOT_RANKED, OURS
+from benchmarks.board.problems import DATA_SETS
+from benchmarks.harness import markdown_table
+from pate_tf.core import artifacts
+
+Line = dict[str, Any]
+KEY = ("dataset", "pool", "method", "epsilon", "seed")
+MEASURES = {
+    "accuracy": "accuracy, %",
+    "balanced_accuracy": "balanced accuracy, %",
+    "area_under_curve": "area under the curve, %",
+    "recall_of_rarest": "recall of the rarest class, %",
+    "processor_seconds": "processor seconds",
+}
+AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
+OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no list repeats
+PAGES = {  # pages below docs, and the tables between their marks
+    "../README.md": ("counts",),
+    "explanation/alternatives.md": ("differences",),
+    "notes/instead.md": ("cells", "skipped"),
+}
+
+
+def key_of(line: Line) -> tuple[Any, ...]:
+    """Returns what identifies a repetition."""
+    return tuple(line[name] for name in KEY)
+
+
+def read(path: pathlib.Path) -> list[Line]:
+    """Returns the stored lines; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A mean with its standard error."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Value":
+        """Returns the mean of repetitions; the error of a single one is 0."""
+        error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+        return cls(float(np.mean(values)), float(error))
+
+    def against(self, other: "Value") -> str:
+        """Returns AHEAD, TIE or BEHIND. A tie is within one standard error of the difference."""
+        difference = self.mean - other.mean
+        if abs(difference) <= np.hypot(self.error, other.error):
+            return TIE
+        return AHEAD if difference > 0 else BEHIND
+
+    def text(self, scale: float = 100.0) -> str:
+        """Returns mean and error, in percent by default."""
+        return f"{scale * self.mean:.1f}±{scale * self.error:.1f}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Board:
+    """All cells.
+
+    Attributes:
+        values: by data set, pool, method and epsilon, a value for each of `MEASURES`.
+        repetitions: number of repetitions, by the same keys.
+        skipped: reasons, by data set, pool and method.
+    """
+
+    values: Mapping[tuple[Any, ...], Mapping[str, Value]]
+    repetitions: Mapping[tuple[Any, ...], int]
+    skipped: Mapping[tuple[Any, ...], str]
+
+    @classmethod
+    def of(cls, lines: Sequence[Line]) -> "Board":
+        """Returns the cells of repetitions."""
+        groups = defaultdict(list)
+        skipped = {}
+        for line in lines:
+            if "skipped" in line:
+                skipped[key_of(line)[:3]] = line["skipped"]
+            else:
+                groups[key_of(line)[:4]].append(line)
+        values = {
+            key: {name: Value.of([line[name] for line in group]) for name in MEASURES}
+            for key, group in groups.items()
+        }
+        repetitions = {key: len(group) for key, group in groups.items()}
+        return cls(values=values, repetitions=repetitions, skipped=skipped)
+
+    @property
+    def epsilons(self) -> list[float]:
+        """The measured epsilons."""
+        return sorted({key[3] for key in self.values if key[3] is not None})
+
+    def problems(self, kind: str | None = None) -> list[tuple[str, bool]]:
+        """Returns data sets with and without a pool, in the order of the catalogue."""
+        known = {key[:2] for key in self.values}
+        return [
+            (name, pool)
+            for name, dataset in DATA_SETS.items()
+            for pool in (False, True)
+            if (name, pool) in known and kind in (None, dataset.kind)
+        ]
+
+    def value(
+        self, problem: tuple[str, bool], method: str, epsilon: float, measure: str = "accuracy"
+    ) -> Value | None:
+        """Returns a value of a cell; None if it was not measured."""
+        has_epsilon = METHODS[method].has_epsilon
+        cell = self.values.get((*problem, method, epsilon if has_epsilon else None))
+        return None if cell is None else cell[measure]
+
+    def best_other(self, problem: tuple[str, bool], epsilon: float) -> tuple[str, Value] | None:
+        """Returns the most accurate other method with the same guarantee."""
+        others = {
+            method: value
+            for method in METHODS
+            if method not in (OURS, *NOT_RANKED)
+            and (value := self.value(problem, method, epsilon)) is not None
+        }
+        return max(others.items(), key=lambda item: item[1].mean) if others else None
+
+    def outcome(self, problem: tuple[str, bool], epsilon: float) -> str | None:
+        """Returns how our accuracy compares with the best other one; None if one is missing."""
+        ours, other = self.value(problem, OURS, epsilon), self.best_other(problem, epsilon)
+        return None if ours is None or other is None else ours.against(other[1])
+
+
+def _pool(has_pool: bool) -> str:
+    return "with a pool" if has_pool else "no pool"
+
+
+def counts(board: Board) -> str:
+    """Returns numbers of data sets on which our accuracy is ahead, tied and behind."""
+    rows = []
+    for kind in ("table", "text", "image"):
+        for pool in (False, True):
+            problems = [problem for problem in board.problems(kind) if problem[1] == pool]
+            row = {"": f"{kind}s, {_pool(pool)}"}
+            for epsilon in board.epsilons:
+                found = Counter(board.outcome(problem, epsilon) for problem in problems)
+                if found.keys() - {None}:
+                    row[f"epsilon {epsilon:g}"] = ", ".join(
+                        f"{found[outcome]} {outcome}" for outcome in (AHEAD, TIE, BEHIND)
+                    )
+            if len(row) > 1:
+                rows.append(row)
+    return markdown_table(rows)
+
+
+def differences(board: Board) -> str:
+    """Returns mean differences of accuracy between pate_tf and each other method."""
+    rows = []
+    for kind in ("table", "text", "image"):
+        for pool in (False, True):
+            problems = [problem for problem in board.problems(kind) if problem[1] == pool]
+            for method in METHODS:
+                row = {"situation": f"{kind}s, {_pool(pool)}", "against": METHODS[method].title}
+                for epsilon in board.epsilons if method != OURS else ():
+                    pairs = [
+                        (ours.mean - other.mean)
+                        for problem in problems
+                        if (ours := board.value(problem, OURS, epsilon)) is not None
+                        and (other := board.value(problem, method, epsilon)) is not None
+                    ]
+                    if pairs:
+                        row["data sets"] = str(len(pairs))
+                        row[f"epsilon {epsilon:g}"] = f"{100 * np.mean(pairs):+.1f}"
+                if "data sets" in row:
+                    rows.append(row)
+    return markdown_table(rows)
+
+
+def cells(board: Board) -> str:
+    """Returns our accuracy and the best other one in each cell."""
+    rows = []
+    for problem in board.problems():
+        row = {"data set": f"{problem[0]}, {_pool(problem[1])}"}
+        for epsilon in board.epsilons:
+            ours, other = board.value(problem, OURS, epsilon), board.best_other(problem, epsilon)
+            outcome = board.outcome(problem, epsilon)
+            if ours is not None and other is not None and outcome is not None:
+                first, second = ours.text(), other[1].text()
+                first = first if outcome == BEHIND else f"**{first}**"
+                second = second if outcome == AHEAD else f"**{second}**"
+                row[f"epsilon {epsilon:g}"] = f"{first}, {METHODS[other[0]].short} {second}"
+        without = board.value(problem, "no_privacy", 0.0)
+        rows.append({**row, "no privacy": "" if without is None else f"{100 * without.mean:.1f}"})
+    return markdown_table(rows)
+
+
+def skipped(board: Board) -> str:
+    """Returns what was not run, with its reason."""
+    problems = board.problems()
+    names = defaultdict(list)
+    for (name, pool, method), reason in board.skipped.items():
+        if (name, pool) not in problems:
+            names[f"{name}: {reason}"].append("")
+        elif reason not in OBVIOUS:
+            names[f"{METHODS[method].title}: {reason}"].append(f"{name}, {_pool(pool)}")
+    for epsilon in board.epsilons:
+        for problem in problems:
+            missing = [
+                entry.short
+                for method, entry in METHODS.items()
+                if board.value(problem, method, epsilon) is None
+                and (*problem, method) not in board.skipped
+            ]
+            which = "" if METHODS[OURS].short in missing else f" ({', '.join(missing)})"
+            if missing:
+                names[f"No time at epsilon {epsilon:g}"].append(
+                    f"{problem[0]}, {_pool(problem[1])}{which}"
+                )
+    reached = {name for name, *_ in [*problems, *board.skipped]}
+    names["No time for any epsilon"] = [name for name in DATA_SETS if name not in reached]
+    names["Fewer than five repetitions"] = sorted(
+        f"{METHODS[method].title} on {name}, {_pool(pool)}, epsilon {epsilon:g} ({number})"
+        for (name, pool, method, epsilon), number in board.repetitions.items()
+        if number < 5 and METHODS[method].has_epsilon
+    )
+    lines = []
+    for title, each in names.items():
+        places = "; ".join(place for place in dict.fromkeys(each) if place)
+        if each:
+            lines.append(f"- {title}{f': {places}' if places else ''}.\n")
+    return "".join(lines)
+
+
+def full_table(board: Board) -> str:
+    """Returns all cells and measures as comma-separated values."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["data set", "epsilon", "method", "runs", *MEASURES.values(), "compared"])
+    for problem in board.problems():
+        for epsilon in board.epsilons:
+            other = board.best_other(problem, epsilon)
+            for method, entry in METHODS.items():
+                key = (*problem, method, epsilon if entry.has_epsilon else None)
+                if key not in board.values:
+                    continue
+                values = board.values[key]
+                mark = ""
+                if method == OURS:
+                    mark = board.outcome(problem, epsilon) or ""
+                elif other is not None and method == other[0]:
+                    mark = "best other"
+                table.writerow(
+                    [
+                        f"{problem[0]}, {_pool(problem[1])}",
+                        f"{epsilon:g}",
+                        entry.title,
+                        board.repetitions[key],
+                        *(
+                            values[name].text(1.0 if name == "processor_seconds" else 100.0)
+                            for name in MEASURES
+                        ),
+                        mark,
+                    ]
+                )
+    return text.getvalue()
+
+
+TABLES = {"counts": counts, "differences": differences, "cells": cells, "skipped": skipped}
+
+
+def publish(lines: Sequence[Line], docs_dir: pathlib.Path) -> None:
+    """Writes the tables between their marks, and the full table.
+
+    Raises:
+        ValueError: if a page has no marks.
+    """
+    board = Board.of(lines)
+    artifacts.write_text(docs_dir / "notes" / "board.csv", full_table(board))
+    for page, names in PAGES.items():
+        path = docs_dir / page
+        text = path.read_text()
+        for name in names:
+            begin, end = f"<!-- board: {name} -->\n", f"<!-- end: {name} -->"
+            if begin not in text or end not in text:
+                raise ValueError(f"{path} must contain {begin.strip()} and {end}")
+            before, after = text.split(begin)[0], text.split(end)[1]
+            text = f"{before}{begin}\n{TABLES[name](board)}\n{end}{after}"
+        artifacts.write_text(path, text)

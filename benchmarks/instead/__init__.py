@@ -1,1 +1,0 @@
-"""Alternative ways to protect the same records: `python -m benchmarks.instead --dataset=mnist`."""
