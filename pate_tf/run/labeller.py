@@ -44,15 +44,9 @@ from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sum
 from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, inputs_at
+from pate_tf.release import noisy_sums
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
 from pate_tf.release.noise import SeededNoise, SystemNoise
-from pate_tf.release.noisy_sums import (
-    EstimatedAccuracy,
-    estimate_accuracy,
-    linear_head_of,
-    release_sums,
-    released_with,
-)
 from pate_tf.release.votes import VOTES, release_votes
 from pate_tf.representations import catalogue
 from pate_tf.statement.labels_statement import LabelsStatement
@@ -88,6 +82,17 @@ def delta_of(
     delta = default_delta(num_records) if delta is None else delta
     check_delta(delta, num_records, unit)
     return delta
+
+
+def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
+    """Returns `directory`, or else the source's folder; raises ValueError without a folder."""
+    home: pathlib.Path | None = directory or getattr(source, "directory", None)
+    if home is None:
+        raise ValueError(
+            "directory is required for Teachers.from_votes and from_models: the folder with the "
+            "only ledger of these teachers"
+        )
+    return home
 
 
 class Labeller:
@@ -237,12 +242,7 @@ class Labeller:
     ) -> None:
         self.source = source
         self._identified = getattr(source, "identified", source)  # raises if it is not fitted
-        directory = directory or source.directory
-        if directory is None:
-            raise ValueError(
-                "directory is required for Teachers.from_votes and from_models: the folder with "
-                "the only ledger of these teachers"
-            )
+        directory = ledger_home(source, directory)
         mechanism = settings.mechanism
         identified = self._identified
         if mechanism is not None and not isinstance(mechanism, type):
@@ -468,7 +468,7 @@ class Labeller:
             vectors = record_vectors(features, encoder.scale)
             released = labels.released
             weights = functions_of_votes(pool.dataset, vectors, released, teachers.num_teachers)
-            linear_head = linear_head_of(encoder, weights)
+            linear_head = noisy_sums.linear_head_of(encoder, weights)
         return dataclasses.replace(labels, choice=plan.reason, linear_head=linear_head)
 
     def _label_by_sums(
@@ -487,7 +487,7 @@ class Labeller:
         if mechanism.num_rounds > 1:
             next_sums = functools.partial(sums.residuals, noise=deviation)
         with self._reporting.clock("releasing sums"):
-            released = release_sums(
+            released = noisy_sums.release_sums(
                 table,
                 mechanism,
                 ledger=ledger,
@@ -526,7 +526,7 @@ class Labeller:
                 f"The released sums differ between classes by no more than the noise, so the "
                 f"student is not expected to be better than a guess. {HELPS}"
             )
-        return released_with(
+        return noisy_sums.released_with(
             labels,
             pool,
             released,
@@ -542,7 +542,7 @@ class Labeller:
         epsilon: float,
         *,
         student_digest: str,
-    ) -> EstimatedAccuracy:
+    ) -> noisy_sums.EstimatedAccuracy:
         """Charges and returns an estimate of a student's accuracy on held-out private records.
 
         Args:
@@ -557,7 +557,7 @@ class Labeller:
 
         def release(exact: IntArray, mechanism: LaplaceClusterCounts) -> IntArray:
             with self.ledger() as ledger:
-                return release_sums(
+                return noisy_sums.release_sums(
                     SumsByClass(exact),
                     mechanism,
                     ledger=ledger,
@@ -566,7 +566,7 @@ class Labeller:
                     about=f"answers to held-back records of {student_digest}",
                 ).values
 
-        return estimate_accuracy(is_correct, held_back.owners, epsilon, release)
+        return noisy_sums.estimate_accuracy(is_correct, held_back.owners, epsilon, release)
 
     def publish(self, model: Any, labels: Labels, **options: Any) -> Published[LabelsStatement]:
         """Exports a student's model with its privacy statement; see `Student.publish`."""

@@ -166,9 +166,7 @@ class ParameterService:
     def _number(self, caller: Caller, run: bytes) -> int:
         """Returns the number of the caller, after a check that it has the same roster."""
         if run != self._terms.run_id:
-            raise ValueError(
-                "the caller has a different roster; copy the same file to all participants"
-            )
+            raise ValueError("the caller has a different roster; copy one file to all participants")
         number = self._terms.number(caller.name)
         with self._changed:
             self.called.add(caller.name)
@@ -235,9 +233,7 @@ class RemoteServer(Connection):
         """
         request = (self._terms.run_id, facts)
         if self._until_answered("Join", request, int) != self._num_parameters:
-            raise ValueError(
-                f"the model has {self._num_parameters} parameters here, but not on the server"
-            )
+            raise ValueError(f"the server's model does not have {self._num_parameters} parameters")
 
     def pull(self, participant: int, round_number: int) -> Parameters:
         """Waits for this participant's turn, and returns the parameters.
