@@ -43,10 +43,11 @@ from pate_tf.postprocessing.targets import NUM_REDRAWN, target_functions
 from pate_tf.release.exact_sums import moments_by_class, sums_of_products
 from pate_tf.release.noise import SeededNoise
 
-EPSILON, DELTA = 1.0, 1e-6
+RUN: Mapping[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "method": "feature_sums"}
 PRIVATE, POOL, TEST = 14_000, 3_000, 5_000
 REPETITIONS = 3
 DRAWS = 40
+Features = Callable[[Any], npt.NDArray[Any]]
 CODES = 30  # most frequent values of a column with text; others are one more category
 
 
@@ -160,10 +161,10 @@ def data_of(table: Table, seed: int, sizes: Sequence[int]) -> tuple[Data, Data]:
     order = np.random.default_rng(seed).permutation(len(columns))[: sum(sizes)]
     columns = columns.take(order)
     pool = columns.slice(sizes[0], sizes[1])
-    described: dict[str, Any] = {}
+    described = dict[str, Any]()
     for name in table.numbers:
-        values = pool[name].to_numpy()
-        described[name] = {"low": float(values.min()), "high": float(values.max())}
+        low, high = np.quantile(pool[name].to_numpy(), (0.0, 1.0)).tolist()
+        described[name] = {"low": low, "high": high}
     for name in table.categories:
         common = collections.Counter(map(str, pool[name].to_pylist())).most_common(CODES)
         described[name] = {"categories": sorted(value for value, _ in common), "other": True}
@@ -173,8 +174,7 @@ def data_of(table: Table, seed: int, sizes: Sequence[int]) -> tuple[Data, Data]:
     parts = np.split(np.arange(len(read)), np.cumsum(sizes)[:-1])
     private, inputs, test = (read.inputs[rows] for rows in parts)
     held_out = PublicExamples(dataset, test, read.labels[parts[2]])
-    unknown = unlabeled(len(inputs), dataset)
-    pools = Pool(dataset, inputs, unknown), Pool(dataset, inputs[:0])
+    pools = Pool(dataset, inputs, unlabeled(len(inputs), dataset)), Pool(dataset, inputs[:0])
     records = PrivateExamples(dataset, private, read.labels[parts[0]])
     with_pool, without = (
         Data(private=records, public=PublicSplit(pool=pool, held_out=held_out)) for pool in pools
@@ -182,7 +182,7 @@ def data_of(table: Table, seed: int, sizes: Sequence[int]) -> tuple[Data, Data]:
     return with_pool, without
 
 
-def baseline(data: Data, features: Callable[[Any], npt.NDArray[Any]]) -> float:
+def baseline(data: Data, features: Features) -> float:
     """Returns the quality of models that are trained directly on the private records."""
     rows, at = features(data.private.inputs), features(data.held_out.inputs)
     if data.dataset.target == NUMBER:
@@ -197,9 +197,7 @@ def baseline(data: Data, features: Callable[[Any], npt.NDArray[Any]]) -> float:
     return float(score_of(outputs, data.held_out.labels, data.dataset) or 0.0)
 
 
-def coverage(
-    data: Data, fitted: Any, features: Callable[[Any], npt.NDArray[Any]], num_draws: int
-) -> float:
+def coverage(data: Data, fitted: Any, features: Features, num_draws: int) -> float:
     """Returns the fraction of intervals that contain the prediction without noise."""
     rows, at = features(data.private.inputs), features(data.held_out.inputs[:200])
     pool = features(data.pool.inputs) if len(data.pool) else at[:0]
@@ -213,9 +211,9 @@ def coverage(
     covered = []
     for _ in range(num_draws):
         drawn = mechanism.draw_sums(exact, noise)
-        options = {"num_redrawn": NUM_REDRAWN, **facts}
-        functions = target_functions(data.dataset, pool, drawn, sigma, **options)
-        answers = at @ functions
+        answers = at @ target_functions(
+            data.dataset, pool, drawn, sigma, num_redrawn=NUM_REDRAWN, **facts
+        )
         sides = 1.96 * np.linalg.norm(answers[:, 1:], axis=1)
         covered.append(np.abs(answers[:, 0] - expected) <= sides)
     return float(np.mean(covered))
@@ -227,14 +225,8 @@ def measure(table: Table, repetitions: int, sizes: Sequence[int], num_draws: int
     for seed in range(repetitions):
         for where, data in zip(("pool", "private only"), data_of(table, seed, sizes), strict=True):
             with tempfile.TemporaryDirectory(prefix="targets-") as folder:
-                fitted = pate_tf.fit(
-                    data,
-                    epsilon=EPSILON,
-                    delta=DELTA,
-                    method="feature_sums",
-                    insecure_seed=seed,
-                    directory=pathlib.Path(folder) / "run",
-                )
+                directory = pathlib.Path(folder, "run")
+                fitted = pate_tf.fit(data, **RUN, insecure_seed=seed, directory=directory)
                 encoder = fitted.source.encoder
 
                 def features(inputs: Any, encoder: Any = encoder) -> npt.NDArray[Any]:
