@@ -18,7 +18,7 @@ from pate_tf.data.schema import Schema, read_schema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileSource(Settings):
-    """Data in files of the user's own: tables, or images in folders."""
+    """The user's data in files: tables, or images in folders."""
 
     private: pathlib.Path | None = setting(
         None,

@@ -276,7 +276,7 @@ def _placed(
 
 
 def _refuse(folder: pathlib.Path, faults: Mapping[pathlib.Path, str], *, is_private: bool) -> None:
-    """Raises ValueError if there are faults: lists public images, states the number of private."""
+    """Raises ValueError if there are faults: names public images, only counts private images."""
     if faults and is_private:
         raise ValueError(
             f"{folder}: {len(faults):,} images are broken or too large (this number is sensitive)"

@@ -208,7 +208,8 @@ class TableColumn:
             return np.array([_days(text, self.date) for text in distinct], np.float64)[places]
         numbers: Any = values
         if isinstance(values, Column) and pyarrow.types.is_integer(values.type):
-            numbers = values.cast(pyarrow.float64(), safe=False)  # else errors quote large values
+            # A safe cast could raise an error that quotes a value.
+            numbers = values.cast(pyarrow.float64(), safe=False)
         elif not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
             pattern = f"^(?:{number_pattern(self.decimal or '.', self.thousands)})$"
@@ -272,7 +273,7 @@ def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
     return bool(pc.any(pc.and_not(has_mark, pc.match_substring_regex(texts, grouped))).as_py())
 
 
-INEXACT = 2.0**53  # from here on, floats skip whole numbers
+INEXACT = 2.0**53  # larger floats skip whole numbers
 # Spreadsheets write special blanks and apostrophes between thousands or before a unit, a
 # typographic minus, and parentheses for negative amounts.
 TYPOGRAPHIC = (("[\u00a0\u2009\u202f]", " "), ("\u2019", "'"), (r"^\x{2212}|^\((.*)\)$", r"-\1"))
@@ -357,7 +358,8 @@ class Schema:
         object.__setattr__(self, "columns", tuple(columns))
         if (number := self.number) is not None:
             decimal = number.decimal or self.decimal or ""
-            number = dataclasses.replace(number, decimal=decimal, missing=None)  # no label is a gap
+            # A missing label is never replaced.
+            number = dataclasses.replace(number, decimal=decimal, missing=None)
             object.__setattr__(self, "number", number)
         for role, some in (("label", self.label_names()), ("owner", (self.owner,))):
             for name in set(some).intersection(names):
@@ -598,7 +600,7 @@ MAX_CLASSES = 50  # classes that a draft accepts without a question
 USUAL = (",", "utf-8")  # delimiter and encoding that a draft leaves out
 MAX_AMOUNTS = 10  # numbers with fractions that a draft treats as classes
 STATE_CLASSES = "[]  # list them, in the order of their numbers"
-SEPARATORS = ("|", ";", ", ")  # between labels in one field, as a draft detects them
+SEPARATORS = ("|", ";", ", ")  # separators of labels in one field that a draft detects
 MAX_NUMBERED = 20  # whole numbers that a draft treats as classes without a question
 MAX_CATEGORIES = 30  # categories that a draft lists
 TEXT_FEATURES = 2048  # hashed n-grams of a text in a draft
@@ -1065,13 +1067,13 @@ SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for 
     -9.0,
 }
 DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
-MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # a unit
+MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # a symbol that can be a unit
 UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,'\u2019\s]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
 OWNERS = re.compile(  # column names that look like a person's id
     "(?i:(?:.*[_ .-])?(?:id|key)|patient|person|subject|customer|client|user|member|participant)"
     "|.*[a-z]I[Dd]"
 )
-FAR = 5.0  # distance of an outlier, in ranges of the other numbers
+FAR = 5.0  # least distance of an outlier, divided by the range of the other numbers
 NUMBERS_PER_WORD = 20  # with more numbers per word, a draft treats the words as gaps
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 YES_OR_NO = {_spelled(word): 1 - place for place, some in enumerate(TRUTH_VALUES) for word in some}

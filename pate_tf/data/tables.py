@@ -310,7 +310,7 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
 
 
 DELIMITERS = (",", ";", "\t", "|")
-BLANK: Final = " "  # the delimiter of files without another one
+BLANK: Final = " "  # delimiter of files without any of `DELIMITERS`
 CONSISTENT: Final = 0.9  # fraction of lines with the same number of fields
 LOOKED_AT: Final = 200  # lines that the format is inferred from
 ABOVE_HEADER: Final = 20  # lines that are searched for the column names
@@ -581,7 +581,7 @@ def records_of(
             last = reader.line_num
             line = form.delimiter.join(record)
             if last > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-                is_ended = form.delimiter == BLANK and not record[-1]  # blanks end the line
+                is_ended = form.delimiter == BLANK and not record[-1]  # the line ends in blanks
                 fields = record[:-1] if is_ended else record
                 if fields:
                     yield last, fields

@@ -32,7 +32,7 @@ from pate_tf.data.named_function import (
 )
 
 layers = keras.layers
-MIN_IMAGE_SIDE = 6  # for three convolutions and a pooling
+MIN_IMAGE_SIDE = 6  # smallest side for three convolutions and a pooling
 NO_SEED = 87654321  # TensorFlow's default for its global seed
 
 Builder = Callable[[Dataset], keras.Model]

@@ -339,7 +339,7 @@ def record_features(
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
 
     Raises:
-        ValueError: if the weights of a frozen model have changed, after the last record.
+        ValueError: after the last record, if the weights of a frozen model have changed.
     """
     is_frozen = getattr(encoder, "is_frozen", False)
     # The published digest must not depend on records.

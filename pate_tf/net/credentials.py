@@ -84,8 +84,8 @@ class Roster(abc.ABC):
         """Returns the roster that a file describes, given the file's fields."""
 
 
-COORDINATOR = "coordinator"  # its name in its certificate
-OVER = "Over"  # method of every server: whether the run is over
+COORDINATOR = "coordinator"  # name in the certificate of the coordinator
+OVER = "Over"  # method of every server that returns whether the run is over
 GIVE_UP_SECONDS = 3600.0  # a process gives up after this time without a connection
 CALL_SECONDS = 60.0  # timeout of a call, in addition to the time that it waits at the server
 
@@ -219,7 +219,7 @@ def issue(
     *,
     name: str | None = None,
     serves: bool = False,
-    days: tuple[float, float] = (-0.05, 30.0),  # clocks differ
+    days: tuple[float, float] = (-0.05, 30.0),  # starts early, because clocks differ
 ) -> tuple[Any, Any]:
     """Issues a certificate for demonstrations and tests.
 

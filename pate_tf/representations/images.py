@@ -396,7 +396,7 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
     y = mean(ys)
     x = mean(xs)
-    tiny = 1e-4  # for gradients on one line
+    tiny = 1e-4  # for images whose gradients are on one line
     variance = mean(tf.square(ys - y)) + tiny
     covariance = mean((ys - y) * (xs - x))
     shear = tf.clip_by_value(covariance / variance, -1.0, 1.0)

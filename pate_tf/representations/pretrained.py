@@ -49,7 +49,7 @@ BATCH_ON_GPU = 64
 MAX_DIRECTIONS = 256  # each gets the same noise
 MAX_PROJECTED = 256  # largest number of random projections, which are used without a pool
 
-Outputs = Callable[[tf.Tensor], tf.Tensor]  # from raw inputs, float32, to outputs
+Outputs = Callable[[tf.Tensor], tf.Tensor]  # maps raw inputs, float32, to outputs
 Encoding = tuple[Outputs, Sequence[Any], bool]  # outputs; variables; whether rows are independent
 
 

@@ -254,7 +254,7 @@ class PairsPart(Part):
         rows, columns = np.triu_indices(width)
         self.learnt = self._raw.learnt
         self._places = tf.constant(rows * width + columns)
-        # The product of two different numbers has the weight of both orders.
+        # The weight of a product of two different numbers counts both of their orders.
         self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
         self.widths = (len(rows),)
 

@@ -88,7 +88,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
 
 def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInputs]:
-    """Returns the inputs of `serving_default` by name, and a function to raw inputs from these."""
+    """Returns the named inputs of `serving_default`, and a function from these to raw inputs."""
     schema: Schema | None = dataset.schema
     if dataset.kind == "text":
         return {TEXT: STRINGS}, lambda fields: preprocessing.text_inputs(fields[TEXT], dataset)

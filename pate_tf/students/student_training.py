@@ -86,7 +86,7 @@ def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) ->
 
 
 def pixel_range(dataset: Dataset) -> tuple[float, float]:
-    """Returns the lowest and highest value of a pixel; ValueError if the range is not the same."""
+    """Returns the range of all pixels; raises ValueError if pixels have different ranges."""
     low, high = dataset.value_range
     if isinstance(low, tuple) or isinstance(high, tuple):
         raise ValueError(f"value_range of {dataset.name}: all pixels must have the same range")
@@ -96,7 +96,7 @@ def pixel_range(dataset: Dataset) -> tuple[float, float]:
 MAX_CUTOUT = 1 / 2  # fraction of the side
 MAX_CONTRAST = 0.5
 # Color changes of Chen et al. 2020 ("SimCLR", appendix B.9) for small images; not tuned.
-COLOUR_JITTER = 0.4  # of brightness, contrast and saturation
+COLOUR_JITTER = 0.4  # largest change of brightness, contrast and saturation
 MAX_HUE = 0.1  # fraction of the color circle
 GRAY_FRACTION = 0.2  # of images
 

@@ -543,7 +543,7 @@ class Teachers:
             labels: true labels `[num_queries]`.
 
         Raises:
-            ValueError: see `votes`; also if inputs and labels differ in number, or there are none.
+            ValueError: see `votes`; also if inputs and labels differ in number or are empty.
         """
         if self.identified.config is not None:
             self.identified.dataset.require_classes("accuracy")

@@ -208,7 +208,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "compiled": (),
     "scikit_learn": ("random_forest",),
 }
-TENSORFLOW_KINDS = ("closed_form", "networks", "compiled")  # in one file
+TENSORFLOW_KINDS = ("closed_form", "networks", "compiled")  # in networks.py
 
 
 def kind_of(name: str) -> TeacherKind:
