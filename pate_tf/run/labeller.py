@@ -44,9 +44,16 @@ from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sum
 from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, inputs_at
-from pate_tf.release import noisy_sums
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
 from pate_tf.release.noise import SeededNoise, SystemNoise
+from pate_tf.release.noisy_sums import (
+    EstimatedAccuracy,
+    estimate_accuracy,
+    linear_head_of,
+    release_sums,
+    released_with,
+    sums_in_ledger,
+)
 from pate_tf.release.votes import VOTES, release_votes
 from pate_tf.representations import catalogue
 from pate_tf.statement.labels_statement import LabelsStatement
@@ -89,8 +96,8 @@ def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
     home: pathlib.Path | None = directory or getattr(source, "directory", None)
     if home is None:
         raise ValueError(
-            "directory is required for Teachers.from_votes and from_models: the folder with the "
-            "only ledger of these teachers"
+            "directory is required for Teachers.from_votes and from_models: the folder with "
+            "the only ledger of these teachers"
         )
     return home
 
@@ -468,7 +475,7 @@ class Labeller:
             vectors = record_vectors(features, encoder.scale)
             released = labels.released
             weights = functions_of_votes(pool.dataset, vectors, released, teachers.num_teachers)
-            linear_head = noisy_sums.linear_head_of(encoder, weights)
+            linear_head = linear_head_of(encoder, weights)
         return dataclasses.replace(labels, choice=plan.reason, linear_head=linear_head)
 
     def _label_by_sums(
@@ -487,7 +494,7 @@ class Labeller:
         if mechanism.num_rounds > 1:
             next_sums = functools.partial(sums.residuals, noise=deviation)
         with self._reporting.clock("releasing sums"):
-            released = noisy_sums.release_sums(
+            released = release_sums(
                 table,
                 mechanism,
                 ledger=ledger,
@@ -526,7 +533,7 @@ class Labeller:
                 f"The released sums differ between classes by no more than the noise, so the "
                 f"student is not expected to be better than a guess. {HELPS}"
             )
-        return noisy_sums.released_with(
+        return released_with(
             labels,
             pool,
             released,
@@ -542,8 +549,8 @@ class Labeller:
         epsilon: float,
         *,
         student_digest: str,
-    ) -> noisy_sums.EstimatedAccuracy:
-        """Charges and returns an estimate of a student's accuracy on held-out private records.
+    ) -> tuple[EstimatedAccuracy, bool]:
+        """Charges an estimate of a student's accuracy on held-out private records.
 
         Args:
             is_correct: correctness for each record, see `noisy_sums.estimate_accuracy`. SENSITIVE.
@@ -551,22 +558,37 @@ class Labeller:
             epsilon: cost of the estimate, in addition to the labels.
             student_digest: digest of the student's weights; its estimate is charged only once.
 
+        Returns:
+            The estimate, and whether it was drawn now. A stored one may be of other records.
+
         Raises:
+            ValueError: if only one of estimate and labels protects owners.
             BudgetExceeded: if the estimate does not fit into the remaining budget.
         """
+        unit = self._identified.unit
+        if (held_back.owners is None) == (unit == "owner"):
+            raise ValueError(
+                f"held_back must have owners exactly if the labels protect owners, but they "
+                f"protect each {unit}. Pass the second result of Data.hold_back."
+            )
+        about = f"answers to held-back records of {student_digest}"
+        is_new = True
 
         def release(exact: IntArray, mechanism: LaplaceClusterCounts) -> IntArray:
+            nonlocal is_new
             with self.ledger() as ledger:
-                return noisy_sums.release_sums(
+                with ledger.exclusive():
+                    is_new = not sums_in_ledger(ledger, mechanism, about)[0]
+                return release_sums(
                     SumsByClass(exact),
                     mechanism,
                     ledger=ledger,
                     noise=self._noise(),
-                    unit=self._identified.unit,
-                    about=f"answers to held-back records of {student_digest}",
+                    unit=unit,
+                    about=about,
                 ).values
 
-        return noisy_sums.estimate_accuracy(is_correct, held_back.owners, epsilon, release)
+        return estimate_accuracy(is_correct, held_back.owners, epsilon, release), is_new
 
     def publish(self, model: Any, labels: Labels, **options: Any) -> Published[LabelsStatement]:
         """Exports a student's model with its privacy statement; see `Student.publish`."""

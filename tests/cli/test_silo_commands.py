@@ -157,10 +157,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     flags = (*flags, tls)
     for others, expected in (
         ((), "--epsilon is required with feature_sums"),
-        (
-            ("--epsilon=1", "--least_silos=3"),
-            "--least_silos must be a whole number from 0 to 2, got 3",
-        ),
+        (("--epsilon=1", "--least_silos=3"), "--least_silos must be at most 2, got 3"),
     ):
         assert expected in refused("coordinator", *flags, *others)
     votes = ("--model=mlp", *flags[1:])

@@ -149,7 +149,7 @@ BATCH_STATISTICS = f"{__name__}:with_batch_statistics"
             "student consistency: the model has batch statistics",
         ),
         (TABLE, {"student": "gan", "model": "improved_gan"}, "student gan needs images"),
-        (TABLE, {"student": "consistency"}, "student consistency: .* names no augmentation"),
+        (TABLE, {"student": "consistency"}, "student consistency: .* has no augmentation"),
     ],
     ids=str,
 )
