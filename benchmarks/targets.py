@@ -169,7 +169,7 @@ def data_of(table: Table, seed: int, sizes: Sequence[int]) -> tuple[Data, Data]:
         common = collections.Counter(map(str, pool[name].to_pylist())).most_common(CODES)
         described[name] = {"categories": sorted(value for value, _ in common), "other": True}
     schema = schema_of({**table.target, "columns": described})
-    read = pate_tf.Data.from_dataframe(columns, label=schema.label, schema=schema).private
+    read = pate_tf.Data.from_dataframe(columns, label=names, schema=schema).private
     dataset = dataclasses.replace(read.dataset, pool_size=sizes[1])
     parts = np.split(np.arange(len(read)), np.cumsum(sizes)[:-1])
     private, inputs, test = (read.inputs[rows] for rows in parts)
