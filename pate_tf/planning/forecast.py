@@ -178,6 +178,7 @@ class Forecast(NamedTuple):
             return (
                 f"{measure} of about {self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}, from "
                 f"a trial on labels of the pool). A constant answer has {constant:g}."
+                f"{self._with_public_labels(measure, 1.0, '.3f', '', '')}"
             )
         ranking = ""
         if majority is not None and majority > UNEVEN_SHARE and self.auc is not None:
@@ -188,13 +189,7 @@ class Forecast(NamedTuple):
         by = "a trial on labels of the pool" if self.is_measured else "results on other data sets"
         compared = compared_in_words(majority)
         if self.public_accuracy is not None:
-            compared += (
-                f" With the public labels only, accuracy is about {self.public_accuracy:.1%}. The "
-                f"private data are expected to add {100.0 * self.gain:.1f} points, with a standard "
-                f"error of {100.0 * self.gain_error:.1f}."
-            )
-            if self.gain <= self.gain_error:
-                compared += " Warning: the private data may add nothing."
+            compared += self._with_public_labels("accuracy", 100.0, ".1f", "%", " points")
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
@@ -203,10 +198,27 @@ class Forecast(NamedTuple):
             f"({self.low:.0%} to {self.high:.0%}, from {by}). {compared}{ranking}"
         )
 
+    def _with_public_labels(
+        self, measure: str, factor: float, form: str, unit: str, points: str
+    ) -> str:
+        """Returns sentences about the gain from private data; "" if no public labels are used."""
+        if self.public_accuracy is None:
+            return ""
+        values = (self.public_accuracy, self.gain, self.gain_error)
+        public, gain, error = (format(factor * value, form) for value in values)
+        warning = " Warning: the private data may add nothing." * (self.gain <= self.gain_error)
+        return (
+            f" With the public labels only, {measure} is about {public}{unit}. The private data "
+            f"are expected to add {gain}{points}, with a standard error of {error}.{warning}"
+        )
+
     @property
     def adds_nothing(self) -> bool:
-        """Whether private data add nothing to public labels: gain plus standard error is <= 0."""
-        return self.public_accuracy is not None and self.gain + self.gain_error <= 0.0
+        """Whether private data add nothing to public labels: gain plus standard error is <= 0.
+
+        The sum is rounded to the digits that are printed.
+        """
+        return self.public_accuracy is not None and round(self.gain + self.gain_error, 3) <= 0.0
 
     def is_worth(self, majority: float | None) -> bool:
         """Whether labels are more likely than not to be better than a constant answer.
@@ -221,12 +233,12 @@ class Forecast(NamedTuple):
         Args:
             majority: fraction of the pool's most frequent class; None if the pool has no labels.
         """
+        if self.adds_nothing:
+            return False
         if self.target != CLASS:
             return self.accuracy > MEASURES[self.target][1]
         if self.is_noise or majority is None:
             return not self.is_noise
-        if self.adds_nothing:
-            return False
         if majority > UNEVEN_SHARE and self.auc is not None:
             return self.auc > 0.5
         return (self.accuracy - majority if self.lead is None else self.lead) > 0.0

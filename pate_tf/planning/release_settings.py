@@ -133,7 +133,47 @@ class Budget(ReleasePrivacy):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleaseSettings(TeacherNumber):
+class PublicLabelUse(Settings):
+    """What labels of the public pool are used for. Public."""
+
+    public_labels: str = setting(
+        AUTO,
+        group="method",
+        choices=(AUTO, TRAIN, EVALUATE),
+        help="train: the student also learns from the labels of public records, except for held-"
+        "out records. This costs no privacy. evaluate: public labels only choose settings and "
+        f"measure quality. auto: train for tables and texts with at least {MIN_TRAINING_LABELS} "
+        "labels.",
+    )
+
+    def trains_on_labels(self, pool: Pool, method: str, num_rounds: int | None = None) -> bool:
+        """Whether the student also learns from labels of the pool; depends on public values only.
+
+        Args:
+            pool: public pool.
+            method: "pate" or "feature_sums".
+            num_rounds: rounds of sums; None if they are not planned yet.
+
+        Raises:
+            ValueError: if `public_labels` is "train" and it is not possible.
+        """
+        unsupported = ""
+        if not pool.num_labeled:
+            unsupported = "the public pool has no labels"
+        elif pool.dataset.target != CLASS and method == PATE:
+            unsupported = f"method pate does not support target {pool.dataset.target}"
+        elif (num_rounds or 1) > 1:
+            unsupported = "several rounds are not supported"
+        if self.public_labels == TRAIN and unsupported:
+            raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
+        is_enough = pool.num_labeled >= MIN_TRAINING_LABELS
+        is_default = self.public_labels == AUTO and is_enough
+        is_default = is_default and pool.dataset.augmentation == "none"
+        return not unsupported and (self.public_labels == TRAIN or is_default)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleaseSettings(TeacherNumber, PublicLabelUse):
     """Settings of released labels and their cost. Public; `planning.choose` completes them.
 
     Either `budget.epsilon` is given, and the noise is planned without reading private values, or
@@ -163,15 +203,6 @@ class ReleaseSettings(TeacherNumber):
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of the "
         "clipped feature vectors of each class label all public inputs. auto: the method with the "
         "better expected labels, from public values only; with owners, feature_sums.",
-    )
-    public_labels: str = setting(
-        AUTO,
-        group="method",
-        choices=(AUTO, TRAIN, EVALUATE),
-        help="train: the student also learns from the labels of public records, except for held-"
-        "out records. This costs no privacy. evaluate: public labels only choose settings and "
-        "measure accuracy. auto: train for tables and texts with classes and at least "
-        f"{MIN_TRAINING_LABELS} labels.",
     )
     num_rounds: int | None = setting(
         None,
@@ -342,27 +373,6 @@ class Known(PublicNumbers):
             has_augmentation=pool.dataset.augmentation != "none" and pool.dataset.target == CLASS,
             **facts,
         )
-
-    def trains_on_labels(self, settings: ReleaseSettings) -> bool:
-        """Whether the student also learns from labels of the pool; depends on public values only.
-
-        Raises:
-            ValueError: if `public_labels` is "train" and it is not possible.
-        """
-        dataset = self.pool.dataset
-        wish = settings.public_labels
-        unsupported = ""
-        if not self.pool.num_labeled:
-            unsupported = "the public pool has no labels"
-        elif dataset.target != CLASS:
-            unsupported = f"target {dataset.target} is not supported"
-        elif (settings.num_rounds or 1) > 1:
-            unsupported = "several rounds are not supported"
-        if wish == TRAIN and unsupported:
-            raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
-        is_enough = self.pool.num_labeled >= MIN_TRAINING_LABELS
-        is_default = wish == AUTO and is_enough and dataset.augmentation == "none"
-        return not unsupported and (wish == TRAIN or is_default)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -40,11 +40,7 @@ from pate_tf.planning.release_settings import (
     ReleasePlan,
     ReleaseSettings,
 )
-from pate_tf.postprocessing.label_inference import (
-    exceed_noise,
-    labels_from_sums,
-    with_public_labels,
-)
+from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
 from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, inputs_at
@@ -428,13 +424,9 @@ class Labeller:
                 f"The charge was {labels.cost.in_words()}."
             )
         if plan.trains_on_labels:
-            taught = with_public_labels(labels.training_labels, pool, labels.linear_head)
-            labels = dataclasses.replace(labels, training_labels=taught)
+            labels = labels.with_public_labels()
         labels = dataclasses.replace(
-            labels,
-            has_public_labels=plan.trains_on_labels,
-            representation=source.representation,
-            forecast=plan.forecast,
+            labels, representation=source.representation, forecast=plan.forecast
         )
         return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
