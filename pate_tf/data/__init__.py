@@ -1,1 +1,1 @@
-"""Data sets by name, loaded as private and public examples, and label-preserving augmentation."""
+"""Loads private records and public samples from named data sets, files, arrays and data frames."""

@@ -18,19 +18,19 @@ from pate_tf.data.schema import Schema, read_schema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileSource(Settings):
-    """Data in files of the user's own: tables, or images in folders."""
+    """The user's data in files: tables, or images in folders."""
 
     private: pathlib.Path | None = setting(
         None,
-        help="Private records, instead of --dataset: a CSV or Parquet file, with --schema, or a "
-        "folder with a folder of images for each class. Without --public the method is "
-        "feature_sums, and images need --image_size.",
+        help="Private records, instead of --dataset: a CSV or Parquet file (needs --schema), or a "
+        "folder that contains a folder of images for each class. Without --public, the method is "
+        "feature_sums and images need --image_size.",
     )
     owner: str | None = setting(
         None,
         advanced=True,
         help="Column with the owner of each private record: all records of one owner go to one "
-        "teacher, and the guarantee protects owners. Default: the schema's, if any.",
+        "teacher, and the guarantee protects owners. Default: the owner column of the schema.",
     )
     public: pathlib.Path | None = setting(
         None,
@@ -38,16 +38,16 @@ class FileSource(Settings):
     )
     schema: pathlib.Path | None = setting(
         None,
-        help="For files: a TOML file with the range or categories of each column and of the "
-        "label, from public knowledge; pate schema drafts it from the public file.",
+        help="For tables: a TOML file that states the range or categories of each column and of "
+        "the label, from public knowledge. `pate schema` drafts it from the public file.",
     )
     label: str | None = setting(
-        None, advanced=True, help="For files: the label's column. Default: the schema's."
+        None, advanced=True, help="For tables: the label's column. Default: as in the schema."
     )
     image_size: str | None = setting(
         None,
-        help="For images: the side, or HEIGHTxWIDTH, that each image is scaled to. Default: the "
-        "common size of the public images. Without public images all images become gray.",
+        help="For images: size that each image is scaled to, such as 64 or 48x64 (HEIGHTxWIDTH). "
+        "Default: the size of the public images. Without public images all images become gray.",
     )
     background: str = setting(
         BACKGROUND,
@@ -60,14 +60,14 @@ class FileSource(Settings):
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
         help="What to do with a private record that does not fit the schema, or a broken image. "
-        "refuse: stop with an error. skip: leave it out, which never depends on other records. "
-        "The number of records is then private, and each record is its own owner.",
+        "refuse: stop with an error. skip: leave it out; this never depends on other records, but "
+        "makes the number of records private, and each record its own owner.",
     )
     name: str | None = setting(
         None,
         help="Name of the data set in the run folder, and of the private source unless "
-        "--source_name names it. Default: the schema's, else the name of the private file or of "
-        "the folder of public images.",
+        "--source_name names it. Default: the name in the schema, else the name of the private "
+        "file or of the folder of public images.",
     )
 
     @functools.cached_property
@@ -89,7 +89,7 @@ class FileSource(Settings):
         """Returns the public samples; they are empty without a public file or folder.
 
         Raises:
-            ValueError: if they can't be read, or don't fit the schema.
+            ValueError: if the samples can't be read, or do not fit the schema.
         """
         place = self.public or self.private
         if place is not None and place.is_dir():
@@ -122,14 +122,11 @@ class FileSource(Settings):
             public: the result of `load_public`; None to load it here.
 
         Raises:
-            ValueError: if they can't be read, or don't fit the public side.
+            ValueError: if the records can't be read, or do not fit the public samples.
         """
         if self.private is None:
             raise ValueError("private is required: the file or folder of the private records")
-        if self.public is not None and self.public.resolve() == self.private.resolve():
-            raise ValueError(
-                f"public: {self.public} is also the private file, but the pool is released"
-            )
+        tables.check_other_file(self.public, self.private)
         public = self.load_public() if public is None else public
         is_folder = (self.public or self.private).is_dir()
         if is_folder != self.private.is_dir():
@@ -215,7 +212,7 @@ class DataSource(Settings):
             public: the result of `load_public`, if it was loaded already.
 
         Raises:
-            ValueError: if the records can't be loaded, or the owners do not fit.
+            ValueError: if the records can't be loaded, or the owners do not fit the records.
         """
         with reporting.clock(f"reading {self.files.private if self.files else self.dataset}"):
             if self.files is not None:
@@ -238,7 +235,7 @@ class DataSource(Settings):
         """Returns the public samples.
 
         Raises:
-            ValueError: if they can't be loaded.
+            ValueError: if the samples can't be loaded.
         """
         with reporting.clock(f"reading {self.files.public if self.files else self.dataset}"):
             if self.files is not None:
@@ -256,6 +253,6 @@ class PoolSize(Settings):
         flag="stdnt_share",
         least=1,
         advanced=True,
-        help="Number of public samples, from the first, in the student's pool, which also trains "
+        help="Size of the student's pool: the first public samples, which also train "
         "representations. The other samples evaluate the student. Default: the data set's number.",
     )

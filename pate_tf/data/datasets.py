@@ -25,7 +25,7 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.data.named_function import call_function, is_named_function
 
 MAX_IN_MEMORY = 2**28  # bytes of a split's inputs
-RETRIES = 3  # of a download; waits double from 0.4 s on
+RETRIES = 3  # tries of a download; the pause between them starts at 0.4 s and doubles
 STREAMED_BATCH = 250  # examples
 
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
@@ -67,15 +67,15 @@ def errors_in_one_line(name: str, data_dir: pathlib.Path | None) -> Iterator[Non
 
 def open_builder(name: str, data_dir: pathlib.Path | None) -> Any:
     """Returns the TFDS builder of a name; downloads the data unless they are prepared."""
-    with contextlib.redirect_stdout(io.StringIO()):  # the library never prints, nor may TFDS here
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints, but this library never does
         import tensorflow_datasets as tfds
         from tensorflow_datasets.core.download import downloader
 
         if not sys.stderr.isatty():
             tfds.disable_progress_bar()
         builder = tfds.builder(name, data_dir=data_dir)
-        # Gives up on a network after seconds instead of minutes, without a warning per try. The
-        # logger keeps this level because threads of an abandoned download continue for a while.
+        # Without a network, gives up after seconds instead of minutes, and without a warning at
+        # each try. The logger keeps this level because threads of a failed download run on.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         retries = downloader.MAX_RETRIES
         downloader.MAX_RETRIES = RETRIES
@@ -95,8 +95,8 @@ def _labels_of(
 ) -> npt.NDArray[np.int64]:
     """Returns a split's labels; passes each batch of inputs to `put`, with its positions.
 
-    The order is always the same, because the partition and the queries are positions in it. Loading
-    everything at once would take three times the memory.
+    The order of the examples is always the same, because the partition and the queries refer to
+    their positions. Loading everything at once would take three times the memory.
     """
     import tensorflow_datasets as tfds
 
@@ -122,7 +122,7 @@ def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) ->
     name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     inputs_path = pathlib.Path(builder.data_dir, f"{name}-inputs.npy")
     labels_path = inputs_path.with_name(f"{name}-labels.npy")
-    if not labels_path.exists():  # it is written last
+    if not labels_path.exists():  # the labels are written last
         kind = np.dtype(source.dataset.input_type).str
         with artifacts.atomic_file(inputs_path, private=True) as file:
             header = {"descr": kind, "fortran_order": False, "shape": shape}
@@ -182,9 +182,9 @@ def load_private(name: str, *, data_dir: pathlib.Path | None = None) -> PrivateE
             `module:function`. The function is called as `function("private", data_dir)` or
             `function("public", data_dir)`. It returns a `Dataset`, the same for both, the inputs
             `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not use private
-            records to prepare public ones, nor scale a record by others. Public labels evaluate
-            the student and choose the representation of a table. The function may leave them out,
-            return None, or return -1 for each unlabeled sample.
+            records to prepare public ones, and must not scale a record by values of other records.
+            Public labels evaluate the student and choose the representation of a table. The
+            function may leave them out, return None instead, or mark unlabeled samples as -1.
         data_dir: folder of TensorFlow Datasets; None for its default.
 
     Raises:
@@ -274,7 +274,7 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
     models, because the metadata contain no range; forests need no scale.
 
     Raises:
-        ValueError: if it is unknown, can't be loaded, or has another form.
+        ValueError: if the data set is unknown, can't be loaded, or does not meet these needs.
     """
     if name in SOURCES:
         return SOURCES[name]

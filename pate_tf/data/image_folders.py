@@ -1,4 +1,4 @@
-"""Reads images from folders: private images have one folder per class, public ones need none.
+"""Reads images from folders. Private images are in one folder per class; public ones may be.
 
 The shape of all images and the names of the classes come from the public images or from the user,
 never from private images.
@@ -42,7 +42,7 @@ BROKEN: Final = "the image is broken"
 
 
 def size_of(text: str | None) -> tuple[int, int] | None:
-    """Returns height and width of a text such as "64" (both) or "48x64"; None for None.
+    """Returns the height and width that a text states: "64" (for both) or "48x64"; None for None.
 
     Raises:
         ValueError: if the text has another form, or a side is not from 1 to 4,096.
@@ -73,11 +73,11 @@ def load_public(
 
     Without a public folder there are no images, and the data set has gray images of the given
     size. The names of the classes are then the names of the folders in the private folder, which
-    become public. Empty folders count as well, so the names depend on no image.
+    become public. Empty folders count as well, so the names do not depend on any image.
 
     Args:
-        folder: the public folder; None for none.
-        private: the PRIVATE folder; required without a public one.
+        folder: the public folder; None if there are no public images.
+        private: the PRIVATE folder; required without a public folder.
         classes: names of the classes in the order of their numbers. Default: the sorted names of
             the folders.
         augmentation: see `Dataset`.
@@ -139,9 +139,9 @@ def load_private(
     Args:
         folder: the private folder.
         public: the public images of the same data set.
-        on_bad_record: "refuse" if an image that is broken or in no class folder is an error; "skip"
-            to leave it out, which never depends on other images. Each image then becomes its own
-            owner, identified by its position, as in `TextTable.private`.
+        on_bad_record: "refuse" to raise an error for an image that is broken or in no class folder;
+            "skip" to leave it out, which never depends on other images. With "skip" each image is
+            its own owner, identified by its position, as in `TextTable.private`.
 
     Raises:
         ValueError: if there are no images, or some are refused. The message names no class and no
@@ -187,7 +187,7 @@ def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.
 
 
 def _folders(folder: pathlib.Path) -> list[str]:
-    """Returns the sorted names of the folders in a folder; raises ValueError if it is none."""
+    """Returns the sorted names of the folders in a folder; raises ValueError if it is no folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
     paths = (path for path in folder.iterdir() if not PASSED_OVER.fullmatch(path.name))
@@ -195,7 +195,7 @@ def _folders(folder: pathlib.Path) -> list[str]:
 
 
 def _class_names(folder: pathlib.Path) -> list[str]:
-    """Returns the class folders of a public folder; raises ValueError if they are no classes."""
+    """Returns the class folders in a folder; raises ValueError unless there are at least 2."""
     names = _folders(folder)
     if len(names) >= 2 and not all(map(NO_CLASSES.fullmatch, names)):
         return names
@@ -210,7 +210,7 @@ def _class_names(folder: pathlib.Path) -> list[str]:
 def _check_masks(
     folder: pathlib.Path, images: Sequence[pathlib.Path], *, is_private: bool, on_bad_record: str
 ) -> None:
-    """Raises ValueError, or warns if bad records are skipped, if file names look like masks."""
+    """Refuses images whose names look like masks; only warns if bad records are skipped."""
     stems = {path.with_suffix("") for path in images}
     masks = [
         path
@@ -233,14 +233,14 @@ def _check_masks(
 def _placed(
     folder: pathlib.Path, classes: Sequence[str], *, is_private: bool, on_bad_record: str = REFUSE
 ) -> tuple[list[pathlib.Path], npt.NDArray[np.int64]]:
-    """Returns images and the numbers of their classes, `UNKNOWN` outside of class folders.
+    """Returns the paths of images and their class numbers, `UNKNOWN` outside of class folders.
 
     The order is fixed: sorted by the path without the class, then permuted, so that positions do
-    not depend on classes. Warns about files that are not images: names public files, counts private
-    ones.
+    not depend on classes. Warns about files that are not images. The warning names a public file;
+    for private files it only states their number.
 
     Raises:
-        ValueError: if there is no image; unless bad records are skipped, also if a folder is no
+        ValueError: if there is no image. Unless bad records are skipped, also if a folder is not a
             class, a private image is outside of the class folders, or a mask is next to its image.
             The message only names public images.
     """
@@ -249,7 +249,7 @@ def _placed(
         is_deeper = any(set(_folders(folder / name)) & set(classes) for name in strange)
         raise ValueError(
             f"{folder} may only contain folders of the classes {', '.join(classes[:12])}, but it "
-            f"has another" + (", which contains such folders: use that one" if is_deeper else "")
+            "has another folder" + (". Use it instead: it contains class folders" * is_deeper)
         )
     images, others = image_files(folder)
     if others:
@@ -271,12 +271,12 @@ def _placed(
     labels = np.array([label for *_, label, _ in placed], np.int64)
     paths = [path for *_, path in placed]
     if on_bad_record == REFUSE and is_private and (labels == UNKNOWN).any():
-        raise ValueError(f"{folder}: some images are in no class folder; move them")
+        raise ValueError(f"{folder}: some images are in no class folder; move them into one")
     return paths, labels
 
 
 def _refuse(folder: pathlib.Path, faults: Mapping[pathlib.Path, str], *, is_private: bool) -> None:
-    """Raises ValueError if there are faults: lists public images, counts private ones."""
+    """Raises ValueError if there are faults: names public images, only counts private images."""
     if faults and is_private:
         raise ValueError(
             f"{folder}: {len(faults):,} images are broken or too large (this number is sensitive)"
@@ -335,8 +335,8 @@ def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
     Pillow's warnings are hidden because they may describe a private image.
 
     Raises:
-        ValueError: if the image is broken, also while it is read, or has more pixels than Pillow
-            considers safe.
+        ValueError: when the image is opened or read, if it is broken, or has more pixels than
+            Pillow considers safe.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -357,9 +357,9 @@ def _facts(
 ) -> tuple[tuple[int, int, int], float]:
     """Returns the shape of public images and their white level.
 
-    Images have colors if at least one has. The white level is the largest value of the smallest
-    number of bits, 8, 10, 12, ..., that holds all values. Broken images are ignored here; reading
-    reports them.
+    The images count as colored if at least one of them is. For images of more than 8 bits, the
+    white level is the smallest of `WHITE_LEVELS` that is at least the largest value of a pixel.
+    Ignores broken images; `read_images` reports them.
     """
     sizes = set[tuple[int, int]]()
     modes = set[str]()
@@ -382,10 +382,10 @@ def _facts(
     white_level = WHITE_LEVEL
     if most or least:
         white_level = next((level for level in WHITE_LEVELS if most <= level), most)
-        below = f", and those below 0 black: add {-least:g} to all images to keep them"
+        below = f" and smaller ones black: add {-least:g} to all images to keep negative values"
         warnings.warn(
             f"{folder}: pixels of more than 8 bits are read from 0 (black) to {white_level:g} "
-            f"(white), the range of the public images; larger ones are white{below * (least < 0)}",
+            f"(white), from the public images; larger values become white{below * (least < 0)}",
             stacklevel=3,
         )
     return (height, width, 1 if is_gray else 3), white_level

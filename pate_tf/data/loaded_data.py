@@ -64,12 +64,13 @@ def draft_schema(
         target: "class", "number" or "labels". Default: inferred from the label's public values.
 
     Raises:
-        ValueError: if no file is named or a file can't be read, the first line of `private` may be
-            a record, the file at `path` already exists, or it can't be written.
+        ValueError: if no file is named, both are the same file, a file can't be read, the first
+            line of `private` may be a record, or `path` already exists or can't be written.
     """
     if path.exists():
         raise ValueError(f"schema: {path} already exists; remove it or choose another name")
     artifacts.check_can_hold_files(path.parent)
+    tables.check_other_file(public, private)
     if public is not None:
         form = tables.text_form(public)
         table = tables.read_table(public, form)
@@ -98,13 +99,13 @@ def draft_schema(
             written={"delimiter": form.delimiter, "encoding": form.encoding},
         )
     else:
-        raise ValueError("public is required, or `private`: the file to draft a schema from")
+        raise ValueError("`public` or `private` is required: the file to draft a schema from")
     artifacts.write_text(path, text)
     return text
 
 
 def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
-    """SENSITIVE: returns the records of an `.npz` file with `inputs`, `labels` and maybe `owners`.
+    """SENSITIVE: returns the records of an `.npz` file: `inputs`, `labels` and optional `owners`.
 
     Raises:
         ValueError: if the arrays do not fit the data set.
@@ -112,7 +113,7 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     """
     arrays = artifacts.read_arrays(path)
     if set(arrays) - {"owners"} != {"inputs", "labels"}:
-        raise ValueError(f"{path} must contain the arrays inputs and labels, and at most owners")
+        raise ValueError(f"{path} must contain the arrays inputs, labels and optionally owners")
     inputs = to_input_type(arrays["inputs"], dataset, str(path))
     source = PrivateSource.of_file(path)
     owners = arrays.get("owners")
@@ -159,12 +160,12 @@ def encoded_texts(
 def arrays_of(
     x_private: npt.ArrayLike, x_public: npt.ArrayLike | None, kind: str | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], str]:
-    """Returns private and public inputs with their last dimension, and their kind.
+    """Returns private inputs, public inputs and their kind; gray images get a channel dimension.
 
-    Without public inputs, the public array is empty and has the shape of the private inputs.
+    Without public inputs, the public array is empty; its inputs have the shape of private inputs.
 
     Raises:
-        ValueError: if they are not numbers, or have different shapes.
+        ValueError: if inputs are not numbers, or private and public inputs differ in shape.
     """
     private = as_numbers(x_private, "x_private")
     public = private[:0] if x_public is None else np.asarray(x_public)
@@ -172,7 +173,7 @@ def arrays_of(
         if array.dtype.kind not in "uif" or array.ndim < 2:
             raise ValueError(
                 f"{what} must be numbers [num_inputs, ...], got {array.dtype} of shape "
-                f"{list(array.shape)}. Data.from_dataframe takes texts and codes."
+                f"{list(array.shape)}. For texts and category codes, use Data.from_dataframe."
             )
     kind = kind or ("tabular" if public.ndim == 2 else "image")
     if kind == "image":
@@ -180,12 +181,13 @@ def arrays_of(
         public = public[..., np.newaxis] if public.ndim == 3 else public
         if public.ndim != 4:
             raise ValueError(
-                f"x_public must be images [num_images, height, width] or with channels, got "
-                f"{list(public.shape)}"
+                f"x_public must have shape [num_images, height, width] or [num_images, height, "
+                f"width, channels], got {list(public.shape)}"
             )
     if private.shape[1:] != public.shape[1:]:
         raise ValueError(
-            f"x_private has inputs {list(private.shape[1:])}, but x_public {list(public.shape[1:])}"
+            f"x_private: inputs have shape {list(private.shape[1:])}, but "
+            f"{list(public.shape[1:])} in x_public"
         )
     return private, public, kind
 
@@ -193,9 +195,9 @@ def arrays_of(
 def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArray[Any]:
     """Returns inputs in the data set's type, clipped to its range.
 
-    Each number is converted through float64 in the same way, so that no number depends on another.
-    Warns if public numbers are outside the range; for private numbers a warning would reveal
-    something. Also warns if images seem to have their channels first.
+    Every number is converted through float64, so no number changes how another one is converted.
+    Warns if public numbers are outside the range; a warning about private numbers would reveal
+    something. Also warns if public images seem to have their channels first.
     """
     try:
         check_inputs(inputs, dataset)
@@ -333,12 +335,12 @@ class Data:
 
         Args:
             source: names the data.
-            pool_size: number of public samples, from the first, in the pool; None for the data
-                set's default.
+            pool_size: number of samples in the pool, which are the first public samples; None for
+                the data set's default.
             reporting: shows progress.
 
         Raises:
-            ValueError: if the data can't be loaded, or the two sides have different data sets.
+            ValueError: if the data can't be loaded, or private and public data sets differ.
         """
         public = source.load_public(reporting)
         private = source.load_private(reporting, public)
@@ -378,37 +380,40 @@ class Data:
         All facts about the data that teachers and students use are public: they come from these
         arguments and from the type and shape of `x_public`, never from private values. Without
         `x_public`, type and shape are those of `x_private`. The type is the array's `dtype`; inputs
-        in a list become float32. No record changes how another one is read.
+        in a list become float32. No record changes how another record is read.
 
         Args:
             x_private: inputs of the private records: images `[num_records, height, width]` or with
                 `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
             y_private: labels of the private records: whole numbers from 0 to num_classes - 1 or
-                texts of `class_names`; with `target_range` numbers; with `label_names` 0 or 1 for
-                each label, `[num_records, num_labels]`. SENSITIVE.
-            x_public: public inputs of the same shape. Default: none, which feature sums accept.
+                names in `class_names`. With `target_range`, any numbers. With `label_names`, 0 or 1
+                for each label, `[num_records, num_labels]`. SENSITIVE.
+            x_public: public inputs of the same shape. Default: none; then only feature sums work.
                 Images of whole numbers from 0 to 255 become uint8, other images and all tables
-                float32; private inputs get the same type.
+                become float32. Private inputs get the same type.
             y_public: labels of the public inputs. Mark unknown labels as -1 (names: "" or None;
                 numbers: NaN; several labels: a row of -1). They evaluate the student and choose the
                 representation of a table. Default: none.
             num_classes: number of classes, at least 2. Required for classes only.
             target_range: lowest and highest label if labels are numbers, from public knowledge.
-                Labels outside are clipped, with a warning. Default: labels are not numbers.
-            label_names: names of several labels, any number of which apply. Default: one class per
-                record.
-            max_labels: with `label_names`: number of labels that count fully; if a record has more,
-                each counts less. Default: all.
+                Labels outside this range are clipped, with a warning. Default: labels are not
+                numbers.
+            label_names: names of the labels if each record can have several labels. Default: each
+                record has one class.
+            max_labels: with `label_names`: number of labels that count fully. If a record has more
+                labels, each of them counts less. Default: all.
             value_range: lowest and highest value of an input, from public knowledge. For tables,
-                both can be arrays with one value for each feature. Other values are clipped, with a
-                warning for public values. Default: 0 to 255 for uint8 images; required otherwise.
-            owners: the owner of each private record, whole numbers or strings; a number and its
-                digits are the same owner. All records of one owner go to one teacher, and the
-                guarantee protects owners instead of records.
+                both can be arrays with one value for each feature. Values outside are clipped;
+                only public ones cause a warning. Default: 0 to 255 for uint8 images; required
+                otherwise.
+            owners: the owner of each private record, as whole numbers or strings; 7 and "7" are the
+                same owner. All records of one owner go to one teacher, and the guarantee protects
+                owners instead of records.
             held_out: fraction of the public samples that stays out of the pool. Default: 0.3 if
                 there are public labels, else 0.
             held_out_seed: seed that chooses the held-out samples. Default: the last samples are
-                held out, which is wrong for sorted samples. The pool keeps the order of `x_public`.
+                held out, which is wrong if samples are sorted. The pool keeps the order of
+                `x_public`.
             kind: "image", "tabular" or "text". Default: inferred from the shape; two dimensions are
                 a table. With "text" the inputs are strings `[num_texts]`, which become hashed
                 n-grams of words, without a vocabulary; a served student takes strings.
@@ -416,9 +421,10 @@ class Data:
             augmentation: changes that keep an image's label: "none", "shift", "affine" or "flip";
                 see `Dataset`. Default: "shift", by at most a fourteenth of the side, for images.
             name: public name of the private data. All releases from them on this machine are
-                charged to this name. Default: none; each run folder only counts its own releases.
-            characters: with "text": number of characters of each text to keep, instead of n-grams,
-                for a pre-trained text encoder. Default: n-grams.
+                charged to this name. Default: no name; each run folder counts only its own
+                releases.
+            characters: with "text": number of characters at the start of each text that become its
+                inputs, for a pre-trained text encoder. Default: inputs are hashed n-grams.
 
         Raises:
             ValueError: if the arrays do not fit each other or the other arguments, or an input is
@@ -426,7 +432,7 @@ class Data:
         """
         if kind == "text":
             if value_range is not None:
-                raise ValueError("value_range: texts need none; remove it")
+                raise ValueError("value_range is not for texts; remove it")
             value_range = (0.0, MAX_CHARACTER if characters else 1.0)
             length = characters or TEXT_FEATURES
             private = encoded_texts(x_private, "x_private", length, bool(characters))
@@ -495,26 +501,27 @@ class Data:
         """Returns data from two data frames of pandas, polars or pyarrow.
 
         Without a `schema`, the columns are inferred from the public frame only. A column of numbers
-        gets their range, and private numbers are clipped to it. Any other column is a category with
-        the public values and one more for all others. A column with more than 30 values that are
-        not numbers is left out, with a warning. The label is inferred as well: many numbers make it
-        a number, and texts with parts separated by |, ; or a comma make it several labels.
+        gets the range of its public numbers, and private numbers are clipped to this range. Any
+        other column is a category; its values are the public values, and one more value for all
+        others. A column with more than 30 values that are not numbers is left out, with a warning.
+        The kind of label is inferred as well. The label is a number if it has many different
+        numbers, and several labels if its texts have parts separated by |, ; or a comma.
 
         Args:
             private: the private records. SENSITIVE.
             public: public records, which need no label column. Default: none; then only feature
                 sums work, and a `schema` is required.
-            label: name of the label's column; for several labels a list of their columns, each of 0
-                and 1, or yes and no.
+            label: name of the label's column. For several labels, a list of column names; each of
+                these columns contains 0 and 1, or yes and no.
             owner: name of the column with the owner of each private record; all records of one
-                owner go to one teacher. Default: the schema's, if any.
+                owner go to one teacher. Default: the owner column of the schema, if it has one.
             classes: the classes, in the order of their numbers. Default: the sorted labels of
                 `public`, unless these are numbers or several labels.
-            categories: names of columns whose numbers are codes of categories (for the label, of
-                classes).
-            schema: a schema or its file, see `from_csv`; replaces the inference.
+            categories: names of columns whose numbers are codes of categories. If the label is
+                among them, its numbers are codes of classes.
+            schema: a schema or the path of its file (see `from_csv`); then nothing is inferred.
             name: public name of the private data. All releases from them are charged to this name.
-                Default: none; each run folder only counts its own releases.
+                Default: no name; each run folder counts only its own releases.
 
         Raises:
             ValueError: if a column is missing, the classes are unknown, or a record does not fit
@@ -522,7 +529,7 @@ class Data:
         """
         if public is None and schema is None:
             raise ValueError(
-                "schema is required without public records, with public ranges and categories"
+                "schema is required without public records: it states public ranges and categories"
             )
         label = _joined(label)
         table = frame_table(private if public is None else public, "public")
@@ -557,15 +564,15 @@ class Data:
 
         Args:
             private: the private records; the first line names the columns. SENSITIVE.
-            public: public records, which need no label column. Default: none, which feature sums
-                accept.
-            schema: a TOML file with each column's range or categories and the classes, from public
-                knowledge; `pate schema` drafts it from the public file.
-            label: name of the label's column, or a list of several. Default: the schema's.
+            public: public records, which need no label column. Default: none; then only feature
+                sums work.
+            schema: a TOML file that states, from public knowledge, the classes and the range or
+                categories of each column. `pate schema` drafts it from the public file.
+            label: name of the label's column, or a list of names. Default: as in the schema.
             owner: name of the column with the owner of each private record; all records of one
-                owner go to one teacher. Default: the schema's, if any.
-            on_bad_record: "refuse" if a private record that does not fit is an error; "skip" to
-                leave it out. Skipping never depends on other records.
+                owner go to one teacher. Default: the owner column of the schema, if it has one.
+            on_bad_record: "refuse" to raise an error for a private record that does not fit the
+                schema; "skip" to leave it out. Skipping never depends on other records.
             name: public name of the private data. All releases from them are charged to this name.
                 Default: the name of the private file, together with its path.
 
@@ -607,7 +614,7 @@ class Data:
             private: a folder with a folder for each class. SENSITIVE. A file's name determines the
                 teacher of its image, so give each file a unique name that reveals nothing.
             public: a folder with the same folders, or with unlabeled images outside of them.
-                Default: none, which feature sums accept; images become gray then.
+                Default: none; then only feature sums work, and images become gray.
             classes: names of the classes in the order of their numbers. Default: the sorted names
                 of the folders in `public`, or of those in `private`, which then become public.
             augmentation: changes that keep an image's label; see `Dataset`.
@@ -615,8 +622,8 @@ class Data:
                 averages when it shrinks an image. Default: the common size of all public images.
                 Required without public images.
             background: "white", "black" or "gray", the background of transparent images.
-            on_bad_record: "refuse" if a broken private image is an error; "skip" to leave it out.
-                Skipping never depends on other images.
+            on_bad_record: "refuse" to raise an error for a broken private image; "skip" to leave it
+                out. Skipping never depends on other images.
             name: public name of the private data. All releases from them are charged to this name.
                 Default: the name of the private folder, together with its path.
 
@@ -646,10 +653,10 @@ NUMBER_TYPES = ("int", "uint", "float", "double", "half", "decimal")  # prefixes
 
 
 def frame_table(frame: Any, what: str) -> tables.TextTable:
-    """Returns the records of a data frame in the form of a table from a file.
+    """Returns the records of a data frame as a `TextTable`, as if they were read from a file.
 
     Raises:
-        ValueError: if it is not a data frame.
+        ValueError: if `frame` is not a data frame.
     """
     fields = {}
     columns, left_out = _columns(frame)
@@ -734,15 +741,15 @@ def numbered(
 ) -> npt.NDArray[Any]:
     """Returns labels in the format of `checked_labels`; a text becomes the number of its class.
 
-    True and False are class names if such names exist, else 1 and 0. An array of numbers is
-    returned unchanged. Warns if numeric labels are outside their range. No label depends on
-    another one.
+    True and False mean the classes with these names if they exist, else 1 and 0. An array of
+    numbers is returned unchanged. Warns if numeric labels are outside their range. No label changes
+    how another label is read.
 
     Args:
-        labels: labels of the user.
+        labels: the labels that the user passed.
         dataset: names the classes.
         what: name of the argument, for messages.
-        may_lack: whether an empty label becomes -1, unknown.
+        may_lack: whether the labels are public and may be unknown: an empty label becomes -1.
 
     Raises:
         ValueError: if a text names no class. The message contains no label.
@@ -773,7 +780,7 @@ def numbered(
             number = int(label) if is_class else None
         each.append(number)
     if None in each:
-        allowed = f"whole numbers from 0 to {dataset.num_classes - 1}; pass class_names= for names"
+        allowed = f"whole numbers from 0 to {dataset.num_classes - 1}, or names in class_names="
         if dataset.class_names:
             allowed = f"among the class_names {', '.join(dataset.class_names[:12])}"
         raise ValueError(f"{what}: all labels must be {allowed}")
@@ -810,7 +817,7 @@ def as_inputs(inputs: Any, dataset: Dataset) -> npt.NDArray[Any]:
         dataset: data set of the inputs.
 
     Raises:
-        ValueError: if they do not fit the data set.
+        ValueError: if the inputs do not fit the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
         inputs, _ = frame_table(inputs, "inputs").inputs(dataset.schema)

@@ -16,7 +16,7 @@ _LIBRARY = str(pathlib.Path(__file__).parents[1])
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OnFeatures:
-    """Settings of a model that may work on features of the inputs.
+    """Settings of a model that works on raw inputs or on features of the inputs.
 
     Attributes:
         representation: name of the representation, or the user's function; None for raw inputs, or
@@ -66,12 +66,13 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
 def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = False) -> Any:
     """Imports and calls a function; an exception becomes one line with file and line number.
 
-    If the function reads private data (`is_private`), the line omits the exception's text, which
-    may quote them, and the error has no cause. Exceptions of this library quote no private data.
-    Restores Keras' global precision afterwards.
+    If the function reads private data (`is_private`), its exception's text may quote them, so the
+    line omits this text and the error has no cause. Exceptions of this library quote no private
+    data. Restores Keras' global precision afterwards.
 
     Raises:
-        ValueError: if there is no such function, or it raises or exits. The exception is the cause.
+        ValueError: if there is no such function, or if the function raises an exception (which is
+            the error's cause) or exits.
     """
     # The function may set the precision of Keras for the whole process.
     before = keras.config.dtype_policy() if (keras := sys.modules.get("keras")) else None
@@ -80,7 +81,7 @@ def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = Fa
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:
-            # Without the call above. A function that rejects its arguments has no frame.
+            # Leaves out the call above. A function that rejects its arguments has no frame.
             frames = traceback.extract_tb(error.__traceback__)[1:]
             # Name the last line in the function's file, because the mistake is most likely there.
             file = getattr(getattr(function, "__code__", None), "co_filename", None)

@@ -34,10 +34,11 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
 
     Texts become lower case and are split into words of letters and digits, and into punctuation
     marks and symbols, which count as words, too. Words are hashed to the first `num_of_words`
-    features, pairs of neighboring words to the others. Several may share a feature. Features are
-    the square roots of the counts, scaled to norm 1; all are zero for a text without words.
+    features, pairs of neighboring words to the others. Several words or pairs may share a feature.
+    Features are the square roots of the counts, scaled to norm 1; they are 0 for a text without
+    words.
     """
-    # In this order, because lowering stops at a zero byte.
+    # Removes control characters before `lower`, which stops at a zero byte.
     spaced = tf.strings.regex_replace(texts, r"[^\pL\pN\pP\pS]+", " ")
     spaced = tf.strings.regex_replace(spaced, r"([\pP\pS])", r" \1 ")
     words = tf.strings.split(tf.strings.lower(spaced, encoding="utf-8"))
@@ -78,7 +79,7 @@ def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 def encode_texts(
     texts: Sequence[str], num_features: int, *, characters: bool = False
 ) -> npt.NDArray[np.float32]:
-    """Returns the `ngram_features` or characters of texts, `[num_texts, num_features]`."""
+    """Returns the `ngram_features` or the characters of texts, `[num_texts, num_features]`."""
     parts = [np.zeros((0, num_features), np.float32)]
     for start in range(0, len(texts), BATCH):
         batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
@@ -126,7 +127,7 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
 
     Args:
         inputs: float32 `[batch, *input_shape]`.
-        dataset: names the changes that keep a label.
+        dataset: its `augmentation` names the changes, which keep the label.
         seed: int32 `[2]`; the same seed gives the same changes.
     """
     if dataset.augmentation == "none":
@@ -169,9 +170,9 @@ _READS = (
 READS = set(_READS.split())
 # Operations that TensorFlow considers stateless, but that pass inputs to Python or to files.
 HANDS_ON = {"DebugIdentity", "DebugNanCount", "DebugNumericSummary", "PyFuncStateless"}
-# Operations of keras-hub's tokenizers that keep nothing. `Assert` can stop a run, so other models
-# may not use it; a tokenizer only checks the lengths of its own rows with it. SentencePiece reads
-# its vocabulary, and keras-hub does not let it sample a segmentation.
+# Operations of keras-hub's tokenizers that store no inputs. `Assert` can stop a run, so other
+# models may not use it; a tokenizer uses it only to check the lengths of its own rows.
+# SentencePiece reads its vocabulary; keras-hub does not let it choose a segmentation at random.
 TOKENIZERS = {"Assert", "SentencepieceTokenizeOp"}
 
 
@@ -184,7 +185,8 @@ def refuse_state(function: Any, what: str, allowed: Container[str] = ()) -> None
         allowed: further stateful operations that are allowed.
 
     Raises:
-        ValueError: if it, or a function that it calls, has a stateful operation that is not a read.
+        ValueError: if this function, or one that it calls, has a stateful operation that is not a
+            read.
     """
     graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]

@@ -62,13 +62,14 @@ class TableColumn:
         other: whether one more feature marks values that are not in the list.
         missing: the value that replaces an empty field; None if an empty field is an error.
         text: number of features of a text, hashed n-grams of its words; 0 if it is not a text.
-        characters: whether the features are the codes of the text's characters instead.
-        date: format of a date with %d, %m and %Y, each once; empty if it is not a date. ISO dates
-            are always read. Everything after a space or a T is ignored.
-        gaps: words that mean an empty field, such as unknown; numbers and dates also have `GAPS`.
-        decimal: decimal mark of numbers, "." or ","; empty to use the schema's.
-        thousands: mark between thousands, such as ","; empty for none.
-        unit: unit before or after a number, such as "$" or "%"; empty for none.
+        characters: whether the features are the codes of the text's characters, not n-grams.
+        date: format of a date with %d, %m and %Y, each once; empty if the column is not a date. ISO
+            dates are always read. Everything after a space or a T is ignored.
+        gaps: words that mean an empty field, such as unknown; for numbers and dates, the words in
+            `GAPS` mean it as well.
+        decimal: decimal mark of numbers, "." or ","; empty for the decimal mark of the schema.
+        thousands: mark between thousands, such as ","; empty if there is no mark.
+        unit: unit before or after a number, such as "$" or "%"; empty if there is no unit.
 
     Raises:
         ValueError: if the values contradict each other.
@@ -157,9 +158,9 @@ class TableColumn:
             return (
                 kind
                 if self.missing is not None
-                else f"{kind} (the schema has no `missing` for gaps)"
+                else f"{kind} (if fields may be empty, set `missing` in the schema)"
             )
-        return "a category of the schema (which has no `other` for more)"
+        return "a category of the schema (`other = true` would allow more)"
 
     def encode(
         self, values: Column | Sequence[str]
@@ -167,7 +168,7 @@ class TableColumn:
         """Returns features `[num_records, width]`, and which records fit the column.
 
         Args:
-            values: one field of each record, texts or numbers; null if it is empty.
+            values: the field of each record, as text or number; null if the field is empty.
         """
         if self.is_number or self.date:
             numbers = self.numbers(values)
@@ -189,7 +190,7 @@ class TableColumn:
         return np.eye(self.width, dtype=np.float32)[indices], indices >= 0
 
     def texts(self, values: Column | Sequence[str]) -> Column:
-        """Returns fields without spaces around them; `missing` replaces gaps."""
+        """Returns fields without spaces around them; `missing` replaces empty fields and gaps."""
         texts = texts_of(values)
         missing = "" if self.missing is None else self.missing
         if self.gaps or missing:
@@ -207,7 +208,8 @@ class TableColumn:
             return np.array([_days(text, self.date) for text in distinct], np.float64)[places]
         numbers: Any = values
         if isinstance(values, Column) and pyarrow.types.is_integer(values.type):
-            numbers = values.cast(pyarrow.float64(), safe=False)  # else errors quote large values
+            # A safe cast could raise an error that quotes a value.
+            numbers = values.cast(pyarrow.float64(), safe=False)
         elif not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
             pattern = f"^(?:{number_pattern(self.decimal or '.', self.thousands)})$"
@@ -271,7 +273,7 @@ def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
     return bool(pc.any(pc.and_not(has_mark, pc.match_substring_regex(texts, grouped))).as_py())
 
 
-INEXACT = 2.0**53  # from here on, floats skip whole numbers
+INEXACT = 2.0**53  # larger floats skip whole numbers
 # Spreadsheets write special blanks and apostrophes between thousands or before a unit, a
 # typographic minus, and parentheses for negative amounts.
 TYPOGRAPHIC = (("[\u00a0\u2009\u202f]", " "), ("\u2019", "'"), (r"^\x{2212}|^\((.*)\)$", r"-\1"))
@@ -303,13 +305,14 @@ class Schema:
     Attributes:
         columns: the input columns, in the order of their features.
         classes: the classes of the label, in the order of their numbers. With a `separator`, the
-            labels that one field may list. Empty for a number or `label_columns`.
+            labels that one field may list. Empty if the label is a number or has `label_columns`.
         label: name of the label's column; None if the caller names it, or with `label_columns`.
-        label_columns: names of several labels, each a column of yes or no; empty for one column.
-        number: the label's column if it is a number, and how it is read; None for other labels.
+        label_columns: names of the label's columns, each with yes or no; empty if there is one
+            column.
+        number: the label's column and how it is read, if the label is a number; else None.
         separator: text between several labels in one field; None if a field has one label.
         max_labels: see `Dataset`; None for the number of labels.
-        owner: name of the column with the owner of each record; None for no owners.
+        owner: name of the column with the owner of each record; None if there is no such column.
         name: name of the data set; None for the public file's name.
         pool_size: number of public samples in the student's pool by default; None for 70 % of the
             public file if some samples have labels, else all of them.
@@ -355,7 +358,8 @@ class Schema:
         object.__setattr__(self, "columns", tuple(columns))
         if (number := self.number) is not None:
             decimal = number.decimal or self.decimal or ""
-            number = dataclasses.replace(number, decimal=decimal, missing=None)  # no label is a gap
+            # A missing label is never replaced.
+            number = dataclasses.replace(number, decimal=decimal, missing=None)
             object.__setattr__(self, "number", number)
         for role, some in (("label", self.label_names()), ("owner", (self.owner,))):
             for name in set(some).intersection(names):
@@ -368,18 +372,18 @@ class Schema:
         given = [name for name, value in stated.items() if value]
         if not any(way.issuperset(given) for way in WAYS):
             raise ValueError(
-                f"label: write one of classes (a class), low and high (a number) or labels (a "
-                f"column of 0 and 1 each), got {', '.join(given)}"
+                f"label: write either classes (for a class), low and high (for a number) or labels "
+                f"(for columns of 0 and 1), got {', '.join(given)}"
             )
         names = self.label_columns or self.classes
         if self.number is None and (len(names) < 2 or len(set(names)) < len(names)):
-            raise ValueError(f"classes, labels: list at least 2 different ones, got {list(names)}")
+            raise ValueError(f"classes, labels: list at least 2 different names, got {list(names)}")
         if self.separator and any(self.separator in name or not name for name in names):
             raise ValueError("classes: a label must not be empty, or contain the separator")
         most = len(names) if self.target == SEVERAL_LABELS else 0
         if self.max_labels is not None and not 1 <= self.max_labels <= most:
             raise ValueError(
-                f"max_labels: write at most the number of labels, {most}, got {self.max_labels}"
+                f"max_labels must be from 1 to the number of labels, {most}, got {self.max_labels}"
             )
 
     @property
@@ -390,7 +394,7 @@ class Schema:
         return SEVERAL_LABELS if self.label_columns or self.separator else CLASS
 
     def label_names(self, label: str | None = None) -> tuple[str, ...]:
-        """Returns the columns of the label: the caller's, else the schema's, if any.
+        """Returns the columns of `label` if the caller passes it, else the schema's label columns.
 
         Raises:
             ValueError: if the caller's columns differ from the schema's `label_columns`.
@@ -462,7 +466,7 @@ class Schema:
         stated = {name: getattr(self, name) for name in (*_TEXTS, "classes", "names", "max_labels")}
         stated.update(owner=None, labels=self.label_columns)
         number = [] if self.number is None else _column_lines(self.number)
-        stated["decimal"] = None if number else self.decimal  # the number states it already
+        stated["decimal"] = None if number else self.decimal  # the lines of `number` state it
         lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value] + number
         for column in self.columns:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column, self.number)]
@@ -485,10 +489,11 @@ class Schema:
 
         A class may differ from its spelling in the schema in case, in a final period, or in how a
         number is written, if only one class matches. A number is clipped. In a field for several
-        labels, a single separator means that no label holds. No record depends on another one.
+        labels, a single separator means that no label applies. No record changes how another one is
+        read.
 
         Args:
-            *fields: the columns of `label_names`, one field of each record.
+            *fields: for each column of `label_names`, the field of each record.
             may_be_empty: whether an empty field means an unknown label: -1, NaN, or a row of -1
                 for several labels. Otherwise an empty field does not fit.
 
@@ -559,7 +564,7 @@ class Schema:
 
 
 def _spelled(text: str) -> float | str:
-    """Returns a text that is equal for labels that differ in case, a period or number format."""
+    """Returns the same value for labels that differ only in case, a period or number format."""
     return _as_number(text.casefold().rstrip("."))
 
 
@@ -593,16 +598,16 @@ def is_inexact(text: str) -> bool:
 # Schemas in TOML files, and drafts from public records.
 
 
-MAX_CLASSES = 50  # that a draft accepts without a question
+MAX_CLASSES = 50  # classes that a draft accepts without a question
 USUAL = (",", "utf-8")  # delimiter and encoding that a draft leaves out
 MAX_AMOUNTS = 10  # numbers with fractions that a draft treats as classes
 STATE_CLASSES = "[]  # list them, in the order of their numbers"
-SEPARATORS = ("|", ";", ", ")  # between labels in one field, as a draft detects them
+SEPARATORS = ("|", ";", ", ")  # separators of labels in one field that a draft detects
 MAX_NUMBERED = 20  # whole numbers that a draft treats as classes without a question
-MAX_CATEGORIES = 30  # that a draft lists
+MAX_CATEGORIES = 30  # categories that a draft lists
 TEXT_FEATURES = 2048  # hashed n-grams of a text in a draft
-ALIKE = 0.8  # similarity from which on one name may be a misspelling of another
-WORDS_OF_TEXT = 4.0  # mean number of words from which on a draft treats a column as text
+ALIKE = 0.8  # lowest similarity of two names of which one may be a misspelling
+WORDS_OF_TEXT = 4.0  # lowest mean number of words in a column that a draft treats as text
 ONE_OWNER = "name one column. Join several, such as first name, surname and birthday, into one"
 _TEXTS = ("name", "label", "owner", "delimiter", "encoding", "decimal", "separator")
 OF_NUMBER = ("low", "high", "gaps", "thousands", "unit")  # entries of a numeric label
@@ -617,7 +622,7 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
     """Reads a schema in TOML.
 
     Raises:
-        ValueError: if it is not TOML, or not a valid schema.
+        ValueError: if the file is not TOML, or not a valid schema.
         OSError: if the file can't be read.
     """
     try:
@@ -677,9 +682,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
     if "classes" in values:
         stated["classes"] = _texts(values["classes"], "classes")
     elif not entries and "labels" not in values:
-        raise ValueError(
-            'classes: list them: classes = ["a", "b"]. A number needs low and high instead.'
-        )
+        raise ValueError("classes: list them, or write low and high if the label is a number")
     if "labels" in values:
         stated["label_columns"] = _texts(values["labels"], "labels")
         if len(stated["label_columns"]) == 1:
@@ -807,8 +810,8 @@ def draft_columns(
         columns[name] = column or _drafted_text(name, texts, distinct)
     if fields and not any(columns.values()):
         raise ValueError(
-            "columns: no column has numbers, texts or repeated values. Write a schema by hand, "
-            f"[columns.NAME] with text = {TEXT_FEATURES} for texts"
+            "columns: no column has numbers, texts or repeated values. Write a schema by hand; a "
+            f"column of texts is [columns.NAME] with text = {TEXT_FEATURES}"
         )
     return columns
 
@@ -835,7 +838,7 @@ def draft(
         target: "class", "number" or "labels". Default: inferred from the label's values.
         left_out: names of columns that could not be read.
         names: names that were given to the columns of a file without a header line; else empty.
-        written: delimiter and encoding of the file; None for the usual ones.
+        written: delimiter and encoding of the file; None for a comma and UTF-8.
 
     Raises:
         ValueError: if no column can be used, the label's name is misspelled, or its values do not
@@ -867,7 +870,7 @@ def draft(
     others = {"names": names, "owner": owner, **(written or {})}
     lines = _draft_lines([*remarks, *doubts], labels, stated, **others)
     for name, column in draft_columns(fields, without=(*labels, owner)).items():
-        lines += ["", f"# left out: {name!r} is empty, or most values occur once: names?"]
+        lines += ["", f"# left out: {name!r} is empty, or most values occur once (names?)"]
         if column is not None:
             lines[-1:] = [f"[columns.{_key(name)}]"]
             lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
@@ -885,7 +888,7 @@ def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
 def drafted_target(
     labels: Sequence[str], fields: Mapping[str, Column], target: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the label's fields of `Schema`, inferred from PUBLIC records, and open questions.
+    """Returns fields of `Schema` for the label, inferred from PUBLIC records, and open questions.
 
     Args:
         labels: names of the label's columns.
@@ -939,8 +942,8 @@ def _drafted_label_number(
     if target is None and is_whole and MAX_NUMBERED <= len(amounts) <= MAX_CLASSES:
         drafted, other = (CLASS, NUMBER) if is_numbering or not is_many else (NUMBER, CLASS)
         doubts.append(
-            f"the label has {len(amounts)} whole values: a number or classes? This draft treats it "
-            f"as a {drafted}; use --target={other} for the other"
+            f"the label has {len(amounts)} whole values: is it a number or a class? This draft "
+            f"treats it as a {drafted}; use --target={other} if it is a {other}"
         )
     if target is None and (is_numbering or not is_many):
         return None, doubts
@@ -954,7 +957,7 @@ def _label_doubts(
     doubts = _alike(classes)
     num_records = max(map(len, fields.values()), default=0)
     if len(classes) > MAX_CLASSES or (len(classes) == num_records > 2):
-        doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
+        doubts.append(f"the label has {len(classes)} values: is it an identifier or a number?")
     likes = [
         name
         for name, values in fields.items()
@@ -962,8 +965,8 @@ def _label_doubts(
     ]
     if classes and likes:
         doubts.append(
-            f"{', '.join(likes)}: same values as the label. If these are several labels, name them "
-            "all, --label=a,b; remove columns that are unknown at prediction time"
+            f"{', '.join(likes)}: same values as the label. If these are labels, name all of them: "
+            "--label=a,b. Remove columns that are unknown at prediction time"
         )
     return doubts
 
@@ -1054,7 +1057,7 @@ def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | Non
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """Returns the name that a misspelled one is closest to; None if no name is similar."""
+    """Returns the name that is most similar to a misspelled name; None if no name is similar."""
     alike = {_letters(each): each for each in names}
     folded = {each.casefold(): each for each in names}
     close = difflib.get_close_matches(name.casefold(), folded, 1, cutoff=ALIKE)
@@ -1072,14 +1075,14 @@ SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for 
     -9.0,
 }
 DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
-MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # a unit
+MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # a symbol that can be a unit
 UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,'\u2019\s]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
 OWNERS = re.compile(  # column names that look like a person's id
     "(?i:(?:.*[_ .-])?(?:id|key)|patient|person|subject|customer|client|user|member|participant)"
     "|.*[a-z]I[Dd]"
 )
-FAR = 5.0  # distance of an outlier, in ranges of the other numbers
-NUMBERS_PER_WORD = 20  # from which on a draft treats a word among numbers as a gap
+FAR = 5.0  # least distance of an outlier, divided by the range of the other numbers
+NUMBERS_PER_WORD = 20  # with more numbers per word, a draft treats the words as gaps
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 YES_OR_NO = {_spelled(word): 1 - place for place, some in enumerate(TRUTH_VALUES) for word in some}
 
@@ -1096,7 +1099,7 @@ def _drafted_date(name: str, distinct: Sequence[str]) -> TableColumn | None:
 
 
 def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of numbers in one of `FORMS`; None if some are neither numbers nor gaps."""
+    """Returns a column of numbers in one of `FORMS`; None if a text is neither number nor gap."""
     gaps = tuple(sorted(GAPS.intersection(distinct)))
     numbers = sorted({*distinct} - {"", *gaps})
     words = [text for text in numbers if not re.search(r"\d", text.partition(" ")[0])]
@@ -1132,7 +1135,7 @@ def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) ->
 
 
 def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of texts or categories; None if it is empty, or an identifier."""
+    """Returns a column of texts or categories; None if the column is empty or an identifier."""
     values = sorted({*distinct} - {""})
     if len(values) > MAX_CATEGORIES:
         if np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT:
@@ -1158,16 +1161,14 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MAX_CATEGORIES
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
-        doubts.append(
-            f"does it name the person? Then write owner = {_quoted(column.name)}, and remove it"
-        )
+        doubts.append(f"a person's id? Write owner = {_quoted(column.name)} and remove the column")
     if column.is_number:
         doubts += _number_doubts(column, texts, distinct)
     is_short = np.mean([len(text.split()) for text in distinct]) < 2 * WORDS_OF_TEXT
     if column.text and is_short and len(distinct) == len(texts):
-        doubts.append("every record has a different short text: names? Then remove the column")
+        doubts.append("every record has a different short text: if it is a name, remove the column")
     if column.categories and (rest := len(set(distinct) - set(column.categories))):
-        doubts.append(f"the most frequent of {len(distinct)} values; other covers {rest} more")
+        doubts.append(f"the most frequent of {len(distinct)} values; `other` covers {rest} more")
     if column.date and column.date != ISO_DATE:
         days = [text for text in distinct if text not in column.gap_words]
         doubts += [
@@ -1186,17 +1187,17 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
     ascending = np.unique(values)
     if column.missing is not None and float(column.missing) < ascending[0]:
         doubts.append(
-            f"some fields are empty: missing replaces them, and low includes it. The lowest number "
-            f"is {ascending[0]:g}"
+            f"some fields are empty: `missing` replaces them, and is included in the range. The "
+            f"lowest number is {ascending[0]:g}"
         )
     if (far := _far_value(ascending)) is not None:
-        doubt = "does it mean unknown?" if far in SENTINELS else "an error? Then correct the range"
+        doubt = "does it mean unknown?" if far in SENTINELS else "correct the range if it is wrong"
         doubts.append(f"{far:g} is far from all other values: {doubt}")
     elif values.min() < 0.0 <= np.quantile(values, 0.01):
         doubts.append(f"99 % of the values are at least 0: is {values.min():g} possible?")
     is_whole = np.array_equal(ascending, np.rint(ascending))
     if is_whole and len(distinct) == len(texts) > MAX_CATEGORIES:
-        doubts.append("every record has a different number: an identifier?")
+        doubts.append("every record has a different number: is it an identifier?")
     numbers = [text for text in distinct if text not in column.gap_words]
     marks = r"\(" if has_decimals(pyarrow.array(numbers), ".") else r"\(|\."
     is_marked = any(re.search(marks, text) for text in numbers)
@@ -1207,11 +1208,11 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
         doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
     for text in [text for text in numbers if re.fullmatch(r"\d+[eE]\d+", text)][:1]:
         doubts.append(
-            f"{text} is read as {column.numbers([text])[0]:.12g}: numbers or codes? For codes "
-            "write categories = [...] instead of low, high and missing"
+            f"{text} is read as {column.numbers([text])[0]:.12g}. If these are codes, write "
+            "categories = [...] instead of low, high and missing"
         )
     if any(re.match(r"0\d", text) for text in distinct):
-        doubts.append("some values begin with 0: codes of categories?")
+        doubts.append("some values begin with 0: are they codes of categories?")
     return doubts
 
 

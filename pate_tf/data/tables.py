@@ -56,7 +56,7 @@ class TextForm:
         has_blanks: whether to ignore blanks before fields.
         names: column names; empty if they were not read yet.
         has_header: whether a line names the columns.
-        unnamed: FIRST or LAST if the header lacks a name for that field; else empty.
+        unnamed: FIRST or LAST if the header has no name for the first or last field; else empty.
     """
 
     delimiter: str = ","
@@ -109,12 +109,13 @@ class TextTable:
 
         Args:
             dataset: has the schema that turns a record into features.
-            label: name of the label's column; None for the schema's, or several.
-            owner: name of the owner's column; None for the schema's.
-            on_bad_record: "refuse" if a record that does not fit is an error; "skip" to leave it
-                out. Skipping depends on that record only. The number of remaining records is then
-                private, as with owners. Each record becomes its own owner, identified by its
-                position in the file, so that no other record's teacher depends on it.
+            label: name of the label's column, or several names joined by commas; None for the label
+                of the schema.
+            owner: name of the owner's column; None for the owner column of the schema.
+            on_bad_record: "refuse" to raise an error for a record that does not fit; "skip" to
+                leave it out. Skipping depends on that record only. The number of remaining records
+                is then private, as with owners. Each record becomes its own owner, identified by
+                its position in the file, so that no other record's teacher depends on it.
 
         Raises:
             ValueError: if a column is missing, a record does not fit, or the file has no record.
@@ -167,7 +168,7 @@ class TextTable:
     def _labels(
         self, schema: Schema, names: Sequence[str], *, is_private: bool
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[np.bool_]]]:
-        """Returns the labels, and for each fault which records have it.
+        """Returns the labels and, for the text of each fault, which records have it.
 
         Warns if a number is outside its range.
         """
@@ -193,7 +194,7 @@ class TextTable:
 
         Args:
             schema: turns a record into features.
-            misfits: for each other fault, which records have it.
+            misfits: further faults: for the text of each fault, which records have it.
             on_bad_record: see `private`; warns about records that are skipped.
             is_private: whether the records are private.
 
@@ -218,7 +219,7 @@ class TextTable:
         return inputs[kept] if not kept.all() else inputs, kept
 
     def check_columns(self, names: Sequence[str | None]) -> None:
-        """Raises ValueError that lists the columns that are missing, if there are any."""
+        """Raises a ValueError that lists the missing columns, if there are any."""
         lacking = []
         for name in names:
             if name in self.left_out:
@@ -238,7 +239,7 @@ class TextTable:
         *,
         is_private: bool = False,
     ) -> None:
-        """Raises or warns about records that do not fit, according to `on_bad_record`."""
+        """Reports records that do not fit: an error or a warning, according to `on_bad_record`."""
         is_bad = np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
         number = int(sum(misfit.sum() for misfit in misfits.values())) + len(self.misshapen)
         if not number:
@@ -293,7 +294,8 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
     Args:
         num_public: number of public samples.
         has_labels: whether some samples have labels.
-        held_out: fraction that stays out of the pool; None for `HELD_OUT`, or 0 without labels.
+        held_out: fraction that stays out of the pool; None for `HELD_OUT` if some samples have
+            labels, else 0.
 
     Raises:
         ValueError: if `held_out` is not at least 0 and below 1.
@@ -308,7 +310,7 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
 
 
 DELIMITERS = (",", ";", "\t", "|")
-BLANK: Final = " "  # the delimiter of files without another one
+BLANK: Final = " "  # delimiter of files without any of `DELIMITERS`
 CONSISTENT: Final = 0.9  # fraction of lines with the same number of fields
 LOOKED_AT: Final = 200  # lines that the format is inferred from
 ABOVE_HEADER: Final = 20  # lines that are searched for the column names
@@ -326,7 +328,7 @@ NOT_TEXT: Final = {
     **dict.fromkeys(
         (b"SQLite format 3", b"ARROW1\0", b"FEA1"), "another kind of table; save it as CSV"
     ),
-    **dict.fromkeys((b"<!DO", b"<!do", b"<htm"), "a page of the web; save the file behind it"),
+    **dict.fromkeys((b"<!DO", b"<!do", b"<htm"), "a web page; save the file that it links to"),
 }
 
 
@@ -336,12 +338,13 @@ def text_form(
     """Returns the format of a file, from its schema or inferred from a PUBLIC file.
 
     The encoding is UTF-8 or UTF-16 if the bytes are valid, else Windows-1252. The delimiter is the
-    one of `DELIMITERS`, or blanks, that gives most lines the same number of fields, above 1;
-    otherwise the one that gives the first line most fields. Title lines are skipped. If the fields
-    of the first line occur again below it, that line is a record and columns are numbered.
+    member of `DELIMITERS` with which nearly all lines have the same number of fields, at least 2;
+    else a blank, if the same holds for it; else the member with which the first line has most
+    fields. Title lines are skipped. If the fields of the first line occur again below it, that line
+    is a record and columns are numbered.
 
     Args:
-        path: path of the file; Parquet is not read.
+        path: path of the file; a Parquet file is not read.
         by: a schema, whose entries take precedence.
         header_only: whether only the header line is read; the file may then be private.
 
@@ -408,7 +411,7 @@ def _has_quoted_fields(lines: Sequence[str]) -> bool:
 
 
 def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether fields of the first line occur again in their columns, unlike column names."""
+    """Whether the first line is a record: its fields occur again below, unlike column names."""
     names = [name for name in header if name]
     if names in ([str(start + place) for place in range(len(names))] for start in (0, 1)):
         return False  # column numbers
@@ -439,6 +442,12 @@ def header_of(path: pathlib.Path) -> TextForm:
     codec = "utf-8-sig" if encoding == "utf-8" else encoding
     lines = content.decode(codec, errors="ignore").splitlines(keepends=True)
     return _form_of(lines, encoding)
+
+
+def check_other_file(public: pathlib.Path | None, private: pathlib.Path | None) -> None:
+    """Raises ValueError if a public file is the private file, perhaps under another name."""
+    if public and private and public.exists() and private.exists() and public.samefile(private):
+        raise ValueError(f"public: {public} is also the private file. Name another file.")
 
 
 def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
@@ -497,7 +506,8 @@ def _delimiter(lines: Sequence[str]) -> str:
     best = max(DELIMITERS, key=widths)
     if widths(best)[0] < CONSISTENT:
         best = max(DELIMITERS, key=lambda delimiter: widths(delimiter)[2])
-        # One name above many words is a column of texts; above two, a column of numbered rows.
+        # If one name is above lines of many words, the file has one column of texts. If one name is
+        # above lines of two fields, the first field numbers the rows.
         fraction, width, num_names = widths(BLANK)
         is_blank = fraction >= CONSISTENT and (num_names != 1 or width == 2)
         if is_blank and (len(lines) > 1 or widths(best)[1] < 2):
@@ -531,7 +541,7 @@ def open_bytes(path: pathlib.Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
-    """Opens a file as text; raises ValueError if it is not text, also while it is read."""
+    """Opens a file as text; raises ValueError, now or while it is read, if it is not text."""
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     try:
         with open_bytes(path) as file:
@@ -577,7 +587,7 @@ def records_of(
             last = reader.line_num
             line = form.delimiter.join(record)
             if last > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-                is_ended = form.delimiter == BLANK and not record[-1]  # blanks end the line
+                is_ended = form.delimiter == BLANK and not record[-1]  # the line ends in blanks
                 fields = record[:-1] if is_ended else record
                 if fields:
                     yield last, fields
@@ -685,7 +695,7 @@ def whole_records(
     can't change how other records are read.
 
     Raises:
-        ValueError: at a field that may contain records. The message contains no field.
+        ValueError: if a field may contain records. The message contains no field.
     """
     before, names = next(records, (0, []))
     yield before, names

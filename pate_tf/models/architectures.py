@@ -32,14 +32,14 @@ from pate_tf.data.named_function import (
 )
 
 layers = keras.layers
-MIN_IMAGE_SIDE = 6  # for three convolutions and a pooling
+MIN_IMAGE_SIDE = 6  # smallest side for three convolutions and a pooling
 NO_SEED = 87654321  # TensorFlow's default for its global seed
 
 Builder = Callable[[Dataset], keras.Model]
 
 
 def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
-    """Returns a model with a scaling layer, hidden layers, and a logit for each class."""
+    """Returns a model that scales inputs, applies `hidden`, and returns a logit for each class."""
     low, high = (np.asarray(values) for values in dataset.value_range)
     scale = 1.0 / (high - low)
     rescaling = layers.Rescaling(scale.tolist(), offset=(-low * scale).tolist())
@@ -59,7 +59,7 @@ def _check_image(dataset: Dataset, smallest: int = 0) -> None:
 
 
 def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> keras.Model:
-    """Three small convolutions, trained on a few hundred images in about half a second."""
+    """Three small convolutions. A few hundred images train them in about half a second."""
     _check_image(dataset, MIN_IMAGE_SIDE)
     size, stride = (4, 2) if min(dataset.input_shape[:2]) >= 16 else (3, 1)
     first, second, third = channels
@@ -127,8 +127,8 @@ def default_model(dataset: Dataset) -> str:
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the global random generators of Python, NumPy, TensorFlow and Keras.
 
-    For other people's code that needs them, such as Keras' `fit`. Afterwards the states of the
-    generators are restored. TensorFlow does not expose its state, so it restarts from its seed.
+    Code of other libraries uses these generators, such as Keras' `fit`. Afterwards their states are
+    restored. TensorFlow does not expose its state, so its generator restarts from its seed.
     """
     before = tf.compat.v1.get_seed(0)[0]
     state_of_python = random.getstate()
@@ -137,7 +137,7 @@ def seeded(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        keras.utils.set_random_seed(seed)  # how far Keras' own went may depend on private records
+        keras.utils.set_random_seed(seed)  # the number of draws may depend on private records
         random.setstate(state_of_python)
         np.random.set_state(state_of_numpy)
         tf.random.set_seed(None if before == NO_SEED else before)
@@ -147,9 +147,9 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     """Builds a Keras model from raw inputs to logits, and checks that it fits the data set.
 
     Args:
-        name: one of `BUILDERS`, or the user's function, itself or as `module:function`.
+        name: one of `BUILDERS`; or the user's function, or its name `module:function`.
         dataset: data set of the inputs and classes.
-        seed: fixes initial weights and dropout.
+        seed: determines initial weights and dropout.
 
     If a model is not compiled and ends in a softmax, the logarithms of its probabilities become its
     logits, with a warning. Layers that contain statistics of data cause a warning as well.
@@ -267,15 +267,15 @@ SHARED_STATE = set(_SHARED_STATE.split())
 def check_draws(model: keras.Model, *, training: bool) -> None:
     """Checks that a model's outputs only depend on its inputs and its variables.
 
-    All teachers of a process would share a global generator, or a variable that Keras does not
-    track. Neither can be exported.
+    A global random generator, or a variable that Keras does not track, would be shared by all
+    teachers of a process, and can't be exported.
 
     Args:
         model: a built model.
-        training: whether to check its training call, or its inference call.
+        training: whether to check the model's training call; else its inference call is checked.
 
     Raises:
-        ValueError: if it reads something else.
+        ValueError: if the outputs depend on anything else.
     """
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
     called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
@@ -295,13 +295,13 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
 
 
 LIBRARIES = ("builtins", "keras", "numpy", "pate_tf", "scipy", "sklearn", "tensorflow")
-MAX_DEPTH = 8  # of nested objects; below it only the class counts
+MAX_DEPTH = 8  # of nested objects; deeper objects are identified only by their class
 
 
 def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
     """Returns a digest of a Keras model, given as an object or as an argument of `build`.
 
-    It covers settings, source text, and those weights that do not depend on a seed.
+    The digest covers settings, source text, and those weights that do not depend on a seed.
 
     Raises:
         ValueError: see `build`.
@@ -318,9 +318,9 @@ def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
 
 
 def source_of(function: Any, depth: int = 2) -> list[Any]:
-    """Returns the name and source of the user's function or class, and its closure's plain values.
+    """Returns the name and source of a function or class, and the plain values in its closure.
 
-    Other values may be private data and are ignored.
+    Plain values are numbers and texts. Other values may be private data and are ignored.
     """
     if isinstance(function, str):
         function = import_function(function, flag="model")
@@ -329,7 +329,7 @@ def source_of(function: Any, depth: int = 2) -> list[Any]:
     text = ""
     # The source of a lambda contains the rest of its line.
     if module.partition(".")[0] not in LIBRARIES and not name.endswith("<lambda>"):
-        with contextlib.suppress(OSError, TypeError):  # without source, or not a function
+        with contextlib.suppress(OSError, TypeError):  # there is no source, or it is no function
             text = inspect.getsource(function)
     enclosed: list[Any] = []
     for cell in getattr(function, "__closure__", None) or () if depth else ():
@@ -354,8 +354,9 @@ def definition_of(
     Ignores addresses, random states and the numbers in Keras' layer names.
 
     Args:
-        value: any object; of a Keras layer without the values of its weights.
-        of_array: identifies an array; by default by type and shape, because it may be private.
+        value: any object; the values of a Keras layer's weights are ignored.
+        of_array: returns a text that identifies an array. Default: its type and shape, because its
+            values may be private.
         depth: maximum depth of nested objects.
     """
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):

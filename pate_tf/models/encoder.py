@@ -29,19 +29,20 @@ PLACES = 256  # records in a batch
 
 
 class Part(tf.Module):
-    """A network or a rule that maps raw inputs to one or several views.
+    """A network or a rule that maps raw inputs to one or several views (vectors of features).
 
     Attributes:
         widths: number of features of each view.
         learnt: variables of Keras or TensorFlow with the learned values, in a fixed order.
-        variances: variances of the features in the pool, `[width]` for each view; None if unknown.
-        groups: one-hot group index of each feature; None for features that are not one-hot.
+        variances: for each view, the variances of its features in the pool, `[width]`; None if they
+            are unknown.
+        groups: one-hot group index of each feature; None if the features are not one-hot.
         weight: weight of each view, if features of several parts are joined.
         least_variance: lower limit of a feature's variance, as a fraction of the mean variance of
             its view (docs/how-to/small_teachers.md).
         places: number of records in a batch, see `record_features`; small if a forward pass is
             expensive.
-        is_frozen: whether it is the user's model, trained on other data.
+        is_frozen: whether the part is the user's model, trained on other data.
     """
 
     widths: tuple[int, ...]
@@ -71,7 +72,7 @@ class Part(tf.Module):
 
 
 def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
-    """Returns float32 variables with the arrays; gradients do not train them."""
+    """Returns a float32 variable for each array; gradients do not train these variables."""
     return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
 
 
@@ -80,7 +81,7 @@ class Directions(tf.Module):
 
     Attributes:
         mean: mean of the pool's features, which is subtracted.
-        directions: `[num_features, width]`, the largest variance first.
+        directions: `[num_features, width]`, in the order of decreasing variance.
         variances: the fraction of the pool's variance in each direction.
     """
 
@@ -103,8 +104,8 @@ class Directions(tf.Module):
     def find_in(self, features: npt.NDArray[np.float32]) -> None:
         """Takes the directions from a pool's features, which are centered in place.
 
-        With fewer inputs than features, it uses the inner products of the inputs, which have the
-        same eigenvalues. Directions without variance are then left out.
+        If there are fewer inputs than features, the directions come from the inner products of the
+        inputs, which have the same eigenvalues. Directions without variance are then left out.
         """
         number, num_features = features.shape
         mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -115,7 +116,7 @@ class Directions(tf.Module):
         products = features @ features.T / number
         chosen = [number - min(self.width, number), number - 1]
         variances, of_inputs = scipy.linalg.eigh(products, subset_by_index=chosen)
-        # Below the rounding error of the products there is no variance.
+        # A variance below the rounding error of the products counts as zero.
         has_variance = variances > number * np.finfo(np.float32).eps * variances[-1]
         variances = variances[has_variance]
         vectors = (features.T @ of_inputs[:, has_variance]) / np.sqrt(number * variances)
@@ -155,9 +156,10 @@ class Encoder(tf.Module):
         num_features: number of features of all views.
         num_views: number of views.
         learnt: variables with all learned values.
-        groups: groups of the only part; None for several parts, which are not one-hot together.
-        places: smallest number of places of its parts.
-        is_frozen: whether one of its parts is frozen.
+        groups: `groups` of the part if there is only one; else None, because features of several
+            parts are not one-hot together.
+        places: smallest `places` of the parts.
+        is_frozen: whether one of the parts is frozen.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class Encoder(tf.Module):
         )
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns features float32 `[batch, num_features]` of raw inputs, float32."""
+        """Returns features `[batch, num_features]` of raw inputs; both are float32."""
         features = tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
         is_finite = tf.reduce_all(tf.math.is_finite(features), axis=1, keepdims=True)
         return tf.where(is_finite, features, tf.zeros_like(features))
@@ -207,10 +209,10 @@ class Encoder(tf.Module):
 
     @functools.cached_property
     def scale(self) -> npt.NDArray[np.float64] | None:
-        """Factors that give features about equal variance, `[num_features]`; None if unknown.
+        """Factors that give all features about equal variance, `[num_features]`; None if unknown.
 
-        Directions with very little variance in the pool are not scaled up fully. The expected
-        squared norm of a view is then its fraction of the total weight.
+        Features with very little variance in the pool are not scaled up fully. The expected squared
+        norm of a scaled view is the view's fraction of the total weight.
         """
         factors = list[npt.NDArray[np.float64]]()
         weights = list[float]()
@@ -230,7 +232,7 @@ class Encoder(tf.Module):
     def digest(self) -> str:
         """SHA-256 of description, target and weights, as hexadecimal digits.
 
-        Identifies sums of records, which also depend on the target.
+        It identifies sums of records, which depend on the target as well.
         """
         weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
         dataset = self.dataset
@@ -241,8 +243,8 @@ class Encoder(tf.Module):
     def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns the features of one batch in a single call.
 
-        In batches of equal size, a row with the same input and position always has the same
-        features; other rows have no influence.
+        In batches of equal size, the features of a row depend only on its input and its position;
+        other rows have no influence.
         """
         return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
@@ -277,12 +279,12 @@ class Encoder(tf.Module):
 #
 # Features are scaled to equal variance in the public pool and get a common L2 norm. A constant is
 # appended, whose sum counts the records. A vector only depends on its input and on public values.
-# Features with norm 0, or that are not finite, give the zero vector.
+# If the features have norm 0, or are not finite, the vector is zero.
 
 
-# Fraction of a vector's squared norm that the constant gets. With it, the sums count the records of
-# each class to a thousandth when features are useful at all. It raises the relative noise of the
-# features by a fortieth.
+# Fraction of a vector's squared norm that the constant gets. At this value, whenever features are
+# useful, the sums count the records of each class to a thousandth. The constant raises the relative
+# noise of the features by a fortieth.
 CONSTANT_FRACTION = 0.05
 CONSTANT = float(np.sqrt(CONSTANT_FRACTION))
 
@@ -295,7 +297,7 @@ def record_vectors(
     Args:
         features: `[num_inputs, num_features]`.
         scale: factors that give features equal variance in the pool, `[num_features]`, see
-            `Encoder.scale`; None if unknown.
+            `Encoder.scale`; None to leave the features unscaled.
     """
     scaled = features.astype(np.float64)
     if scale is not None:
@@ -311,7 +313,7 @@ def record_vectors(
 
 MIN_YIELDED = 4_096  # records whose features are yielded together
 BLOCK = 2**26  # bytes of raw inputs per block
-MAX_ROWS = 2**16  # per block
+MAX_ROWS = 2**16  # records per block
 
 
 def record_features(
@@ -321,14 +323,14 @@ def record_features(
     *,
     digests: Digests | None = None,
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
-    """Yields positions of records with their features; each record once, in any order.
+    """Yields positions of records with their features. Each record occurs once, in any order.
 
     A record's features only depend on that record and on the encoder. Other records, their number
     and their order have no influence, not even through rounding: a record's position in a batch of
     fixed size follows from a digest of its input. Features of equal inputs are computed once.
 
     Args:
-        encoder: has `batch_features`, and maybe `places`.
+        encoder: has the method `batch_features`, and optionally the attribute `places`.
         inputs: raw inputs `[num_records, *input_shape]`, finite.
         rows: the chosen records; None for all.
         digests: `record_digests` of all inputs, if they are known.
@@ -364,7 +366,7 @@ def record_features(
 def _batches_of_features(
     encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
-    """Yields like `record_features`, one batch at a time."""
+    """Yields what `record_features` yields, one batch at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
     num_places = getattr(encoder, "places", PLACES)
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
@@ -411,7 +413,7 @@ def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
 def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
     """Writes an encoder as a SavedModel.
 
-    Its signature `features` takes raw inputs under the data set's input name.
+    The signature `features` of the SavedModel takes raw inputs, named as the data set's input.
     """
     module = tf.Module()
     module.encoder = encoder
@@ -435,14 +437,14 @@ class SavedEncoder:
         num_features: number of features of an input.
         loaded: the SavedModel.
         scale: see `Encoder`; None if unknown.
-        is_frozen: whether it is the user's model, trained on other data.
+        is_frozen: whether the encoder is the user's model, trained on other data.
     """
 
     scale: npt.NDArray[np.float64] | None = None
     is_frozen = False
 
     def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
-        """Loads the encoder; raises ValueError if `folder` contains none, or a broken one."""
+        """Loads the encoder; raises ValueError if `folder` contains no encoder or a broken one."""
         self.dataset = dataset
         try:
             self.loaded = load_graph(str(folder))

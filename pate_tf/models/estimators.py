@@ -2,10 +2,10 @@
 
 Forests are stored as plain arrays (`forest.py`). Any other estimator is stored as a skops archive,
 which contains names of types and their values. An archive is opened only if each type is trusted by
-skops, is in `TRUSTED`, or is a class that one of `TRUSTED_MODULES` defines. Therefore reading it
-imports and calls only NumPy, SciPy and scikit-learn. The values in the archive are not checked, and
-scikit-learn's compiled code relies on them: somebody with write access to `sensitive/` can make a
-run crash.
+skops, is in `TRUSTED`, or is a class that one of `TRUSTED_MODULES` defines. Therefore reading an
+archive imports and calls only NumPy, SciPy and scikit-learn. The values in the archive are not
+checked, and scikit-learn's compiled code relies on them: somebody with write access to `sensitive/`
+can make a run crash.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
-# Modules of scikit-learn that define classes which estimators contain and skops does not trust.
+# Modules of scikit-learn with classes that estimators contain, but that skops does not trust.
 TRUSTED_MODULES = (
     "sklearn.calibration",
     "sklearn.ensemble._hist_gradient_boosting.predictor",
@@ -71,8 +71,8 @@ class Estimator:
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> npt.NDArray[Any]:
         """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`.
 
-        Numbers are float64 `[num_inputs]`. Several labels are float64 `[num_inputs, num_labels]`,
-        from 0 to 1. Without a data set, classes are assumed.
+        Labels that are numbers are float64 `[num_inputs]`. Several labels are float64
+        `[num_inputs, num_labels]`, from 0 to 1. Without a data set, labels are classes.
 
         Whether an estimator fails on an input can depend on the records that it was fitted to.
         Therefore a failure raises no error: the label of the input is 0.
@@ -112,7 +112,7 @@ def is_storable(built: Any) -> bool:
     """Whether an object is a classifier or regressor of scikit-learn.
 
     Raises:
-        ValueError: if it can't be stored.
+        ValueError: if it is such an estimator, but can't be stored.
     """
     kinds = (sklearn.base.is_classifier, sklearn.base.is_regressor)
     if not (isinstance(built, BaseEstimator) and any(is_kind(built) for is_kind in kinds)):
@@ -161,7 +161,7 @@ def fit(
 
 
 def check_learns(model: Named, dataset: Dataset) -> None:
-    """Raises ValueError unless an estimator can learn from made-up records and be stored."""
+    """Raises ValueError unless the estimator learns from made-up records and can be stored."""
     random = np.random.default_rng(0)
     labels: npt.NDArray[Any] = (
         np.arange(NUM_TRIAL_RECORDS * dataset.num_classes) % dataset.num_classes
@@ -207,7 +207,7 @@ def _fitted(
 
 
 def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
-    """Rebuilds an estimator from the arrays of `fit`; ValueError if it is not trusted."""
+    """Rebuilds an estimator from the arrays of `fit`; raises ValueError if it is not trusted."""
     if len(arrays) != 1:
         return Forest.from_arrays(arrays)
     import skops.io
@@ -226,8 +226,8 @@ def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
 def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
     """Returns the compressed archive of an estimator, uint8 `[num_bytes]`.
 
-    Equal estimators have equal archives. For this, the time is removed, and so are the addresses
-    that skops uses as names. Files get numbers instead. Objects get no names; an object that is
+    Equal estimators have equal archives. So the archive contains neither the time nor the addresses
+    that skops uses as names. Files are numbered instead. Objects get no names; an object that is
     referenced twice is therefore loaded as two objects.
     """
     import skops.io  # the import takes a second, and forests don't need it
@@ -260,7 +260,11 @@ def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
 
 
 def _untrusted(archive: bytes) -> list[str]:
-    """Returns the types in an archive that skops does not trust; ValueError unless we trust all."""
+    """Returns the types in an archive that skops does not trust.
+
+    Raises:
+        ValueError: if this module does not trust one of them either.
+    """
     import skops.io
 
     names = skops.io.get_untrusted_types(data=archive)

@@ -1,8 +1,8 @@
 """Random forests as plain arrays: fitted by scikit-learn, stored without pickle, checked.
 
 A forest of scikit-learn consists of Python objects around compiled trees. Reading such objects is
-safe only from a trusted file. Arrays of numbers are sufficient for prediction and have a twentieth
-of the size, and `Forest` refuses arrays that do not form trees. The graph of a served student uses
+safe only from a trusted file. Arrays of numbers are sufficient for prediction and need a twentieth
+of the space, and `Forest` refuses arrays that do not form trees. The graph of a served student uses
 the same arrays. Only fitting imports scikit-learn, which takes more memory than a whole silo.
 """
 
@@ -28,18 +28,18 @@ LEAF = -1  # child index of a leaf
 class Forest:
     """Trees whose leaves have class probabilities; sensitive if their records are.
 
-    An input goes to the left child of a node if its feature is at most the threshold. The
-    probabilities of the trees are averaged. The label is the most probable class; in a tie, the
-    lowest one.
+    An input goes to the left child of a node if the feature that the node compares is at most the
+    threshold. The probabilities of the trees are averaged. The label is the most probable class, in
+    a tie the first of these classes.
 
     Attributes:
-        starts: first node of each tree, then the number of nodes, int64 `[num_trees + 1]`.
-        children: left and right child, relative to the tree's first node; -1 at leaves; int32
-            `[num_nodes, 2]`.
-        features: feature that the node compares, int32 `[num_nodes]`; 0 at leaves.
-        thresholds: threshold of the comparison, float64 `[num_nodes]`; 0 at leaves.
-        probabilities: class probabilities of leaves, float64 `[num_nodes, num_classes]`; 0 at inner
-            nodes.
+        starts: index of each tree's first node, then the number of nodes, int64 `[num_trees + 1]`.
+        children: indices of each node's left and right child, relative to the tree's first node; -1
+            at leaves; int32 `[num_nodes, 2]`.
+        features: index of the feature that each node compares, int32 `[num_nodes]`; 0 at leaves.
+        thresholds: threshold that the feature is compared with, float64 `[num_nodes]`; 0 at leaves.
+        probabilities: class probabilities of each leaf, float64 `[num_nodes, num_classes]`; 0 at
+            inner nodes.
         num_features: number of features of an input.
 
     Raises:
@@ -105,7 +105,7 @@ class Forest:
         return cls(starts, children, features, thresholds, probabilities, int(num_features))
 
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> IntArray:
-        """Returns labels int64 `[num_inputs]`, equal to the labels of the fitted forest.
+        """Returns the labels that scikit-learn's fitted forest returns, int64 `[num_inputs]`.
 
         Args:
             inputs: finite inputs `[num_inputs, ...]` with `num_features` numbers each.
@@ -145,7 +145,7 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def is_forest(model: Named, dataset: Dataset) -> bool:
-    """Whether a model is a forest of classes, by name or by a function that returns one."""
+    """Whether a model, named or returned by a function, is a forest that predicts classes."""
     return dataset.target == CLASS and (
         model == RANDOM_FOREST
         or (is_named_function(model) and _is_forest(unfitted(model, dataset)))
@@ -174,8 +174,8 @@ def fit(
     """Fits a forest of scikit-learn.
 
     Args:
-        model: "random_forest" for scikit-learn's defaults with 100 trees; or a function from a
-            `Dataset` to an unfitted forest, or its name `module:function`.
+        model: "random_forest" for scikit-learn's defaults with 100 trees; or a function that
+            takes a `Dataset` and returns an unfitted forest, or its name `module:function`.
         dataset: data set of the inputs.
         inputs: raw inputs `[num_records, *input_shape]`.
         labels: `[num_records]`; classes may be missing.

@@ -2,9 +2,10 @@
 
 With good public features, inputs of one class are close to each other. Private records only have to
 show which region belongs to which class. Ridge regression (Hoerl and Kennard 1970) finds the linear
-functions with the least regularized squared error to targets of +1 and -1. With fewer records than
-features, the dual problem is solved (Saunders et al. 1998), else the primal problem; both have the
-same solution. If the scale of features in the pool is known, features are scaled to equal variance.
+functions with the least regularized squared error to targets of +1 and -1. If there are fewer
+records than features, the dual problem is solved (Saunders et al. 1998), else the primal problem;
+both have the same solution. If the variances of the features in the pool are known, features are
+scaled to equal variance.
 """
 
 from typing import Any
@@ -31,16 +32,16 @@ def fit(
     """Fits a classifier, or linear functions with the least squared error to targets. SENSITIVE.
 
     Without records, the classifier predicts the first class. With records of only one class, it
-    predicts that class. Linear functions of targets have an intercept; without records they are 0.
+    predicts that class. The linear functions have an intercept; without records they are 0.
     Finite features and labels never cause an error or a warning. The result does not depend on the
     order of records, not even by rounding.
 
     Args:
         features: `[num_records, num_features]`.
-        labels: `[num_records]`; or targets from 0 to 1, `[num_records, num_classes]`.
+        labels: classes, `[num_records]`; or targets from 0 to 1, `[num_records, num_classes]`.
         num_classes: number of classes; some may have no record.
         num_views: number of views in the features, each with norm 1; public.
-        scale: see `Encoder.scale`. A weight has a higher penalty if its feature varies more.
+        scale: see `Encoder.scale`; None to leave features unscaled.
 
     Returns:
         Weights `[num_features, num_classes]` and offsets `[num_classes]`.
@@ -76,9 +77,9 @@ def fit(
     right = targets if between_records else rows.T @ targets
     solved = right
     if len(gram):
-        # LAPACK is called directly, because it neither raises nor warns if features are so large
-        # that the penalty is lost in rounding. Then the weights are 0: an error would reveal
-        # something about the records.
+        # LAPACK is called directly: if features are so large that rounding loses the penalty, it
+        # neither raises nor warns, and the weights become 0. An error would reveal something about
+        # the records.
         _, solved, failed = scipy.linalg.lapack.dposv(gram, right)
         if failed:
             solved = np.zeros_like(right)

@@ -37,7 +37,7 @@ def with_retries(
     give_up_after: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Repeats a step until it is told to stop, with exponential backoff after failures.
+    """Repeats a step until `until` returns True, with exponential backoff after failures.
 
     Args:
         step: returns True if it did something, False if it failed, None if there was nothing to do;
@@ -47,7 +47,8 @@ def with_retries(
         give_up_after: give up after this number of seconds without a connection.
         clock: returns a monotonic time in seconds.
 
-    Raises ConnectionError when it gives up.
+    Raises:
+        ConnectionError: when `give_up_after` seconds have passed without a connection.
     """
     reached = clock()
     num_failures = 0
@@ -74,7 +75,7 @@ def with_retries(
             is_cut_off = True
         num_failures = num_failures + 1 if done is False else 0
         if done is False:
-            # Random waits spread out the calls of many clients after a failure of the server.
+            # After a failure of the server, random waits spread out the calls of many clients.
             whole = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(num_failures - 1, 30))
             sleep(whole * (0.5 + secrets.randbelow(2**20) / 2**21))
         elif done is None:
@@ -86,9 +87,9 @@ _WRONG = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Connection(contextlib.AbstractContextManager[Any]):
-    """A connection to a server. This end opens it, and does not accept connections itself.
+    """A connection to a server, opened by this end, which does not accept connections itself.
 
-    gRPC reconnects with growing waits. The caller repeats failed calls.
+    gRPC reconnects with growing waits. The caller must repeat failed calls.
 
     Args:
         address: `host:port`.
@@ -97,11 +98,11 @@ class Connection(contextlib.AbstractContextManager[Any]):
         limits: limits of a message.
 
     Attributes:
-        contact: file that stores the time of each successful call; None to store nothing.
-        num_refused: number of refused requests of the other end, counted by a subclass.
+        contact: file whose time is set to now after each successful call; None to store nothing.
+        num_refused: number of requests of the other end that were refused; a subclass counts them.
 
-    Raises ValueError or OSError, as `TlsFiles.read` does. Files may be replaced later: each call
-    uses the current files.
+    Raises ValueError or OSError, as `TlsFiles.read` does. Certificate and key files may be replaced
+    later: each call uses the current files.
     """
 
     contact: pathlib.Path | None = None
@@ -139,7 +140,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         )
 
     def _why(self, details: str) -> str:
-        """Returns why there is no connection, from the text of gRPC's message."""
+        """Returns the reason why there is no connection, given the text of gRPC's message."""
         if "handshake failed" in details:
             reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
             return f"its certificate is not valid ({reason}) for {self._files.authority}"
@@ -154,7 +155,8 @@ class Connection(contextlib.AbstractContextManager[Any]):
             method: name of the method.
             request: the message to send.
             kind: type of the reply, see `wire_values.decode`.
-            wait_seconds: how long the server may wait for a reply, which sets the deadline.
+            wait_seconds: how long the server may wait before it replies. The deadline of the call
+                is `CALL_SECONDS` later.
 
         Raises:
             PermissionError: if this end is not on the server's roster.
@@ -165,7 +167,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         why = ""
         try:
             contents = self._files.read()
-        except (ValueError, OSError) as error:  # the files may just be being replaced
+        except (ValueError, OSError) as error:  # somebody may be replacing the files right now
             why = str(error)
         else:
             if contents != self._contents:
@@ -199,7 +201,12 @@ class Connection(contextlib.AbstractContextManager[Any]):
             ) from None
 
     def health(self, numbers: Mapping[str, float]) -> Health:
-        """Returns why the last call failed, or "", and `numbers` with own metrics."""
+        """Returns the health of this end.
+
+        Returns:
+            The reason why the last call failed, empty if it succeeded; and `numbers` together with
+            the metrics of this connection.
+        """
         age = time.monotonic() - self._last_call
         own = {"pate_refusals_total": self.num_refused, CONTACT_AGE.format(COORDINATOR): age}
         return self._trouble, {**numbers, **own}
@@ -209,7 +216,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
 
 
 _LOOK_SECONDS = 0.5
-# Threads of the server in addition to two per caller. A poll occupies a thread while it waits.
+# Threads that the server has in addition to two per caller. A waiting poll occupies a thread.
 _SPARE_THREADS = 16
 
 Reply = TypeVar("Reply")
@@ -232,10 +239,10 @@ class Caller:
     def wait_for(
         self, look: Callable[[], Reply | None], changed: threading.Condition
     ) -> Reply | None:
-        """Polls `look` until it returns a value; returns None after `wait_seconds`.
+        """Calls `look` until it returns a value; returns None after `wait_seconds`.
 
-        It also stops when the caller has disconnected. It calls `look` under the lock of `changed`,
-        at every notification and at regular intervals.
+        Also returns None when the caller has disconnected. Calls `look` with the lock of `changed`
+        held, at every notification and at regular intervals.
         """
         end = time.monotonic() + self.wait_seconds
         with changed:
@@ -254,9 +261,9 @@ class Service:
     Attributes:
         name: full name, including the version of the protocol.
         callers: names of the callers on the roster.
-        methods: the type of the request (see `wire_values.decode`) and a function of request and
-            caller that returns the reply, by method name. The message of a ValueError that the
-            function raises is sent to the caller.
+        methods: for each method name, the type of the request (see `wire_values.decode`) and a
+            function that takes the request and the caller and returns the reply. If the function
+            raises a ValueError, the caller receives its message.
     """
 
     name: str
@@ -267,7 +274,7 @@ class Service:
 class TlsServer(contextlib.ExitStack):
     """A server that runs until it is stopped.
 
-    It checks that a sender is on the roster before it decodes the message.
+    The server checks that a sender is on the roster before it decodes the message.
 
     Args:
         address: `host:port`; with port 0, the system chooses a free port.
@@ -276,13 +283,14 @@ class TlsServer(contextlib.ExitStack):
         limits: limits of each caller.
 
     Attributes:
-        contact: file that stores the time of each call; None to store nothing.
+        contact: file whose time is set to now at each call; None to store nothing.
         port: the port of the server.
 
     Raises:
-        ValueError: if the server can't listen on the address, or as `TlsFiles.read` does.
-        OSError: as `TlsFiles.read` does. Files may be replaced later: each new connection uses the
-            current files.
+        ValueError: if the server can't listen on the address, or `TlsFiles.read` raises it.
+        OSError: if `TlsFiles.read` raises it.
+
+    Certificate and key files may be replaced later: each new connection uses the current files.
     """
 
     contact: pathlib.Path | None = None
@@ -342,7 +350,7 @@ class TlsServer(contextlib.ExitStack):
         self.callback(self.stop)
 
     def _renewed_credentials(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns the contents of the files if they were replaced.
+        """Returns the new contents of the files if they were replaced, else None.
 
         gRPC calls this at the start of each connection. It does not report failed handshakes, so a
         connection without a call is treated as a failed handshake.
@@ -369,7 +377,7 @@ class TlsServer(contextlib.ExitStack):
     def _handler(self, service: Service, method: str) -> grpc.RpcMethodHandler:
         """Returns the gRPC handler of a method, which decodes requests and encodes replies.
 
-        Callers get a fixed line for each kind of error. They only see the message of an exception
+        Callers get a fixed line for each kind of error. They get the message of an exception only
         if it is a `ValueError`, which is about their own request.
         """
         kind, answer = service.methods[method]
@@ -396,7 +404,7 @@ class TlsServer(contextlib.ExitStack):
                     self._calls[name].release()
                 if len(encoded) > self._limits.message_bytes:
                     raise ValueError(
-                        f"the reply has {len(encoded)} bytes, the limit is "
+                        f"the reply has {len(encoded)} bytes, more than the limit of "
                         f"{self._limits.message_bytes}; request less in one call"
                     )
                 return encoded
@@ -428,7 +436,12 @@ class TlsServer(contextlib.ExitStack):
             return self._is_over
 
     def health(self, numbers: Mapping[str, float]) -> Health:
-        """Returns why callers can't connect, or "", and `numbers` with metrics of this server."""
+        """Returns the health of this server.
+
+        Returns:
+            The reason why callers can't connect, empty if they can; and `numbers` together with the
+            metrics of this server.
+        """
         trouble = ""
         try:
             self._files.read()
@@ -439,9 +452,10 @@ class TlsServer(contextlib.ExitStack):
         return trouble, {**numbers, "pate_calls_refused_total": self._num_refused, **ages}
 
     def end(self, seconds: float = 10.0) -> tuple[str, ...]:
-        """Announces the end of the run, and waits until all earlier callers know it.
+        """Announces the end of the run, and waits until callers that asked too early know it.
 
-        Later callers get the same answer until the server stops. To wait longer, call this again.
+        These callers had asked whether the run was over, and been told that it was not. Callers
+        that ask later are told as well, until the server stops. To wait longer, call this again.
 
         Args:
             seconds: maximum time to wait.

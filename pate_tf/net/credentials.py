@@ -28,7 +28,8 @@ class Roster(abc.ABC):
     Attributes:
         run: name of the run.
         names: names of the participants, as in their certificates.
-        role: role of the participants. The file has a table `[[role]]` with a name for each.
+        role: role of the participants. For each participant, the file has a table `[[role]]`
+            with the name.
 
     Raises ValueError if a name is not valid in a certificate, if a name appears twice, or if there
     are no names.
@@ -50,12 +51,12 @@ class Roster(abc.ABC):
 
     @property
     def run_id(self) -> bytes:
-        """Identifier of the run, 16 bytes. Two ends with different terms refuse each other."""
+        """Identifier of the run, 16 bytes. Two ends whose terms differ refuse each other."""
         terms = json.dumps(dataclasses.asdict(self), sort_keys=True)
         return hashlib.sha256(terms.encode()).digest()[:RUN_BYTES]
 
     def number(self, name: str) -> int:
-        """Returns the index of a name on the roster; raises ValueError if it is not there."""
+        """Returns the index of a name on the roster; raises ValueError if the name is not on it."""
         if name not in self.names:
             raise ValueError(f"this {self.role} is not on the roster")
         return self.names.index(name)
@@ -80,11 +81,11 @@ class Roster(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def of_fields(cls, fields: Fields) -> Self:
-        """Returns the roster that the fields of a file describe."""
+        """Returns the roster that a file describes, given the file's fields."""
 
 
-COORDINATOR = "coordinator"  # its name in its certificate
-OVER = "Over"  # method of every server: whether the run is over
+COORDINATOR = "coordinator"  # name in the certificate of the coordinator
+OVER = "Over"  # method of every server that returns whether the run is over
 GIVE_UP_SECONDS = 3600.0  # a process gives up after this time without a connection
 CALL_SECONDS = 60.0  # timeout of a call, in addition to the time that it waits at the server
 
@@ -107,7 +108,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
-        """Returns the files of a name in a folder written by `write_demo_certificates`.
+        """Returns the files of one name in a folder that `write_demo_certificates` wrote.
 
         Raises ValueError or OSError, as `read` does.
         """
@@ -137,7 +138,7 @@ class TlsFiles:
         if self.key.stat().st_mode & 0o007:
             raise ValueError(
                 f"{self.key} can be read by every user of this machine. Replace key and "
-                f"certificate if somebody may have read the key, then run chmod 600 {self.key}"
+                f"certificate if the key may have been read. Then run chmod 600 {self.key}"
             )
         self._check()
         return contents[self.authority], contents[self.key], contents[self.certificate]
@@ -162,7 +163,7 @@ class TlsFiles:
         return context
 
     def _check(self) -> None:
-        """Lets OpenSSL verify the certificate, in a handshake of this end with itself.
+        """Checks the certificate: OpenSSL verifies it in a handshake of this end with itself.
 
         Raises ValueError if OpenSSL refuses the certificate.
         """
@@ -218,7 +219,7 @@ def issue(
     *,
     name: str | None = None,
     serves: bool = False,
-    days: tuple[float, float] = (-0.05, 30.0),  # clocks differ
+    days: tuple[float, float] = (-0.05, 30.0),  # starts early, because clocks differ
 ) -> tuple[Any, Any]:
     """Issues a certificate for demonstrations and tests.
 
@@ -227,10 +228,10 @@ def issue(
     Args:
         folder: folder of the files.
         file: name of the files, without the suffix.
-        issuer: return value of `issue` for the authority. Default: issue an authority's own
-            certificate.
+        issuer: the value that `issue` returned for the authority. Default: none; then the
+            certificate is for an authority.
         name: common name of the certificate. Default: `file`.
-        serves: whether the certificate is valid only for servers, rather than only for clients.
+        serves: whether the certificate is for servers; else it is only valid for clients.
         days: start and end of validity, in days from now.
 
     Returns:
@@ -269,7 +270,7 @@ def issue(
 
 
 def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[str, TlsFiles]:
-    """Writes certificates of an authority, the coordinator and each name, valid for 30 days.
+    """Writes certificates for an authority, the coordinator and each name, valid for 30 days.
 
     Only the coordinator's certificate is valid for servers, so no silo can pose as the coordinator.
 
@@ -284,7 +285,7 @@ def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[
     """
     holders = [COORDINATOR, *(check_name(name, "name") for name in names)]
     if len(set(holders)) < len(holders) or "authority" in holders:
-        raise ValueError(f"names must be different, and none of them authority or {COORDINATOR}")
+        raise ValueError(f"names must be unique, and must not be authority or {COORDINATOR}")
     authority = issue(folder, "authority", name="pate_tf demo authority")
     for name in holders:
         issue(folder, name, authority, serves=name == COORDINATOR)

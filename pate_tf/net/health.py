@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
-CONTACT: Final = "contact"  # file, whose time is the last successful call from or to others
+CONTACT: Final = "contact"  # file whose time is set to now after each successful call
 CONTACT_AGE: Final = 'pate_contact_age_seconds{{peer="{}"}}'  # by the name of the other process
 
-# The reason why the process can't work, "" if it can; and values by metric name with its label.
+# The reason why the process can't work, empty if it can; and the value of each metric, by the
+# metric's name and label.
 Health = tuple[str, dict[str, float]]
 Watch = Callable[[Callable[[], Health]], object]
 
@@ -31,7 +32,7 @@ def note_contact(path: pathlib.Path | None) -> None:
 
 
 class Probe(http.server.BaseHTTPRequestHandler):
-    """Answers probes and scrapes; `server.looks[-1]` returns the health of the process."""
+    """Answers requests of probes and of Prometheus, with the health from `server.looks[-1]`."""
 
     timeout = 10.0  # seconds per request, the default of Prometheus for a scrape
     server: Any
@@ -50,14 +51,14 @@ class Probe(http.server.BaseHTTPRequestHandler):
 
 
 def serve_health(port: int | None) -> Watch:
-    """Answers probes and scrapes on a port of 127.0.0.1 until the process ends.
+    """Serves `/healthz` and `/metrics` on a port of 127.0.0.1 until the process ends.
 
     Args:
         port: port to listen on; None to disable the endpoints.
 
     Returns:
-        A function that registers another function, which returns the health of the process. Call it
-        when the process is ready. Until then, `/healthz` reports that the process is starting.
+        A function to call when the process is ready. Pass it a function that returns the health of
+        the process. Until then, `/healthz` reports that the process is starting.
 
     Raises:
         ValueError: if the port can't be used.

@@ -1,7 +1,7 @@
 """Encodes dataclasses as bytes, and decodes untrusted bytes into checked dataclasses.
 
-A message is a JSON header, whose form follows from the types of the fields, followed by the content
-of all bytes and arrays in order. Each dataclass checks its own values when it is created.
+A message is a JSON header and, after it, the contents of all bytes and arrays in order. The types
+of the fields determine the form of the header. Each dataclass checks its values when it is created.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pate_tf.core.artifacts import object_of_pairs
 DTYPES: Final = ("|u1", "<u4", "<f4", "<f8", "<i8")
 MAX_AXES: Final = 8
 _LENGTH_BYTES: Final = 8
-_TYPE: Final = "type"  # the key of the name of a dataclass
+_TYPE: Final = "type"  # key under which the header states the name of a dataclass
 
 
 def encode(message: object) -> bytes:
     """Returns a message as bytes; `decode` is its inverse.
 
     Args:
-        message: None, a number, a string, an enum member, bytes, an array with one of `DTYPES`, or
-            a tuple, a mapping with string keys or a dataclass of these.
+        message: None, a number, a string, an enum member, bytes or an array with one of `DTYPES`;
+            or a tuple, a mapping with string keys or a dataclass that contains such values.
     """
     contents: list[bytes] = []
 
@@ -59,7 +59,7 @@ def encode(message: object) -> bytes:
                 fields[name] = plain(float(entry) if kind is float else entry)
             return fields
         if isinstance(value, Mapping):
-            # Equal mappings have the same bytes, in any order of their entries.
+            # Entries are sorted, so that equal mappings have the same bytes.
             return {name: plain(value[name]) for name in sorted(value)}
         if isinstance(value, tuple | list):
             return [plain(entry) for entry in value]
@@ -70,7 +70,7 @@ def encode(message: object) -> bytes:
 
 
 def digest(message: object) -> bytes:
-    """Returns the identifier of a message: the SHA-256 digest of its bytes, 32 bytes.
+    """Returns the identifier of a message: the SHA-256 digest of its encoding, 32 bytes.
 
     Different messages of the same types have different bytes. To sign or hash several types for
     different purposes, pass a tuple whose first entry names the purpose.
@@ -120,7 +120,7 @@ def _refuse(what: object = None) -> NoReturn:
 
 
 def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Returns the value of type `kind` that a part of a header encodes, or raises ValueError."""
+    """Returns a value of type `kind`, decoded from a part of the header; may raise ValueError."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         kind = _member(typing.get_args(kind), value)
@@ -148,7 +148,7 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the member of a union that a value names, by default the first member."""
+    """Returns the type in a union that a value names, or the first type if it names none."""
     if value is None and types.NoneType in kinds:
         return None
     name = value.get(_TYPE) if isinstance(value, dict) else None
@@ -157,7 +157,7 @@ def _member(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Returns a dataclass if the value has its name and exactly its fields."""
+    """Returns an instance of a dataclass; refuses a value without its name or exact fields."""
     fields = _field_types(kind)
     is_whole = isinstance(value, dict) and value.keys() == {_TYPE, *fields}
     if not is_whole or value[_TYPE] != kind.__name__:
@@ -166,7 +166,7 @@ def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any, body: io.BytesIO) -> tuple[Any, ...]:
-    """Returns a tuple of the given types; with `(kind, ...)`, any number of values of `kind`."""
+    """Returns a tuple of the given types; `(kind, ...)` means any number of values of `kind`."""
     if not isinstance(value, list):
         _refuse()
     if kinds[-1] is Ellipsis:
@@ -196,7 +196,7 @@ def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
         raise ValueError(f"the array must have the type {' or '.join(expected)}")
     dtype = np.dtype(value["dtype"])
     if not 1 <= len(shape) <= MAX_AXES or min(shape) < 1:
-        raise ValueError(f"the array must have 1 to {MAX_AXES} axes, none of them empty")
+        raise ValueError(f"the array must have 1 to {MAX_AXES} axes and at least one entry")
     if math.prod(shape) * dtype.itemsize != len(content):  # Python integers don't overflow
         raise ValueError("the array has a number of bytes that does not match its shape")
     array = np.frombuffer(content, dtype).reshape(shape)

@@ -1,1 +1,1 @@
-"""Planning of a release, before anything is charged, from public values only."""
+"""Plans a release from public values only, before anything is charged."""

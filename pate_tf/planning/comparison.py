@@ -1,7 +1,7 @@
 """Compares methods and mechanisms at a given epsilon, from public values only.
 
 The result may be published, because no data, votes or ledger are read. The expected accuracies
-assume a vote margin. The privacy cost does not depend on that assumption.
+assume a vote margin; the privacy cost does not depend on this assumption.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
 WIDTH: Final = 96
 NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
 GOOD_SHARE: Final = 0.95
-# Mechanisms whose correct labels differ by less than this fraction of the queries are equally good.
+# Mechanisms count as equally good if their expected numbers of correct labels differ by at most
+# this fraction of the queries.
 EQUALLY_GOOD: Final = 0.005
 # Feature sums with this accuracy are chosen without a comparison with votes.
 ALWAYS_CHOSEN: Final = 1.0 - EQUALLY_GOOD
@@ -71,17 +72,18 @@ _SURROGATES: Final[dict[type[Mechanism], type[Mechanism]]] = {
     GaussianNoisyMax: GaussianHistogram,
     ConfidentGaussianNoisyMax: GaussianHistogram,
 }
-MIN_ACCURACY: Final = 0.5  # plans with a lower fraction of correct labels are noise
+MIN_ACCURACY: Final = 0.5  # with a lower fraction of correct labels, a plan counts as noise
 
-# Assumed difference between a vector's products with the mean of its class and with another mean.
+# Assumed difference between a vector's product with the mean of its class and its product with the
+# mean of another class.
 FEATURE_MARGIN: Final = 0.12
 # Assumed margin between the two most frequent classes of a cluster, as a fraction of its records.
 CLUSTER_MARGIN: Final = 0.9
 _SCALE: Final = 1000.0  # votes that represent one standard deviation of the sums' noise
 
-# Signal-to-noise ratios: for a cluster, the number of records per cluster over the noise of a
-# count; for a class, its number of records over the noise. Below MIN_RATIO, labels are noise. From
-# ROUNDS_RATIO on, sums are released in rounds.
+# Signal-to-noise ratios. CLUSTER_RATIO: number of records per cluster, divided by the noise of a
+# count. The other two: number of records per class, divided by the noise. Below MIN_RATIO, labels
+# are noise. If the ratio is at least ROUNDS_RATIO, sums are released in rounds.
 CLUSTER_RATIO: Final = 6.0
 MIN_RATIO: Final = 3.0
 ROUNDS: Final = 16
@@ -116,7 +118,7 @@ class PlanSettings:
     Attributes:
         known: numbers of records, classes and public inputs, and the protected unit.
         release: epsilon, delta, mechanism, queries, margin and number of teachers.
-        purpose: why all noisy counts are used together; empty if they are not.
+        purpose: sentence that tells why all noisy counts are used together; empty if they are not.
     """
 
     known: PublicNumbers
@@ -159,7 +161,7 @@ class PlanSettings:
 
 
 def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries: int) -> Candidate:
-    """Returns a mechanism with the least noise within the target, and its expected labels.
+    """Returns a mechanism of this kind with the least noise within the target, and its outlooks.
 
     In the assumed votes, class 0 is correct.
 
@@ -177,7 +179,7 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
     for margin, counts in zip(margins, batches, strict=True):
         correct = mechanism.expected_correct(counts)
         labels = float(num_queries)
-        if mechanism.withholds:  # sum over all classes; classes with equal counts only once
+        if mechanism.withholds:  # adds up all classes; computes classes with equal counts only once
             _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
             rolled = [np.roll(counts, -label, axis=1) for label in first]
             by_class = [mechanism.expected_correct(votes) for votes in rolled]
@@ -195,10 +197,11 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
 def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
     """Returns the number of queries with the most correct labels, if nearly all are correct.
 
-    Tries `NUMBERS`: 10, 20, 50 and so on up to 1,000. Prefers numbers for which 95 % of the labels
-    are expected to be correct at all `MARGINS`, then down to half the margin, then at the full
-    margin. Among these, returns the number with the most expected correct labels. If no number
-    reaches 95 %, returns the number with the largest fraction of correct labels.
+    Tries `NUMBERS`: 10, 20, 50 and so on up to 1,000. Prefers numbers for which at least 95 % of
+    the labels are expected to be correct at all `MARGINS`; if no number has this property, at the
+    full and half the margin; else at the full margin. Among these, returns the number with the most
+    correct labels. If no number reaches 95 % at the full margin, returns the number with the
+    largest fraction of correct labels.
     """
     limit = min(settings.known.pool_size, NUMBERS[-1])
     numbers = [number for number in NUMBERS if number <= limit] or [limit]
@@ -207,7 +210,7 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
     for number in numbers:
         try:
             outlooks = planned_candidate(_SURROGATES.get(kind, kind), settings, number).outlooks
-        except ValueError:  # no noise within the target; `compared` reports why
+        except ValueError:  # no noise meets the target; `compared` reports the reason
             continue
         good = GOOD_SHARE * number
         is_good = [outlook.expected_correct >= good for outlook in outlooks]
@@ -222,7 +225,7 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Comparison of feature sums and all mechanisms of votes at one epsilon. Public.
+    """Comparison of feature sums and all mechanisms of votes at the same epsilon. Public.
 
     >>> import pate_tf
     >>> pate_tf.plan(2.0, num_teachers=250).forecast("pate").num_labels
@@ -232,10 +235,10 @@ class Plan:
         settings: inputs of the plan.
         num_queries: number of queries to the teachers.
         candidates: mechanisms of method pate, the recommended one first; empty without a pool.
-        sums: release of method feature_sums; None if it would be noise. Its outlooks only contain
-            errors due to noise. Errors of the features come in addition, as errors of teachers do
-            with votes.
-        refusal: why feature sums would be noise; empty if they would not be.
+        sums: release of method feature_sums; None if it would be noise. Its outlooks only account
+            for the noise, not for errors of the features. In the same way, outlooks of votes do not
+            account for errors of the teachers.
+        refusal: reason why feature sums would be noise; empty if they would not be.
     """
 
     settings: PlanSettings
@@ -246,7 +249,7 @@ class Plan:
 
     @property
     def mechanism(self) -> Mechanism:
-        """The recommended mechanism of method pate, or of feature_sums without a pool."""
+        """The recommended mechanism of method pate; without a pool, of method feature_sums."""
         return (*self.candidates, cast(Candidate, self.sums))[0].mechanism
 
     @property
@@ -256,9 +259,10 @@ class Plan:
 
     @property
     def method(self) -> str:
-        """The recommended method: feature_sums if its labels are equally good at half the margin.
+        """The recommended method.
 
-        Feature sums label the whole pool, whereas votes label only some queries.
+        It is feature_sums if, at half the margin, its labels are at least about as accurate as
+        labels from votes. Feature sums label the whole pool, but votes label only some queries.
         """
         if not self.candidates:
             return FEATURE_SUMS
@@ -292,16 +296,16 @@ class Plan:
     ) -> Forecast | None:
         """Returns the expected accuracy of a method's labels; None if too little is known.
 
-        Feature sums need a public number of records, and both methods need a pool.
+        A forecast for feature sums needs a public number of records; both methods need a pool.
 
-        For votes, it is the fraction of labels that are correct in spite of the noise, at the
-        assumed margin and at a quarter of it, times the accuracy without noise.
+        For votes, the accuracy is the fraction of labels that are correct in spite of the noise,
+        at the assumed margin and at a quarter of it, times the accuracy without noise.
 
         Args:
             method: "pate" or "feature_sums".
             num_features: length of a record's vector, for feature sums; see `forecast_of_sums`.
-            measured: accuracy of votes without noise, measured on labels of the pool. Default:
-                `WITHOUT_NOISE`, the accuracy on other data sets.
+            measured: accuracy of votes without noise, measured on public labels of the pool.
+                Default: `WITHOUT_NOISE`, the accuracy on other data sets.
         """
         known = self.settings.known
         if not known.pool_size:
@@ -357,7 +361,7 @@ class Plan:
         """Returns the comparison as a text table, with its assumptions.
 
         Args:
-            of_votes: leaves out feature sums and commands.
+            of_votes: whether to leave out feature sums and commands.
         """
         of_votes = of_votes or self.settings.release.mechanism is not None
         named = [(candidate.mechanism.name, candidate) for candidate in self.candidates]
@@ -418,8 +422,8 @@ def plan(
     target. Mechanisms are ranked by the expected number of correct labels, averaged over the
     assumed vote margin, half of it and a quarter of it (`MARGINS`).
 
-    If the average of several mechanisms differs from the best by at most 0.5 % of the queries, they
-    are ranked by the worst case instead.
+    Mechanisms whose average is at most 0.5 % of the queries below the best average are ranked by
+    their expected number at a quarter of the margin instead.
 
     >>> import pate_tf
     >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)
@@ -433,10 +437,11 @@ def plan(
 
     Args:
         epsilon: largest total cost of the labels.
-        delta: default 1e-5, or less for many records; 0 for mechanisms with a pure epsilon only.
+        delta: 0 is only possible for mechanisms with a pure epsilon. Default: 1e-5, or less if
+            there are many records.
         num_teachers: number of teachers that vote.
         num_queries: number of labels. Default: planned.
-        mechanism: name or class of a mechanism; the others are left out of the comparison.
+        mechanism: name or class of the only mechanism to compare. Default: all mechanisms.
         margin: vote margin, as a fraction of the teachers, that is assumed for every query.
         **known: fields of `PublicNumbers`: unit ("record" or "owner"), num_classes, num_records,
             pool_size, has_augmentation.
@@ -468,7 +473,7 @@ def plan(
             sums = planned_sums(stated.target, uncounted, resolutions)
             outlooks = outlooks_of_sums(cast(ReleasesFeatureSums, sums.mechanism), facts)
             sums = dataclasses.replace(sums, outlooks=outlooks)
-    except ValueError as error:  # at delta 0, only cluster counts are possible
+    except ValueError as error:  # delta is 0, and there are no cluster counts
         if not facts.pool_size:
             raise
         return compared(stated, None, refusal=str(error))
@@ -481,7 +486,7 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
     Args:
         stated: inputs of the plan.
         sums: planned feature sums; None to compare only mechanisms of votes.
-        refusal: why there are no feature sums.
+        refusal: reason why there are no feature sums.
 
     Raises:
         ForecastError: if there is no pool, and sums would be noise.
@@ -520,7 +525,7 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
 
 
 def _ranked(candidates: Sequence[Candidate], number: int) -> tuple[Candidate, ...]:
-    """Returns candidates, the best first; see `plan` for the order."""
+    """Returns the candidates, from the best to the worst; see `plan` for the order."""
     correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
     good = [each for each in candidates if correct[each][0] >= GOOD_SHARE * number]
     compared = good or candidates
@@ -542,18 +547,19 @@ def planned_sums(
 ) -> Candidate:
     """Returns the planned feature sums within an epsilon, chosen from public values.
 
-    These are sums of features with Gaussian noise. If that noise is too large for the number of
-    records, or delta is 0, they are counts of records in clusters with Laplace noise. The number of
-    clusters is the largest for which a cluster has `CLUSTER_RATIO` times more records than noise.
-    Without public inputs, second moments are released in addition.
+    The release consists of sums of features with Gaussian noise. If that noise is too large for the
+    number of records, or delta is 0, it consists of counts of records in clusters with Laplace
+    noise instead. The number of clusters is the largest for which the mean number of records in a
+    cluster is at least `CLUSTER_RATIO` times the noise of a count. Without public inputs, second
+    moments are released as well.
 
     Args:
         target: target cost.
         known: numbers of private records, classes and public inputs.
         resolutions: possible numbers of clusters; empty if clusters are not possible.
-        num_rounds: number of rounds of residual sums. None chooses `ROUNDS` if the number of
-            records per class is at least `ROUNDS_RATIO` times the noise of a single release, and 1
-            otherwise.
+        num_rounds: number of rounds of residual sums; None for `ROUNDS` if there is a pool and the
+            number of records per class is at least `ROUNDS_RATIO` times the noise of a single
+            release, else 1.
 
     Raises:
         ValueError: if delta is 0 and there are no clusters.
@@ -607,7 +613,7 @@ def planned_sums(
 def _cluster_counts(
     target: Target, known: PublicNumbers, resolutions: Sequence[int]
 ) -> LaplaceClusterCounts | None:
-    """Returns counts in as many clusters as the noise allows; None if no number is possible."""
+    """Returns counts in the largest allowed number of clusters; None if no number is allowed."""
     moved = 1.0 if target.unit == "owner" else CHANGED
     scale = nextafter(moved / target.epsilon, inf)
     while nextafter(moved / scale, inf) > target.epsilon:
@@ -624,16 +630,17 @@ def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tu
     """Returns the expected labels from feature sums at each margin.
 
     The score of an input for a class is the product of its vector with the noisy sum of that class.
-    For the correct class, the score is larger by the margin times the number of records per class,
-    on average. The vector has at most norm 1, so the noise of a score has at most standard
+    On average, the score of the correct class exceeds the others by the margin times the number of
+    records per class. The vector has at most norm 1, so the noise of a score has at most standard
     deviation sigma. For several rounds, only the first round is considered. For cluster counts, the
-    score is the noisy count of the class in the input's cluster. It is larger by the margin times
-    the number of records per cluster, with Laplace noise.
+    score is the noisy count of the class in the input's cluster. The score of the correct class
+    exceeds the others by the margin times the number of records per cluster, with Laplace noise.
 
     Args:
         mechanism: mechanism that releases the sums.
         known: numbers of classes, private records and public inputs. The result is empty if the
-            number of records is None. Without public inputs, the number of records replaces theirs.
+            number of records is None. Without public inputs, the labels of private records are
+            counted.
     """
     law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
     margin = FEATURE_MARGIN
@@ -659,10 +666,10 @@ def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tu
 def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: int) -> Forecast:
     """Returns the expected accuracy of labels from feature sums, based on other data sets.
 
-    For sums of vectors it is chance + (`WITHOUT_NOISE` - chance) s / (s + a). Here s is the number
-    of records per class over the noise of all features of a sum, and a is 1/2 for the upper end of
-    the range and 2 for the lower end. For cluster counts it is `WITHOUT_NOISE` times the fraction
-    of labels that are correct in spite of the noise.
+    For sums of vectors, the accuracy is chance + (`WITHOUT_NOISE` - chance) s / (s + a). Here s is
+    the number of records per class divided by the noise of all features of a sum, and a is 1/2 for
+    the upper end of the range and 2 for the lower end. For cluster counts, the accuracy is
+    `WITHOUT_NOISE` times the fraction of labels that are correct in spite of the noise.
 
     Args:
         candidate: planned feature sums, with their outlooks.

@@ -1,1 +1,1 @@
-"""Choice of queries from the public pool, and the released labels."""
+"""Chooses queries from the public pool, and stores released labels."""

@@ -37,21 +37,22 @@ class Labels(OnFeatures):
     Attributes:
         pool: public inputs.
         queries: positions of the queried inputs in the pool, in order of the queries, int64
-            `[num_queries]`. A mechanism with a threshold may have answered fewer.
+            `[num_queries]`. A mechanism with a threshold may have answered only some queries.
         released: the released labels.
         training_labels: labels that a student learns from: the released labels, or labels that
             were inferred from them without further queries.
         strategy: how the queries were chosen, a name in `pate_tf.queries.strategies`.
-        choice: sentences about the choice of mechanism, noise and number of queries; None if
+        choice: text that states how mechanism, noise and number of queries were chosen; None if
             unknown.
         seal: authentication code of `record` by the charged ledger, so that stored labels can be
-            verified; None without a ledger.
+            verified; None if there is no ledger.
         labeller: labeller with the charged ledger, for `Student.publish`; None if unknown.
-        linear_head: linear model from raw inputs to logits, computed from feature sums, for the
-            student linear_head; None for other labels and for stored labels.
-        representation: features of the teachers or sums, or their public name for stored labels;
+        linear_head: linear model that maps raw inputs to logits, computed from feature sums, for
+            the student linear_head; None for other labels and for stored labels.
+        representation: representation of the teachers or sums; for stored labels, its public name.
             None if teachers learned from raw inputs.
-        forecast: expected accuracy of the labels; None without a forecast and for stored labels.
+        forecast: expected accuracy of the labels; None if there is no forecast, and for stored
+            labels.
         exceeds_noise: whether noisy sums differ between classes by more than the noise, see
             `label_inference.exceed_noise`; None for other labels and for stored labels.
         has_public_labels: whether `training_labels` also depend on public labels of the pool.
@@ -71,7 +72,7 @@ class Labels(OnFeatures):
     has_public_labels: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for pickling, without the labeller, whose votes are private."""
+        """Returns the state for pickling. It leaves out the labeller, whose votes are private."""
         left_out = ["labeller", "linear_head"] + ["representation"] * callable(self.representation)
         return {**vars(self), **dict.fromkeys(left_out)}
 
@@ -93,15 +94,16 @@ class Labels(OnFeatures):
 
     @property
     def weights(self) -> npt.NDArray[np.float32] | None:
-        """Confidence in each class, float32 `[num_labels, num_classes]`, rows with a sum of 1.
+        """Confidence in each class, float32 `[num_labels, num_classes]`; each row adds up to 1.
 
-        It is computed from the noisy counts of a `GaussianHistogram`; None for other mechanisms.
+        Confidence is computed from the noisy counts of a `GaussianHistogram`; None for other
+        mechanisms.
         """
         return self.released.weights
 
     @property
     def cost(self) -> Cost:
-        """Worst-case cost of these labels: `epsilon`, `delta`, `unit`, `in_words()`.
+        """Worst-case cost of these labels, with `epsilon`, `delta`, `unit` and `in_words()`.
 
         See `Labeller.spent` for the total cost of all releases from the source.
         """
@@ -130,13 +132,13 @@ class Labels(OnFeatures):
         return self.pool.inputs[labels.query_indices], np.array(labels.labels)
 
     def check_pool(self, pool: Pool) -> None:
-        """Raises ValueError if these are labels of another pool."""
+        """Raises ValueError if these labels belong to another pool."""
         digests = {artifacts.digest_array(each.inputs) for each in {self.pool, pool}}
         if len(digests) > 1:
             raise ValueError(OTHER_POOL)
 
     def record(self) -> dict[str, Any]:
-        """Returns the description of these labels as JSON values, which `seal` authenticates."""
+        """Returns a description of these labels as JSON values; `seal` authenticates it."""
         released = self.released
         cost = released.cost
         arrays = self._arrays()
@@ -164,11 +166,12 @@ class Labels(OnFeatures):
         """Writes labels and cost to a folder, which may be published; `load` reads them.
 
         Raises:
-            OSError: if they can't be written.
+            OSError: if the files can't be written.
         """
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        # The second file has the digest of the first, so `load` notices a crash between them.
+        # The second file contains the digest of the first, so that `load` notices if the process
+        # ended between the two.
         artifacts.write_arrays(path / LABELS_FILE, self._arrays())
         artifacts.write_json(path / COST_FILE, {**self.record(), "seal": self.seal})
 
@@ -228,7 +231,7 @@ class Labels(OnFeatures):
                 labeller=labeller,
             )
             record = labels.record()
-            # The digest includes arrays of earlier versions, which are not read.
+            # The digest also covers arrays that only earlier versions wrote, and that are not read.
             stored = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
             is_whole = stored == fields["labels_digest"]
         except (KeyError, TypeError, ValueError) as error:

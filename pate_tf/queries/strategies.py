@@ -1,7 +1,7 @@
 """Strategies that choose queries from a public pool, with their settings and checks.
 
-`--query_strategy` takes its choices and help from `STRATEGIES`, and the privacy statement takes its
-words from there. No strategy sees a true label: a `Pool` contains no labels, and `ReleasedLabels`
+The choices and the help of `--query_strategy` come from `STRATEGIES`, and so do the words of the
+privacy statement. No strategy sees a true label: a `Pool` contains no labels, and `ReleasedLabels`
 were charged to the ledger. Strategies import TensorFlow inside of their functions, so that flags
 and statements do not need it.
 """
@@ -29,14 +29,15 @@ from pate_tf.queries.labels import Labels
 def choose_random(pool: Pool, num_queries: int, seed: int) -> IntArray:
     """Returns random positions, drawn without replacement, `[num_queries]`.
 
-    With the same seed, more queries start with the same queries, which were charged already.
+    With the same seed, a larger number of queries begins with the same queries, whose labels were
+    charged before.
     """
     return np.random.default_rng(seed).permutation(len(pool))[:num_queries]
 
 
-MAX_PASSES = 50  # of k-means; later passes move centers very little
-# With fewer clusters, the teachers disagree on some query more often. With more clusters, whole
-# groups of inputs are left out, and get labels of other classes.
+MAX_PASSES = 50  # passes of k-means; later passes move centers very little
+# With fewer clusters, it is more likely that the teachers disagree on some query. With more
+# clusters, whole groups of inputs are not queried, and get labels of other classes.
 CLUSTERS_A_QUERY = 1.2
 
 
@@ -50,16 +51,17 @@ def choose_medoids(
 ) -> IntArray:
     """Returns the positions of medoids of the densest clusters, ascending, int64 `[num_queries]`.
 
-    All positions are distinct. If there are fewer clusters than queries, for example because copies
-    share a cluster, the first other inputs are added. The density of a cluster is its number of
-    inputs divided by their mean distance from its center. A cluster of one input has density 0.
+    All positions are distinct. If there are fewer clusters than queries, for example because equal
+    inputs share a cluster, the first inputs of the pool that are not medoids are added. The density
+    of a cluster is its number of inputs divided by their mean distance from its center. A cluster
+    of one input has density 0.
 
     Args:
         pool: public inputs.
         num_queries: number of queries.
         seed: seed of the clusters.
         representation: representation for comparing inputs; None for the default of the data set.
-        clusters_a_query: number of clusters per query. A number above 1 puts unusual inputs into
+        clusters_a_query: number of clusters per query. If it is above 1, unusual inputs are in
             sparse clusters, which are not queried. This helps mechanisms for which the query with
             the lowest agreement determines the result of all queries.
     """
@@ -94,12 +96,13 @@ class Strategy:
     Attributes:
         help: description for `--help`, which follows "name: ".
         words: description of the chosen queries for the statement, which follows "queries: ".
-        choose: function from pool, number of queries and seed to distinct positions, int64
-            `[num_queries]`.
-        infer: function from pool, all released labels and seed to the labels that a student learns
-            from, which need no further query. None if a student learns only from released labels.
-            If it exists, `choose` and `infer` also take `representation=`, the representation for
-            comparing inputs; None for the default of the data set.
+        choose: function that takes a pool, the number of queries and a seed, and returns distinct
+            positions, int64 `[num_queries]`.
+        infer: function that takes a pool, all released labels and a seed, and returns the labels
+            that a student learns from; it needs no further query. None if a student learns only
+            from released labels. If it is not None, `choose` and `infer` also take
+            `representation=`, the representation for comparing inputs; None for the default of the
+            data set.
     """
 
     help: str
@@ -118,7 +121,7 @@ def infer_from_labels(
 
 
 AUTO: Final = "auto"
-QUERIES_A_CLASS: Final = 5  # from here on, diverse queries are likely to contain every class
+QUERIES_A_CLASS: Final = 5  # with at least this number, diverse queries likely contain every class
 STRATEGIES = {
     "first": Strategy(
         help="the first inputs",
@@ -150,7 +153,7 @@ def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> s
     Args:
         dataset: data set of the pool. Without an augmentation, labels can't be propagated.
         num_queries: number of queries. A class without a query is never predicted.
-        is_whole_pool: whether all inputs of the pool can be queried, instead of only the first.
+        is_whole_pool: whether all inputs of the pool can be queried, not only the first inputs.
     """
     has_features = dataset.augmentation != "none" and is_whole_pool
     has_enough = num_queries >= QUERIES_A_CLASS * dataset.num_classes
@@ -162,10 +165,10 @@ def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryWishes(OnFeatures):
-    """The settings for choosing queries that a user stated; None if they are planned.
+    """The user's settings for choosing queries; None for a setting that is planned.
 
     Attributes:
-        seed: seed of random choices. Another seed gives other queries, which are charged again.
+        seed: seed of random choices. Another seed selects other queries, which are charged again.
     """
 
     restated: ClassVar = {
@@ -194,7 +197,7 @@ class QueryWishes(OnFeatures):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryConfig(QueryWishes):
-    """The settings for choosing queries, which `check_queries` checks."""
+    """The complete settings for choosing queries; `check_queries` checks them."""
 
     strategy: str = "first"
     num_queries: int
@@ -218,8 +221,8 @@ def check_queries(config: QueryConfig, pool: Pool) -> None:
     if config.representation is not None and strategy.infer is None:
         users = [name for name, each in STRATEGIES.items() if each.infer is not None]
         raise ValueError(
-            f"representation needs the strategy {' or '.join(users)}; {config.strategy} does not "
-            f"compare inputs"
+            f"representation needs the strategy {' or '.join(users)}, because {config.strategy} "
+            f"does not compare inputs"
         )
     if config.representation is not None:
         from pate_tf.representations.catalogue import check_representation
@@ -239,7 +242,8 @@ def ask_once(
     Args:
         config: settings that passed `check_queries`.
         pool: public inputs.
-        ask: function from positions in the pool, int64 `[num_queries]`, to their labels.
+        ask: function that takes positions in the pool, int64 `[num_queries]`, and returns the
+            released labels of these inputs.
         choosing: returns a context that is active while something is learned about the pool.
     """
     strategy = STRATEGIES[config.strategy]

@@ -1,1 +1,1 @@
-"""Features of the public pool's inputs, and labels propagated over their neighbors."""
+"""Representations, which map inputs to features."""

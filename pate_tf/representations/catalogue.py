@@ -32,7 +32,7 @@ from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
-JOIN = "+"  # between names whose features are concatenated
+JOIN = "+"  # joins names of representations; their features are concatenated
 VERSION = 6  # version of the training, part of the digest in the cache
 NGRAMS_VERSION = 2  # version of the n-grams of a text
 CACHE_VARIABLE = "PATE_TF_CACHE"
@@ -40,11 +40,11 @@ CACHE_VARIABLE = "PATE_TF_CACHE"
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of representation that is made from a public pool.
+    """A kind of representation, which is made from a public pool.
 
     Attributes:
-        parts: function from pool and seed to the parts of an encoder.
-        data_kinds: kinds of data sets that it supports.
+        parts: takes a pool and a seed, and returns the parts of an encoder.
+        data_kinds: kinds of data sets that the representation supports.
         is_trained: whether the parts must be trained, and are stored in the cache.
     """
 
@@ -84,11 +84,11 @@ def default_of_teachers(dataset: Dataset) -> str:
     return "patches+wavelets" if dataset.has_colors else "contrastive+patches"
 
 
-# Few bins are better below this ratio of records to the standard deviation of the noise. In 29
-# settings of 5 tables (1,000 to 10,000 private records, epsilon 0.1 to 3) below it, few bins raise
-# the mean area under the curve by 0.03; in 27 settings above it, they lower it by 0.006. The
-# tables: the training file of Adult; DoctorContacts, HI and Males from the R package Ecdat; and
-# diamonds from ggplot2.
+# If the number of records divided by the standard deviation of the noise is below this value, few
+# bins are better. Measured on 5 tables with 1,000 to 10,000 private records at epsilon 0.1 to 3: in
+# 29 settings below the value, few bins raise the mean area under the curve by 0.03; in 27 settings
+# above it, they lower that area by 0.006. The tables: the training file of Adult; DoctorContacts,
+# HI and Males from the R package Ecdat; and diamonds from ggplot2.
 MIN_RECORDS_OVER_NOISE = 300.0
 
 
@@ -97,13 +97,13 @@ def default_of_sums(
 ) -> str:
     """Returns the name of the default representation for feature sums.
 
-    It differs from the default for teachers, which have too few records of a table for bins.
+    For tables, it differs from the default for teachers, which have too few records for bins.
 
     Args:
         dataset: the data set.
         has_pool: whether there are public inputs.
         records_over_noise: number of private records divided by the standard deviation of the
-            noise; inf if this is not public or not known yet.
+            noise; inf if this ratio is not public or not known yet.
     """
     if not has_pool:
         bins = "coarse_bins" if records_over_noise < MIN_RECORDS_OVER_NOISE else "bins"
@@ -112,14 +112,14 @@ def default_of_sums(
 
 
 def joined_names(name: Named) -> tuple[Any, ...]:
-    """Returns the names in `KINDS` that a representation joins; any other name unchanged."""
+    """Returns the names in `KINDS` that a name joins; any other name is returned unchanged."""
     names = name.split(JOIN) if isinstance(name, str) else []
     is_joined = set(names) <= set(KINDS) and len(set(names)) == len(names) > 0
     return tuple(names) if is_joined else (name,)
 
 
 def is_known(name: Named) -> bool:
-    """Whether it is a name in `KINDS`, or several such names joined by `+`."""
+    """Whether `name` is in `KINDS`, or joins several such names by `+`."""
     return set(joined_names(name)) <= set(KINDS)
 
 
@@ -132,13 +132,13 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
     got = f"got {name_of(name)!r}{close}"
     if is_named_function(name):
         if close:
-            raise ValueError(f"representation must be an encoder, {got}")
+            raise ValueError(f"representation: there is no such encoder, {got}")
         import_function(name, flag="representation")
         return
     if not (has_pool or name in WITHOUT_POOL):
         raise ValueError(
-            f"representation must be one of {', '.join(WITHOUT_POOL)}, or a pre-trained encoder, "
-            f"because there are no public inputs, {got}"
+            f"representation must be one of {', '.join(WITHOUT_POOL)}, or a pre-trained encoder "
+            f"if there are no public inputs, {got}"
         )
     if dataset.has_characters:
         raise ValueError(
@@ -156,15 +156,15 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
 
 @functools.lru_cache(maxsize=4)
 def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
-    """Returns the representation of a pool, after training it or reading it from the cache.
+    """Returns the encoder of a pool: trains it, or reads its weights from the cache.
 
     Args:
         pool: public inputs `[num_inputs, *input_shape]`.
         name: a name in `KINDS`, or several joined by `+`; a name of a frozen encoder, see
-            `pretrained.resolved`; or a custom function, itself or as `module:function`. The
-            function takes a `Dataset` and returns a Keras model from raw inputs to features
-            `[batch, num_features]`, whose weights must not depend on private records. None for the
-            default of the data set.
+            `pretrained.resolved`; or a custom function or its name `module:function`. The function
+            takes a `Dataset` and returns a Keras model that maps raw inputs to features
+            `[batch, num_features]`. The model's weights must not depend on private records. None
+            for the default of the data set.
         seed: seed of the training.
 
     Raises:
@@ -199,7 +199,7 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
 
 
 def _train(parts: Sequence[Part], pool: Pool, path: pathlib.Path) -> None:
-    """Trains parts, or reads their weights from a file in the cache."""
+    """Reads the weights of parts from a file in the cache, or trains them and writes the file."""
     variables = [variable for part in parts for variable in part.learnt]
     names = [str(place) for place in range(len(variables))]
     with contextlib.suppress(OSError, ValueError):  # ignore a broken cache
@@ -220,10 +220,10 @@ def _train(parts: Sequence[Part], pool: Pool, path: pathlib.Path) -> None:
 
 
 def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
-    """Writes the description and weights of a trained encoder to a `.npz` file, without code.
+    """Writes the description and weights of an encoder to a `.npz` file, which has no code.
 
     Raises:
-        ValueError: if the encoder is a custom function or file. Copy it to the silos instead.
+        ValueError: if the encoder is a custom function or file. Copy the file to the silos instead.
     """
     _described_kinds(encoder.description)
     arrays = {str(place): variable.numpy() for place, variable in enumerate(encoder.learnt)}
@@ -235,7 +235,7 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
     """Returns the encoder that `save_encoder` wrote, with the same digest.
 
     Raises:
-        ValueError: if the file has no encoder for inputs of the data set.
+        ValueError: if the file contains no encoder for inputs of the data set.
         OSError: if the file can't be read.
     """
     arrays = artifacts.read_arrays(path, is_exact=True)
@@ -263,7 +263,7 @@ def _described_kinds(description: Any) -> list[Kind]:
         return [kind for each in fields["joined"] for kind in _described_kinds(each)]
     if fields.get("representation") not in KINDS:
         raise ValueError(
-            f"representation must be one of {', '.join(KINDS)}: others can't be stored without code"
+            f"representation must be one of {', '.join(KINDS)}: any other is stored with code"
         )
     return [KINDS[fields["representation"]]]
 
@@ -271,7 +271,7 @@ def _described_kinds(description: Any) -> list[Kind]:
 def cache_folder() -> pathlib.Path:
     """Returns the folder of trained representations: `$PATE_TF_CACHE`, or ~/.cache/pate_tf.
 
-    Its files are public and can be trained again. `$XDG_CACHE_HOME` replaces ~/.cache.
+    `$XDG_CACHE_HOME` replaces ~/.cache. The files are public; training creates them again.
     """
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(os.environ.get(CACHE_VARIABLE) or pathlib.Path(base) / "pate_tf")
@@ -281,7 +281,7 @@ def cache_folder() -> pathlib.Path:
 def pool_features_by_name(
     pool: Pool, name: Named | None = None, seed: int = 0
 ) -> tuple[tuple[npt.NDArray[np.float32], ...], ...]:
-    """Returns the views of the pool, in one tuple for each joined name."""
+    """Returns the views of the pool's features: a tuple of views for each joined name."""
     name = default_representation(pool.dataset) if name is None else name
     encoder = encoder_of(pool, name, seed)
     views = iter(encoder.views(encoder.features(pool.inputs)))
@@ -290,7 +290,7 @@ def pool_features_by_name(
 
 
 class Representation:
-    """Maps inputs to features, by training on a public pool or by a custom model. Public.
+    """Maps inputs to features: it is trained on a public pool, or is a custom model. Public.
 
     Pass it as `representation=` to teachers, feature sums and labellers. The features of an input
     depend only on this input and on public values, never on private records. For a custom model,
@@ -303,7 +303,7 @@ class Representation:
     5
 
     Attributes:
-        source: its name in settings, flags and run folders, or a function.
+        source: name of the representation in settings, flags and run folders; or a function.
         encoder_: the encoder from raw inputs to features, after `fit`.
     """
 
@@ -311,18 +311,24 @@ class Representation:
         """Initializes the representation from a name, a function or a model.
 
         Args:
-            source: for images, "contrastive" or "patches", which are trained on the pool,
-                "wavelets", which are scaled by the pool, or "gradients", which are oriented
-                gradients by fixed filters; "raw" for scaled numbers and one-hot categories; for
-                tables, "bins" for these and the bin of each number, "coarse_bins" for the same with
-                few bins, or "pairs" for products of any two of these; several names joined by "+";
-                a network of Keras Applications, such as "EfficientNetV2B0", with ":FILE" for its
-                weights, and "@128" before that for the side of its images; "encoder:FILE" for a
-                `.keras` file; "hub:PRESET" or "hub:FOLDER" for models of keras-hub; a Keras model
-                from raw inputs to features; or a function from a `Dataset` to such a model, itself
-                or as `module:function`. None for "contrastive" for gray images, "patches+wavelets"
-                for color images, "raw" for tables and "lsa" for texts.
+            source: a name from the list below, a Keras model that maps raw inputs to features, or a
+                function (or its name `module:function`) that takes a `Dataset` and returns such a
+                model. Default: "contrastive" for gray images, "patches+wavelets" for color images,
+                "raw" for tables and "lsa" for texts.
             seed: seed of the training.
+
+        The names, of which several of the first two groups can be joined by "+":
+
+        - for images, "contrastive" or "patches", which are trained on the pool; "wavelets", which
+          are scaled by the pool; or "gradients", which are oriented gradients from fixed
+          filters;
+        - "raw" for scaled numbers and one-hot categories; for tables also "bins" for the same and
+          the bin of each number, "coarse_bins" for fewer bins, or "pairs" for products of any two
+          numbers or categories; for texts also "lsa";
+        - a network of Keras Applications, such as "EfficientNetV2B0". "@128" after the name sets
+          the side of its images, and ":FILE" at the end names the file of its weights;
+        - "encoder:FILE" for a `.keras` file, or "hub:PRESET" or "hub:FOLDER" for a model of
+          keras-hub.
 
         Raises:
             ValueError: if a file does not exist.
@@ -340,7 +346,7 @@ class Representation:
             This object.
 
         Raises:
-            ValueError: if it does not fit the data set of the pool.
+            ValueError: if the representation does not fit the data set of the pool.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         self.encoder_ = encoder_of(pool, self.source, self.seed)
@@ -358,7 +364,7 @@ class Representation:
 
 
 def source_of(representation: "Named | keras.Model | Representation | None") -> Named | None:
-    """Returns the name of a representation in settings, with an absolute path, or a function."""
+    """Returns the name of a representation for settings (paths are absolute), or a function."""
     if isinstance(representation, Representation):
         return representation.source
     if isinstance(representation, keras.Model):

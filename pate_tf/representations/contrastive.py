@@ -30,26 +30,26 @@ from pate_tf.students.student_training import (
 
 # Two networks with half the steps each make fewer errors than one network.
 NETWORKS = 2
-# Chosen by labels of public pools, never by held-out samples (docs/how-to/small_teachers.md).
+# Chosen with labels of public pools, never with held-out samples (docs/how-to/small_teachers.md).
 STEPS = 450
 MIN_STEPS = 100
-PASSES = 64  # over the pool, within these limits; more passes over few images add nothing
+PASSES = 64  # over the pool, within the limits above; more passes over few images add nothing
 BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
 PROJECTION = (256, 64)  # units of the layers between the features and the loss
-MAX_DIRECTIONS = 256  # of a view
+MAX_DIRECTIONS = 256  # principal directions of a view
 
 
 class ContrastivePart(encoder.Part):
-    """Two views of each network: its last hidden layer, and the output of its projection.
+    """Two views for each network: its last hidden layer, and the output of its projection.
 
     Each view is projected on at most `MAX_DIRECTIONS` principal directions of the pool. The
     networks start from different weights, so that they make different errors.
     """
 
     def __init__(self, dataset: Dataset, seed: int) -> None:
-        """Builds a data set's default architecture with weights drawn by a seed."""
+        """Builds the data set's default architecture; the seed determines the initial weights."""
         super().__init__()
         self._order_seed, *seeds = derived_seeds(seed, 1 + 2 * NETWORKS)
         self.networks = list[tuple[keras.Model, keras.Model]]()
@@ -91,7 +91,7 @@ class ContrastivePart(encoder.Part):
         return [tf.math.l2_normalize(view, axis=1) for view in views]
 
     def train(self, pool: Pool) -> None:
-        """Trains on a pool's images, and takes the mean and directions from them.
+        """Trains the networks on a pool's images; then computes the mean and directions from them.
 
         Raises:
             TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -104,7 +104,7 @@ class ContrastivePart(encoder.Part):
         model.compile(optimizer=keras.optimizers.Adam(schedule))
         model.optimizer.build(model.trainable_weights)  # otherwise the first step is traced twice
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
-        # Small shifts keep the label of any image, so copies may always differ by them.
+        # Small shifts keep the label of any image, so the copies may always be shifted.
         is_unknown = dataset.augmentation == "none"
         changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
 
@@ -141,18 +141,18 @@ class ContrastivePart(encoder.Part):
 class ContrastiveModel(keras.Model):
     """Trains several networks to match two augmented copies of every input in a batch.
 
-    A batch is float32 `[2 * batch, *input_shape]`: first copies, then second copies, not scaled.
+    A batch is float32 `[2 * batch, *input_shape]`, not scaled: all first copies, then all second.
     """
 
     def __init__(self, networks: Sequence[tuple[keras.Model, keras.Model]]) -> None:
-        """Takes pairs: a network from raw inputs to features, and its projection."""
+        """Takes pairs of a network, which maps raw inputs to features, and its projection."""
         super().__init__()
         self.networks = list(networks)
         self.tracker = keras.metrics.Mean("loss")
         self.built = True
 
     def train_step(self, data: tf.Tensor) -> dict[str, Any]:
-        """Takes one step."""
+        """Trains the networks for one step."""
         weights = self.trainable_weights
         num_copies = tf.shape(data)[0]
         itself = tf.eye(num_copies, dtype=tf.bool)
@@ -174,7 +174,7 @@ class ContrastiveModel(keras.Model):
 
 # Features of a pool from a network that is trained on some labels of the pool.
 #
-# They separate some classes that features without labels can't, such as a barred seven and a two.
+# They separate some classes that unsupervised features can't, such as a barred seven and a two.
 
 
 STUDENT = "consistency"
@@ -190,7 +190,7 @@ def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[n
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
-    # A seed that differs from the seeds of the features without labels.
+    # This seed differs from the seeds of the unsupervised features.
     own_seed = derived_seeds(seed, 2 + 2 * NETWORKS)[-1]
     settings = StudentSettings(student=STUDENT, max_steps=STUDENT_STEPS, seed=own_seed)
     student = kind_of(STUDENT).train(complete(settings, pool.dataset), labels, pool)

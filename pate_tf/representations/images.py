@@ -1,16 +1,16 @@
-"""Unsupervised features of images: patches, with k-means centers as filters; and wavelets.
+"""Unsupervised features of images: patches, wavelets and oriented gradients.
 
-Patches: Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature
-Learning": small patches are drawn from the images of the pool, normalized, whitened, and clustered
+Patches (Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature
+Learning"): small patches are drawn from the images of the pool, normalized, whitened, and clustered
 by k-means. Each center is a filter. The features are the mean responses of each filter in each cell
 of a grid. Contrastive features (`contrastive.py`) are invariant to shifts and rotations. Patch
 features are not, and separate images by details that contrastive features ignore.
 
-Wavelets: the scattering transform of Oyallon and Mallat (2015) with two scales and eight angles.
-The features are local means of an image, of the moduli of its wavelet coefficients, and of the
-moduli of their wavelet coefficients. DP-SGD is most accurate on small images with linear
-classifiers of these features (Tramèr and Boneh, ICLR 2021, arXiv 2011.11660). The usual library,
-kymatio 0.3.0, can't be imported with SciPy 1.17.
+Wavelets: the scattering transform of Oyallon and Mallat (2015) with two scales and eight angles. A
+wavelet transform followed by a modulus is applied up to two times. The features are local means of
+the image (order 0), and of the results after one (order 1) and two transforms (order 2). On small
+images, DP-SGD is most accurate with linear classifiers of these features (Tramèr and Boneh, ICLR
+2021, arXiv 2011.11660). The usual library, kymatio 0.3.0, can't be imported with SciPy 1.17.
 """
 
 import dataclasses
@@ -30,28 +30,28 @@ from pate_tf.models import encoder
 from pate_tf.representations.raw import with_norm_one
 
 SIDE = 6  # side of a patch in pixels; at most half of the image
-MAX_PLACES = 36  # positions of filters along a side; larger images use a larger stride
-# Maximal numbers of patches for finding filters:
+MAX_PLACES = 36  # positions of a filter along a side; larger images use a larger stride
+# Maximal numbers of patches that the filters are found from:
 PATCHES = 60_000
 PATCHES_AN_IMAGE = 100
 PASSES = 15  # passes of k-means over the patches
-# For pixels scaled to the range 0 to 1. Patches with a smaller deviation are flat, without content.
+# For pixels scaled to the range 0 to 1. Patches with a smaller standard deviation are left out.
 MIN_DEVIATION = 0.02
 MIN_CONTRAST = 0.01
 MIN_VARIANCE = 0.01  # added in whitening, as a fraction of the largest variance
 MAX_DIRECTIONS = 512  # directions of a view
-SAMPLE = 10_000  # images of the pool for finding the directions
+SAMPLE = 10_000  # images of the pool that the directions are found from
 IMAGE_CHUNK = 16  # images whose features at all positions are in memory together
 
 
 class ImagePart(encoder.Part):
-    """A view of images with L2 norm 1, along the directions in which images of a pool differ most.
+    """One view of norm 1: features along the directions in which a pool's images differ most.
 
     Attributes:
         view: the directions, at most `MAX_DIRECTIONS`.
     """
 
-    places = 64  # few records fill them
+    places = 64  # fewer than for other parts, so that few records fill a batch
 
     def __init__(self, dataset: Dataset, num_features: int, fitted: Sequence[tf.Variable]) -> None:
         """Initializes the part with zeros as directions; `train` finds them.
@@ -59,7 +59,8 @@ class ImagePart(encoder.Part):
         Args:
             dataset: data set with the shape and range of the images.
             num_features: number of features before the projection on the directions.
-            fitted: variables that training finds in addition to the directions, first in `learnt`.
+            fitted: variables that training finds in addition to the directions. They come first in
+                `learnt`.
         """
         super().__init__()
         self._low, self._high = (
@@ -76,7 +77,7 @@ class ImagePart(encoder.Part):
         return [self.view(self.features(inputs))]
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns features `[IMAGE_CHUNK, ...]` of images with range 0 to 1."""
+        """Returns features `[IMAGE_CHUNK, ...]` of `IMAGE_CHUNK` images with values 0 to 1."""
         raise NotImplementedError
 
     def features(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -95,7 +96,7 @@ class ImagePart(encoder.Part):
         return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
 
     def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Returns features of at most `SAMPLE` images of a pool, for finding directions."""
+        """Returns features of at most `SAMPLE` images of a pool; the directions come from them."""
         signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
         compiled = tf.function(self.features, signature, autograph=False)
         inputs = pool.inputs[:SAMPLE]
@@ -111,7 +112,7 @@ class Layout:
     Attributes:
         filters: number of filters.
         grid: number of cells along each side of an image.
-        stride: pixels between positions of filters, in an image with sides of at most `MAX_PLACES`.
+        stride: pixels between positions of a filter, for images with sides of at most `MAX_PLACES`.
         threshold: minimal response of a filter; responses have a standard deviation of about 1.
         weight: see `encoder.Part`.
         least_variance: see `encoder.Part`.
@@ -121,7 +122,7 @@ class Layout:
     grid: int
     stride: int
     threshold: float
-    weight: float = 4.0  # as much as the four contrastive views together
+    weight: float = 4.0  # the total weight of the four contrastive views
     least_variance: float = encoder.Part.least_variance
 
 
@@ -156,12 +157,12 @@ class PatchPart(ImagePart):
         self._stride = layout.stride * -(-max(height, width) // MAX_PLACES)
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns roots of the filters' mean responses in each cell, `[batch, grid, grid, n]`."""
+        """Returns the root of each filter's mean response per cell, `[batch, grid, grid, n]`."""
         before = (self._side - 1) // 2
         around = [before, self._side - 1 - before]
         images = tf.pad(images, [[0, 0], around, around, [0, 0]])
-        # Normalizing each patch would need a copy for each position. The response to a normalized
-        # patch is computed from the response to the original patch instead.
+        # Normalizing each patch would need a copy for each position. Instead, the response to a
+        # normalized patch is computed from the response to the original patch.
         mean, square = (
             tf.nn.avg_pool2d(
                 tf.reduce_mean(values, axis=3, keepdims=True), self._side, self._stride, "VALID"
@@ -188,7 +189,7 @@ class PatchPart(ImagePart):
         self.view.find_in(self.sample_features(pool))
 
     def _found_filters(self, pool: Pool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Returns filters `[side, side, channels, filters]` and their responses to the mean."""
+        """Returns filters `[side, side, channels, n]` and their responses to the mean, `[n]`."""
         random = np.random.default_rng(self._seed)
         side = self._side
         height, width, _ = pool.dataset.input_shape
@@ -231,8 +232,8 @@ class PatchPart(ImagePart):
 SCALES = 2
 ANGLES = 8
 STRIDE = 2**SCALES  # pixels between local means
-MAX_PIXELS = 32  # along a side; in larger images, blocks are averaged to one pixel
-CELLS = 4  # at most, along each side of an image
+MAX_PIXELS = 32  # along a side; in larger images, blocks of pixels are averaged
+CELLS = 4  # largest number of cells along each side of an image
 MIN_SCALE = 0.01  # fraction of the largest deviation, added so that constant features stay small
 
 
@@ -271,14 +272,14 @@ def means(length: int, padded: int) -> npt.NDArray[np.float32]:
 def transform(images: tf.Tensor) -> tf.Tensor:
     """Returns features `[batch, 81 * channels, height // 4, width // 4]` of images.
 
-    The features of an image depend only on this image. Features of order 0 come first, then order 1
-    by scale and angle, then order 2.
+    The features of an image depend only on this image. Features of order 0 come first, then
+    features of order 1 by scale and angle, then features of order 2.
 
     Args:
         images: float32 `[batch, height, width, channels]`.
 
     Raises:
-        ValueError: if a side has less than 5 pixels, or 5 blocks for large images.
+        ValueError: if a side has fewer than 5 pixels, or fewer than 5 blocks in large images.
     """
     height, width, channels = images.shape[1:]
     block = -(-max(height, width) // MAX_PIXELS)
@@ -358,7 +359,7 @@ class WaveletPart(ImagePart):
         self.view.find_in(features * scale)
 
 
-# Fixed filters, which need no pool.
+# Oriented gradients: fixed filters, which need no pool.
 
 GRADIENT_CELLS = 7  # cells along each side of an image
 ORIENTATIONS = 8
@@ -368,7 +369,10 @@ MAX_SCALING = 2.0  # maximal scaling factor of a side
 
 
 def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns horizontal and vertical gradients of `[batch, height, width, 1]`, and magnitudes."""
+    """Returns the horizontal and vertical gradients of gray images, and their magnitudes.
+
+    Argument and results have the shape `[batch, height, width, 1]`.
+    """
     padded = tf.pad(gray, [[0, 0], [1, 1], [1, 1], [0, 0]], "SYMMETRIC")
     across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
     along = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
@@ -378,8 +382,8 @@ def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 def _posed(gray: tf.Tensor) -> tf.Tensor:
     """Returns images, shifted, sheared and scaled so that their gradients have the same moments.
 
-    Each image is normalized by the mean and covariance of its own gradients, which are equal for
-    dark on bright and bright on dark: deskewing (LeCun, Bottou, Bengio and Haffner 1998).
+    This is deskewing (LeCun, Bottou, Bengio and Haffner 1998), by the mean position and covariance
+    of the gradients of the image itself. They are the same if dark and bright are exchanged.
     """
     _, height, width, _ = gray.shape
     length = _gradients(gray)[2]
@@ -392,7 +396,7 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
     y = mean(ys)
     x = mean(xs)
-    tiny = 1e-4  # for gradients on one line
+    tiny = 1e-4  # for images whose gradients are on one line
     variance = mean(tf.square(ys - y)) + tiny
     covariance = mean((ys - y) * (xs - x))
     shear = tf.clip_by_value(covariance / variance, -1.0, 1.0)
@@ -420,12 +424,12 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
 
 class GradientPart(encoder.Part):
-    """A view of norm 1: the strength of gradients of each direction in each cell of a grid.
+    """One view of norm 1: the strength of gradients in each direction, in each cell of a grid.
 
     These are histograms of oriented gradients (Dalal and Triggs 2005) of the mean of all channels,
     in cells that overlap by half. No number is negative. Nothing is trained; only the range of the
-    images is needed. Images are normalized by `_posed` first if the data set declares that small
-    affine changes keep the label.
+    images is needed. If the data set declares that small affine changes keep the label, `_posed`
+    normalizes the images first.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -460,14 +464,14 @@ class GradientPart(encoder.Part):
 
 
 def colour_images(images: tf.Tensor, dataset: Dataset, size: Sequence[int]) -> tf.Tensor:
-    """Returns resized images in three colors with values 0 to 255, float32 `[batch, *size, 3]`.
+    """Returns resized images with three channels and values 0 to 255, float32 `[batch, *size, 3]`.
 
     Raises:
         ValueError: if inputs are not images with one or three channels.
     """
     if dataset.kind != "image" or dataset.input_shape[2] not in (1, 3):
         raise ValueError(
-            f"representation needs images with one or three channels for this encoder, got "
+            f"representation: this encoder needs images with one or three channels, got "
             f"{dataset.kind} data of shape {list(dataset.input_shape)}"
         )
     low, high = (np.asarray(side, np.float32) for side in dataset.value_range)

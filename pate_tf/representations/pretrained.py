@@ -1,7 +1,7 @@
-"""The user's frozen encoders: by name, from a file or folder, or from memory.
+"""The user's frozen encoders, given by name, as a file or folder, or as an object.
 
-Nothing here can check what such a model was trained on. Its features are public only if none of its
-weights depends on private records. The user vouches for that, and the statement says so.
+Nothing here can check which data such a model was trained on. Its features are public only if none
+of its weights depends on private records. The user vouches for this, and the statement says so.
 """
 
 import difflib
@@ -38,19 +38,19 @@ PREFIX = "encoder"
 HUB = "hub"
 # Pixels of the training images of Keras Applications, and of presets without a size.
 USUAL_SIDE = 224
-MAX_FACTOR = 4  # by which small images are enlarged
-MIN_SIDE = 75  # pixels that all of these networks accept
+MAX_FACTOR = 4  # largest factor by which small images are enlarged
+MIN_SIDE = 75  # smallest side in pixels that all of these networks accept
 ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # widths of MobileNets
 ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of ImageNet's colors
-# Inputs of one forward pass. Small batches leave fewer places of private batches empty, but don't
-# keep a GPU busy.
+# Inputs of one forward pass. In small batches, private records leave fewer places empty; but small
+# batches don't keep a GPU busy.
 BATCH = 16
 BATCH_ON_GPU = 64
 MAX_DIRECTIONS = 256  # each gets the same noise
-MAX_PROJECTED = 256  # numbers that represent an output without a pool
+MAX_PROJECTED = 256  # largest number of random projections, which are used without a pool
 
-Outputs = Callable[[tf.Tensor], tf.Tensor]  # from raw inputs, float32, to outputs
-Encoding = tuple[Outputs, Sequence[Any], bool]  # outputs, variables, are rows independent?
+Outputs = Callable[[tf.Tensor], tf.Tensor]  # maps raw inputs, float32, to outputs
+Encoding = tuple[Outputs, Sequence[Any], bool]  # outputs; variables; whether rows are independent
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
@@ -59,19 +59,19 @@ def applications() -> dict[str, Callable[..., keras.Model]]:
 
 
 def _parts(name: Named) -> tuple[str, str, str]:
-    """Returns the parts of `NAME@SIDE:WHERE`; a missing part is empty."""
+    """Returns NAME, SIDE and WHERE of a name `NAME@SIDE:WHERE`; a missing part is empty."""
     head, _, where = (name if isinstance(name, str) else "").partition(":")
     head, _, side = head.partition("@")
     return head, side, where
 
 
 def is_pretrained(name: Named) -> bool:
-    """Whether a representation is a frozen encoder: a network, a file or a folder."""
+    """Whether a name means a frozen encoder: a network, a file or a folder."""
     return _parts(name)[0] in {PREFIX, HUB, *applications()}
 
 
 def suggestion(name: Named) -> str:
-    """Returns a hint at networks of Keras Applications with a similar name; may be empty."""
+    """Returns a hint that lists networks of Keras Applications with similar names; may be empty."""
     by_lower = {each.lower(): each for each in applications()}
     close = difflib.get_close_matches(_parts(name)[0].lower(), by_lower, cutoff=0.75)
     return f". Did you mean {' or '.join(by_lower[each] for each in close)}?" if close else ""
@@ -81,7 +81,7 @@ def resolved(name: str) -> str:
     """Returns a name with an absolute path.
 
     Raises:
-        ValueError: if there is no such file, or a side is not valid. No file is opened.
+        ValueError: if there is no such file, or the image side is not valid. No file is opened.
     """
     head, side, where = _parts(name)
     path = pathlib.Path(where)
@@ -107,7 +107,7 @@ def resolved(name: str) -> str:
 
 
 def public_name(name: Named) -> str:
-    """Returns the part of a name that may be published: no folder of the data holder."""
+    """Returns a name that may be published, without folders of the data holder."""
     name = name_of(name)
     where = _parts(name)[2]
     is_path = pathlib.Path(where).is_absolute()
@@ -119,9 +119,9 @@ def encoder(name: Named, pool: Pool) -> Encoder:
     """Returns the encoder of a frozen model; encodes each input of the pool once.
 
     Args:
-        name: see `resolved`; or a function, itself or as `module:function`, from a `Dataset` to a
-            Keras model.
-        pool: public inputs of the data set whose raw inputs the encoder takes; may be empty.
+        name: see `resolved`; or a function that takes a `Dataset` and returns a Keras model, or
+            the function's name `module:function`.
+        pool: public inputs; the encoder takes raw inputs of the same data set. May be empty.
 
     Raises:
         ValueError: if the model can't be loaded, or does not accept such inputs.
@@ -154,9 +154,9 @@ class ModelPart(Part):
     """One view of norm 1: the flattened outputs of a frozen model.
 
     With a pool, outputs are centered and projected on the pool's first principal directions.
-    Without a pool, they are divided by their norm and projected at random (Johnson and
-    Lindenstrauss 1984). The positive and the negative part then become two features, because noisy
-    moments need non-negative numbers.
+    Without a pool, outputs are divided by their norm and projected on random directions (Johnson
+    and Lindenstrauss 1984). Then each projection becomes two features, its positive and its
+    negative part, because noisy moments need non-negative numbers.
     """
 
     is_frozen = True
@@ -170,18 +170,18 @@ class ModelPart(Part):
         pool: Pool,
         allowed: Container[str] = (),
     ) -> None:
-        """Takes a model.
+        """Checks the model, and takes its outputs as features.
 
         Args:
-            outputs: maps raw inputs to outputs.
+            outputs: function of the model that maps raw inputs to outputs.
             variables: variables of the model.
-            by_row: whether the rows of a batch are proven to be independent.
+            by_row: whether it is proven that each row of outputs depends only on its row of inputs.
             pool: public inputs; may be empty.
             allowed: stateful operations that the model may have, see `refuse_state`.
 
         Raises:
-            ValueError: unless the model maps each raw input to the same number of outputs, without
-                state.
+            ValueError: if the model is stateful, or does not return the same number of outputs for
+                each raw input.
         """
         super().__init__()
         batch = BATCH_ON_GPU if tf.config.list_physical_devices("GPU") else BATCH
@@ -213,10 +213,10 @@ class ModelPart(Part):
             self.widths = (2 * number,)
 
     def _check_outputs(self, pool: Pool) -> None:
-        """Checks the outputs for public inputs, or for random values in the public range.
+        """Checks the outputs for public inputs and for random values in the public range.
 
         Raises:
-            ValueError: if no output is finite, or all are equal.
+            ValueError: if no row of outputs is finite, or all rows are equal.
         """
         low, high = (np.asarray(values, np.float32) for values in pool.dataset.value_range)
         shape = (BATCH, *pool.dataset.input_shape)
@@ -231,7 +231,9 @@ class ModelPart(Part):
             [self._graph(tf.constant(rows[start : start + self.places])) for start in starts]
         )
         if not np.isfinite(outputs).all(axis=1).any():
-            raise ValueError("representation: the model's outputs are not finite; use another")
+            raise ValueError(
+                "representation: outputs of the model are not finite; use another model"
+            )
         if (outputs == outputs[0]).all():
             raise ValueError("representation: all inputs have the same outputs; use another model")
 
@@ -240,8 +242,8 @@ class ModelPart(Part):
         outputs = list[npt.NDArray[np.float32]]()
         task = "encoding the pool"
         if self.places == 1:
-            task += " one at a time, as the model may mix inputs of a batch"
-        # `None` shows a bar on terminals only.
+            task += " one input at a time, because the model may mix inputs of a batch"
+        # `None` shows the bar only on terminals.
         with tqdm(total=len(pool), desc=task, unit="input", disable=None) as bar:
             for start in range(0, len(pool), self.places):
                 batch = pool.inputs[start : start + self.places]
@@ -271,8 +273,8 @@ class ModelPart(Part):
         width = outputs.shape[1:].num_elements()
         if not width:
             raise ValueError(
-                f"representation: the model needs a fixed number of outputs for each input, but "
-                f"they have the shape {list(outputs.shape)}"
+                f"representation: the model must return the same number of outputs for each input, "
+                f"got outputs of shape {list(outputs.shape)}"
             )
         return tf.reshape(outputs, [-1, width])
 
@@ -306,7 +308,7 @@ class ModelPart(Part):
 
 def _reason(error: Exception) -> str:
     """Returns an error's kind and the first line that describes it."""
-    # TensorFlow and Keras begin with lines about the location.
+    # Messages of TensorFlow and Keras begin with lines about the location.
     where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
     lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
     return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"
@@ -315,7 +317,8 @@ def _reason(error: Exception) -> str:
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
     """Returns the encoding of a Keras model that takes raw inputs.
 
-    Images are resized (bilinear) and colored if the model needs another size or three colors.
+    If the model needs images of another size, they are resized (bilinear). If it needs three
+    channels, gray images are repeated.
 
     Raises:
         ValueError: if the model does not accept such inputs.
@@ -325,8 +328,8 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
         isinstance(model, keras.Model) and isinstance(shape, tuple) and isinstance(output, tuple)
     ):
         raise ValueError(
-            f"representation {what} must be a Keras model with one input of known shape and one "
-            f"output, got {type(model).__name__}"
+            f"representation {what} must be a Keras model with one input, of known shape, and one "
+            f"output; got {type(model).__name__}"
         )
     expected = dataset.input_shape
     size = tuple(fixed or free for fixed, free in zip(shape[1:], expected, strict=False))
@@ -351,13 +354,13 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
 
 
 def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding:
-    """Returns the encoding of a network: its preprocessing and average-pooled outputs.
+    """Returns the encoding of a network with its preprocessing and average-pooled outputs.
 
     Args:
         name: name of the network.
-        side: longer side of its images in pixels; empty for `MAX_FACTOR` times the data set's, at
-            most `USUAL_SIDE`.
-        where: file with its weights; empty for ImageNet's weights, which Keras downloads.
+        side: longer side of the network's images in pixels; empty for `MAX_FACTOR` times the longer
+            side of the data set's images, at most `USUAL_SIDE`.
+        where: file with the weights; empty for ImageNet's weights, which Keras downloads.
         dataset: data set of the images.
     """
     colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))  # before a download
@@ -386,7 +389,8 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
             ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
-    # For downloaded weights Keras also divides colors by these roots; for files it does not.
+    # With downloaded weights, Keras also divides colors by these roots; with other weights it does
+    # not, so `outputs` does.
     lacks_roots = path.suffix == ".h5" and preprocess.__module__.endswith(".efficientnet")
     middle = 255.0 * np.ravel(means[0]) if lacks_roots and np.any(means[0]) else None
 
@@ -396,17 +400,18 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
             pictures = middle + (pictures - middle) / ROOTS_OF_DEVIATIONS
         return model(preprocess(pictures), training=False)
 
-    # Keras builds row-wise networks, and a file of weights changes no layer. A .keras file may.
+    # Networks that Keras builds are row-wise, and a file of weights changes no layer. A .keras file
+    # may contain other layers.
     return outputs, model.variables, path.suffix != ".keras" or is_row_wise(model)
 
 
 def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras.Model:
-    """Returns a network with the weights of a `.weights.h5` or `.h5` file, with or without top."""
+    """Returns a network with the weights in a `.weights.h5` or `.h5` file, which may have a top."""
     build = applications()[name]
     takes_alpha = "alpha" in inspect.signature(build).parameters
     refused = ValueError(
-        f"representation {name}: {path} does not contain weights of this network, with or without "
-        f"its top of 1,000 classes. You can save the whole model as .keras instead."
+        f"representation {name}: {path} does not contain weights of this network (a top of "
+        f"1,000 classes is allowed). You can save the whole model as .keras instead."
     )
     kernels: list[str] = []  # of convolutions; their number is the same for all widths
     try:
@@ -447,11 +452,12 @@ def _without_top(model: Any, name: str) -> keras.Model:
         raise ValueError(f"representation {name}: the model does not take color images")
     names = {each: "".join(filter(str.isalnum, each.lower())) for each in applications()}
     given = "".join(filter(str.isalnum, model.name.lower()))
-    # The longest match, because some names begin with another name. Both NASNets have one name.
+    # The longest match, because some names begin with another name. Both NASNets call their models
+    # NASNet.
     fitting = [each for each, short in names.items() if given.startswith(short)]
     other = max(fitting, key=len, default=name)
     if other != name:
-        raise ValueError(f"representation {name}: the file contains {other}; use {other}:FILE")
+        raise ValueError(f"representation {name}: the file contains {other}. Use {other}:FILE.")
     if not given.startswith(names[name]) and given != names[name][:6]:
         warnings.warn(
             f"representation {name}: the file contains {model.name!r}. It gets the preprocessing "
@@ -476,18 +482,19 @@ def _without_top(model: Any, name: str) -> keras.Model:
 
 # Checks of an unknown model before private records go through it.
 #
-# Its traced graph is scanned for state. A batch has several inputs only if the rows are proven to
-# be independent. All other models get one input at a time.
+# The model's traced graph is scanned for state. The model gets several inputs at a time only if it
+# is proven that it treats the rows of a batch independently.
 
 
-# Built-in layers whose rows of outputs only depend on the same row of inputs, by the reason. This
-# holds if `training` is false and `_is_by_row` finds no other axis.
+# Built-in layers that treat the rows of a batch independently: each row of outputs depends only on
+# the same row of inputs. The keys are the reasons. The reasons hold if `training` is false and
+# `_is_by_row` finds no layer that works along the batch axis.
 REASONS = {
     "one function of each number, or of the numbers at one position": (
         "InputLayer Rescaling Normalization Activation ReLU LeakyReLU ELU PReLU Add Subtract "
         "Multiply Average Maximum Minimum"
     ),
-    "outside of training nothing is dropped, and stored statistics are used": (
+    "outside of training, nothing is dropped and stored statistics are used": (
         "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D GaussianDropout GaussianNoise "
         "BatchNormalization"
     ),
@@ -498,7 +505,7 @@ REASONS = {
         "GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D "
         "GlobalMaxPooling3D"
     ),
-    "numbers of a row, reordered, repeated, or with zeros": (
+    "numbers of a row that are reordered, repeated, or padded with zeros": (
         "Flatten Reshape Permute RepeatVector ZeroPadding1D ZeroPadding2D ZeroPadding3D Cropping1D "
         "Cropping2D Cropping3D UpSampling1D UpSampling2D UpSampling3D Concatenate"
     ),
@@ -508,7 +515,8 @@ LAYERS = {getattr(keras.layers, name) for name in ROW_WISE}
 # Arithmetic of a tensor with a number, or of two tensors of the same rank.
 ARITHMETIC = {keras_numpy.Add, keras_numpy.Subtract, keras_numpy.Multiply, keras_numpy.TrueDivide}
 ACTIVATIONS = {each for each in vars(keras.activations).values() if callable(each)}
-# Encoders of keras-hub that attend or convolve within a row. Their code builds all layers.
+# Encoders of keras-hub in which attention and convolution work within a row. The code of keras-hub
+# builds all of their layers.
 _HUB_MODELS = (
     "albert bert deberta_v3 densenet distil_bert efficientnet electra mobilenet resnet "
     "roberta vit xlm_roberta"
@@ -530,7 +538,7 @@ def answering(model: Any, dataset: Dataset) -> Any:
     call = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     function = call.get_concrete_function(spec)
     is_linear_head = isinstance(model, LinearHead)
-    # The encoder of a linear head was scanned already, and forms batches itself.
+    # The encoder of a linear head was scanned before, and forms batches itself.
     refuse_state(function, "student", TOKENIZERS if is_linear_head else ())
 
     def batch_features(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -557,7 +565,7 @@ def _is_by_row(node: Any) -> bool:
     leaves = tf.nest.flatten(node.arguments.args)
     tensors = [each for each in leaves if isinstance(each, keras.KerasTensor)]
     ranks = {len(each.shape) for each in tensors}
-    # If there is only one axis, it is the batch: softmax would mix all rows.
+    # If a tensor has only one axis, it is the batch axis, and a softmax would mix all rows.
     ranked = [*tensors, *node.outputs]
     if any(len(each.shape) < 2 or each.shape[0] is not None for each in ranked):
         return False  # not rows
@@ -581,7 +589,7 @@ def _is_by_row(node: Any) -> bool:
 
 
 def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
-    """Whether a built-in layer does not work along the batch axis, for inputs of these ranks."""
+    """Whether a built-in layer, for inputs of these ranks, leaves the batch axis alone."""
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     if type(layer) is keras.layers.Softmax and None in axes:
         return False  # mixes all numbers of a batch
@@ -592,10 +600,10 @@ def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
 
 
 def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
-    """Whether only code of keras-hub made a backbone and its preprocessing."""
+    """Whether a backbone and its preprocessing consist only of layers that keras-hub builds."""
     if type(backbone).__module__.split(".")[:3] != ["keras_hub", "src", "models"]:
         return False
-    # The activation of BERT, which Keras only has with another argument.
+    # The activation of BERT; in Keras, the same function needs an argument.
     gelu = sys.modules["keras_hub.src.utils.keras_utils"].gelu_approximate
     for made in (backbone, preprocessing):
         modules = type(made).__module__.split(".")
@@ -621,19 +629,19 @@ CHARACTERS_PER_TOKEN = 3  # a lower bound for most texts
 
 
 def hub_outputs(where: str, dataset: Dataset) -> Encoding:
-    """Returns the encoding of a backbone: its pooled outputs.
+    """Returns the encoding of a keras-hub backbone: its pooled outputs.
 
     Args:
         where: a preset's name; a folder of Keras; or a folder with `config.json`,
             `model.safetensors` and, for texts, the files of the tokenizer.
-        dataset: images, gray or in three colors; or texts that are kept as characters.
+        dataset: data set of images with one or three channels, or of texts kept as characters.
 
     Raises:
-        ValueError: if there is no such encoder, or it takes other data.
+        ValueError: if there is no such encoder, or the encoder takes another kind of data.
     """
     what = f"representation hub:{where}"
     try:
-        importlib.import_module("tensorflow_text")  # registers operations of SavedModels of texts
+        importlib.import_module("tensorflow_text")  # registers operations for texts
         hub: Any = importlib.import_module("keras_hub")
     except ImportError as error:
         if error.name in ("tensorflow_text", "keras_hub"):
@@ -653,7 +661,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
 
 
 def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns the mean outputs for images, which the preset's converter scales."""
+    """Returns a function for the mean outputs of images, and the preset's converter for images."""
     convert = hub.layers.ImageConverter.from_preset(where)
     size = tuple(getattr(backbone, "image_shape", None) or ())[:2]
     size = tuple(side or USUAL_SIDE for side in size or convert.image_size or (None, None))
@@ -666,7 +674,7 @@ def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 
 def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns the mean outputs over the tokens of texts."""
+    """Returns a function for the mean outputs over the tokens of texts, and the preprocessing."""
     if not dataset.has_characters:
         raise ValueError(
             "texts must be kept as characters: pass characters=512 to Data.from_arrays, or write "
@@ -689,7 +697,7 @@ def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 
 def _pooled(outputs: Any, mask: tf.Tensor | None) -> tf.Tensor:
-    """Returns the means of a backbone's outputs over tokens or positions: `[batch, outputs]`."""
+    """Returns the mean of a backbone's outputs over tokens or positions, `[batch, outputs]`."""
     if isinstance(outputs, dict):
         names = ("sequence_output", "encoder_sequence_output", "pooled_output")
         outputs = next(outputs[name] for name in (*names, *outputs) if name in outputs)

@@ -14,7 +14,7 @@ from pate_tf.core.public import Pool
 from pate_tf.data.preprocessing import num_of_words
 from pate_tf.models.encoder import Encoder, Part, constants
 
-MAX_HASHED = 512
+MAX_HASHED = 512  # features of a text without a pool
 MAX_DEVIATIONS = 3.0  # standard deviations from the mean; values beyond are clipped
 
 
@@ -29,9 +29,9 @@ def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
 class RawPart(Part):
     """One view of norm 1: scaled numbers and a constant.
 
-    Numbers of a table are scaled by the mean and standard deviation of the pool, because a range
-    says little about a number that is nearly always 0. Pixels are scaled by their range, and so are
-    all numbers if the pool is empty.
+    Numbers of a table are scaled by the mean and standard deviation in the pool, because a range
+    tells little about a number that is nearly always 0. Pixels are scaled by their range; if the
+    pool is empty, all numbers are.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -50,11 +50,11 @@ class RawPart(Part):
         self.learnt = constants(middle, unit)
         self._middle, self._unit = self.learnt
         self.widths = (self.num_numbers + 1,)
-        # Without a pool, texts only use single words, in fewer buckets. Each product of two
-        # features gets noise, and most pairs of words are rare. Accuracy is 2 to 9 points higher
-        # than with pairs at epsilons .3, 1 and 3, on the sentences of `standard_library` and
-        # `packages` of benchmarks/own_data.py and on the first 160 characters of 6,040 e-mails
-        # (SpamAssassin's public corpus).
+        # Without a pool, features of texts only count single words, in fewer buckets: each product
+        # of two features gets noise, and most pairs of words are rare. This makes accuracy 2 to 9
+        # points higher than with pairs of words at epsilons .3, 1 and 3, on the sentences of
+        # `standard_library` and `packages` of benchmarks/own_data.py and on the first 160
+        # characters of 6,040 e-mails (SpamAssassin's public corpus).
         self._folded = 0
         self._num_words = num_of_words(self.num_numbers)
         if dataset.kind == "text" and not pool:
@@ -89,13 +89,13 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 # Bins of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file: 5 bins are
-# worse at all epsilons but .1, and 20 bins at all (docs/how-to/small_teachers.md).
+# worse at all epsilons except .1, and 20 bins at all epsilons (docs/how-to/small_teachers.md).
 BINS = 10
-WEIGHT_OF_BINS = 0.5  # norm; chosen likewise and on three tables of benchmarks/own_data.py
-MAX_BINS = 1_000  # of all numbers together; each of many numbers gets fewer
-# Without a pool, a number's range has bins of equal widths. The lowest bin is split again, because
-# many numbers are nearly always close to their lowest value. With much noise, few bins are better.
-# Chosen on Adult's training file and on tables of R's packages Ecdat and ggplot2
+WEIGHT_OF_BINS = 0.5  # norm; chosen in the same way, and on three tables of benchmarks/own_data.py
+MAX_BINS = 1_000  # of all numbers together; if there are many numbers, each gets fewer bins
+# Without a pool, a number's range is split into bins of equal widths. The lowest bin is split
+# again, because many numbers are nearly always close to their lowest value. With much noise, few
+# bins are better. Chosen on Adult's training file and on tables of R's packages Ecdat and ggplot2
 # (`catalogue.MIN_RECORDS_OVER_NOISE`).
 BINS_OF_RANGE = 25
 SPLITS = (1 / 32, 1 / 4)
@@ -106,15 +106,16 @@ class BinsPart(Part):
     """One view of norm 1: the view of `RawPart`, and a one-hot bin for each number.
 
     A linear function of these features is a generalized additive model (Hastie and Tibshirani
-    1986): a sum of one function per column. Bins have a quarter of the squared norm of the other
-    features, so that little is lost if a linear function of the columns is sufficient. Each bin
-    contains about equally many inputs of the pool. A frequent value counts at most as one full bin,
-    so that a column that is nearly always 0 has bins for its other values. A number with only two
-    values has no bins. Without a pool, bins follow from declared ranges (`edges_of_ranges`).
+    1986): a sum of one function per column. The squared norm of all bins is a quarter of that of
+    the other features, so that little is lost if a linear function of the columns is sufficient.
+    All bins contain about equally many inputs of the pool. A frequent value counts at most as one
+    full bin, so that a column that is nearly always 0 has bins for its other values. A number with
+    only two values has no bins. Without a pool, declared ranges determine the bins
+    (`edges_of_ranges`).
     """
 
     def __init__(self, pool: Pool, *, are_coarse: bool = False) -> None:
-        """Takes bins from the pool or from the declared ranges; coarse bins are fewer."""
+        """Chooses bins by the pool or by declared ranges; coarse bins are fewer."""
         super().__init__()
         self._raw = RawPart(pool)
         self._unbinned = None
@@ -126,7 +127,7 @@ class BinsPart(Part):
         if not pool:
             self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
             groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
-            if groups is not None:  # ordered bins of numbers count from -1 down
+            if groups is not None:  # ordered bins of numbers have negative groups
                 is_number = np.isin(groups, groups[len(self._unbinned) :])
                 self.groups = np.where(is_number, -1 - groups, groups)
         low = [start for edges in inner.values() for start in (-np.inf, *edges)]
@@ -134,7 +135,7 @@ class BinsPart(Part):
         self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Takes stored values; the number of bins may differ."""
+        """Takes stored values; their number of bins may differ from the number before."""
         *scales, columns, low, high = values
         self._raw.take(scales)
         if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):
@@ -161,7 +162,10 @@ class BinsPart(Part):
 
 
 def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArray[Any]]:
-    """Returns the edges between `number` bins of each number, by quantiles of a pool's inputs."""
+    """Returns the edges of the bins of each number, which are quantiles of a pool's inputs.
+
+    There are at most `number` bins.
+    """
     rows = raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
     counted = [np.unique(column, return_counts=True) for column in rows.T]
     usable = [column for column, (values, _) in enumerate(counted) if len(values) > 2]
@@ -181,10 +185,10 @@ def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArra
 
 
 def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDArray[Any]]:
-    """Returns the edges between the bins of each number, from declared ranges.
+    """Returns the edges of the bins of each number, computed from declared ranges.
 
-    A schema says which features are numbers; without a schema all are. A value outside the range
-    falls into the first or last bin.
+    A schema tells which features are numbers; without a schema all features are. A value outside
+    the range falls into the first or last bin.
     """
     low, high = ranges_of(dataset)
     is_number = np.ones(len(low), bool)
@@ -209,8 +213,8 @@ def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None
 
     Args:
         dataset: describes the columns.
-        features: position in `RawPart.scaled` of each feature. A number with bins repeats its
-            position for each bin.
+        features: position of each feature's number in `RawPart.scaled`. For a number with bins, the
+            position is repeated for each bin.
     """
     columns = np.arange(np.prod(dataset.input_shape))
     if dataset.schema is not None:
@@ -223,14 +227,14 @@ def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None
     return None if (sizes < 2).any() else groups
 
 
-MAX_OF_PAIRS = 64  # numbers and categories of an input; they have 2,145 products
+MAX_OF_PAIRS = 64  # numbers and categories of an input; with the constant, 2,145 products
 
 
 class PairsPart(Part):
     """One view of norm 1: products of any two numbers of `RawPart`, including the constant.
 
-    Their inner products are the squares of the inner products of `RawPart`: a polynomial kernel of
-    degree 2.
+    The inner product of two inputs in this view is the square of their inner product in `RawPart`:
+    a polynomial kernel of degree 2.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -250,7 +254,7 @@ class PairsPart(Part):
         rows, columns = np.triu_indices(width)
         self.learnt = self._raw.learnt
         self._places = tf.constant(rows * width + columns)
-        # Each product of two different numbers also represents its mirror image.
+        # The weight of a product of two different numbers counts both of their orders.
         self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
         self.widths = (len(rows),)
 
@@ -270,12 +274,13 @@ CHUNK = 4_096  # inputs of a pool that are in memory in double precision
 class LsaPart(Part):
     """One view of norm 1: latent semantic analysis of hashed texts (Deerwester et al. 1990).
 
-    The logarithm of each hashed n-gram's weight is multiplied by its inverse document frequency in
-    the pool. The result is projected on the pool's first `MAX_DIRECTIONS` principal directions.
+    The logarithm of one plus each n-gram's weight is multiplied by the n-gram's inverse document
+    frequency in the pool. The result is projected on the pool's first `MAX_DIRECTIONS` principal
+    directions.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes frequencies and directions from a pool of at least one text."""
+        """Computes frequencies and directions from a pool of at least one text."""
         super().__init__()
         rows = pool.inputs.reshape(len(pool), -1)
         rarity = np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1))
@@ -305,17 +310,17 @@ class LsaPart(Part):
 
 # Partly whitened features, for linear models that are trained in few noisy steps.
 #
-# Features vary far more in some directions than in others. Gradient descent learns the weak
-# directions last, and noise allows only few steps. Full whitening would weight all directions
-# equally, although each gets the same noise. Partial whitening is a compromise.
+# Features vary far more in some directions than in others. Gradient descent learns the directions
+# of little variance last, and noise allows only few steps. Full whitening would give all directions
+# the same variance, although each gets the same noise. Partial whitening is a compromise.
 
 
 POWER = 0.5  # features are divided by this power of the deviation; 1 whitens fully
-MIN_VARIANCE = 1e-4  # of the largest variance; smaller ones are raised to it
+MIN_VARIANCE = 1e-4  # fraction of the largest variance; smaller variances are raised to it
 
 
 def whitened(encoder: Encoder, pool: Pool) -> Encoder:
-    """Returns an encoder with features that are partly whitened on at least two public inputs."""
+    """Returns an encoder whose features are partly whitened, by a pool of at least two inputs."""
     description = {
         "whitened": encoder.description,
         "power": POWER,
@@ -329,7 +334,7 @@ class WhitenedPart(Part):
     """One view of norm 1: weighted features along the pool's first principal directions."""
 
     def __init__(self, encoder: Encoder, pool: Pool) -> None:
-        """Takes mean and directions from a pool's features."""
+        """Computes mean and directions from a pool's features."""
         super().__init__()
         self._encoder = encoder
         features = encoder.features(pool.inputs).astype(np.float64)

@@ -1,1 +1,1 @@
-"""The student as TensorFlow Serving loads it."""
+"""Students as SavedModels, which TensorFlow Serving loads."""

@@ -1,9 +1,9 @@
 """Exports a student as a numbered SavedModel that takes raw inputs and needs no Python.
 
-It also writes ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and LiteRT. Both take raw
-inputs under the same name as `serving_default` and return `probabilities` and `label`. Forests
-can't be converted: they use float64 and gather from variables inside a loop, and neither format has
-operations for that.
+Also exports students as ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and as LiteRT.
+Both take raw inputs under the same name as `serving_default` and return `probabilities` and
+`label`. Forests can't be converted: they use float64 and gather from variables inside a loop, and
+neither format has operations for that.
 """
 
 import datetime
@@ -42,10 +42,10 @@ from pate_tf.serving.served import (
 TEXT = "text"  # the input of SERVING_DEFAULT for texts
 ENCODED_IMAGES = "encoded_images"
 PNG = b"\x89PNG"  # first bytes of a file
-IMAGE_BYTES = "image_bytes"  # the one input of ENCODED_IMAGES
+IMAGE_BYTES = "image_bytes"  # the only input of ENCODED_IMAGES
 GRAY = (19595, 38470, 7471)  # weights of red, green, blue in 65,536ths: ITU-R BT.601, as Pillow
 STRINGS = tf.TensorSpec([None], tf.string)
-OPSET = 18  # of ONNX, from 2022, which current runtimes support
+OPSET = 18  # operations of ONNX as of 2022, which current runtimes support
 
 RawInputs = Callable[[dict[str, tf.Tensor]], tf.Tensor]  # from a signature's named inputs
 
@@ -55,19 +55,19 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
     For classes, signatures return `probabilities` float32 `[batch, num_classes]`, `label` int64
     `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. For a number,
-    they return `value` float32 `[batch]` in its unit, and the limits `low` and `high` of a 95 %
-    interval for the value without noise. For several labels, they return `probabilities` and
-    `labels` int64 of 0 and 1, both `[batch, num_labels]`. The batch may have any size, also 0.
+    they return `value` float32 `[batch]` in the unit of the number, and the limits `low` and `high`
+    of a 95 % interval for the value without noise. For several labels, they return `probabilities`
+    and `labels` int64 of 0 and 1, both `[batch, num_labels]`. The batch may have any size, also 0.
 
     `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
     *input_shape]`; NaN and infinite values are errors. For texts, it takes `text` string `[batch]`,
     and the signature `features` takes encoded texts. For a table with a schema, it takes each
-    column `[batch]` under its name in `Schema.input_names`: numbers as float32 (NaN for a missing
-    one), other columns as strings (empty for a missing one). The signature `features` takes encoded
-    columns. `encoded_images`, for gray or color images, takes `image_bytes` string `[batch]`; see
-    `decoded_images`.
+    column `[batch]` under its name in `Schema.input_names`: numbers as float32 (NaN if a number is
+    missing), other columns as strings (empty if a value is missing). The signature `features` takes
+    encoded columns. For gray or color images, the signature `encoded_images` takes `image_bytes`
+    string `[batch]`; see `decoded_images`.
     """
-    # Traced once for all signatures.
+    # This function is traced once for all signatures.
     answer_of = tf.function(lambda inputs: answer(model, inputs, dataset), autograph=False)
 
     def serve(raw_inputs: RawInputs, specs: dict[str, tf.TensorSpec]) -> Any:
@@ -77,7 +77,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             if inputs.dtype.is_floating:
                 name = dataset.input_name
                 inputs = tf.debugging.check_numerics(inputs, f"{name} must be finite numbers")
-            # Some convolutions refuse an empty batch: it gets a sample, whose outputs are dropped.
+            # Some convolutions refuse an empty batch. It gets a sample, whose outputs are dropped.
             size = tf.shape(inputs)[0]
             paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
             padded = answer_of(tf.pad(inputs, paddings))
@@ -104,7 +104,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
 
 def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInputs]:
-    """Returns the named inputs of `serving_default`, and the map to raw inputs."""
+    """Returns the named inputs of `serving_default`, and a function from these to raw inputs."""
     schema: Schema | None = dataset.schema
     if dataset.kind == "text":
         return {TEXT: STRINGS}, lambda fields: text_inputs(fields[TEXT], dataset)
@@ -144,11 +144,12 @@ def answer(
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
 
 
-# A schema inside the graph does the same as `TableColumn.encode` outside.
+# The functions below encode columns inside the graph, exactly as `TableColumn.encode` does in
+# Python.
 
 
 def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
-    """Returns features float32 `[batch, width]` of a column's raw values `[batch]`."""
+    """Returns features float32 `[batch, width]`, given a column's raw values `[batch]`."""
     if column.is_number:
         if column.missing is not None:
             values = tf.where(tf.math.is_nan(values), float(column.missing), values)
@@ -176,7 +177,7 @@ def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: 
 
 
 def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
-    """Returns the clipped days of dates, float32 `[batch]`, as `date.toordinal` counts them."""
+    """Returns dates as clipped numbers of days (`date.toordinal`), float32 `[batch]`."""
     days = tf.zeros_like(texts, tf.float32)
     fits = tf.zeros_like(texts, tf.bool)
     for form in (column.date, ISO_DATE):
@@ -191,8 +192,8 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
             )
             for part in ("%Y", "%m", "%d")
         )
-        # Days of the Gregorian calendar; January 1 of year 1 is day 1. Years begin in March here,
-        # so that the leap day is the last day of a year.
+        # Days of the Gregorian calendar, of which January 1 of year 1 is day 1. In this formula
+        # years begin in March, so that the leap day is the last day of a year.
         is_early = month <= 2
         leap = tf.where(is_early, year - 1, year)
         of_year = (153 * tf.where(is_early, month + 9, month - 3) + 2) // 5 + day
@@ -206,10 +207,10 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
 def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     """Returns raw inputs `[batch, *input_shape]` for PNG or JPEG files `[batch]` of any size.
 
-    Images are processed like images in folders: gray or in color, with a background behind
-    transparent pixels, resized by a bilinear filter that averages when it shrinks an image. But
-    EXIF rotations are ignored, and values have 8 bits. Finally 0 to 255 are mapped to the data
-    set's range. A file that is not an image is an error for the whole batch.
+    Images are processed like images in folders: they become gray or colored, get a background
+    behind transparent pixels, and are resized by a bilinear filter that averages when it shrinks an
+    image. But EXIF rotations are ignored, and values have 8 bits. Finally the range 0 to 255 is
+    mapped to the data set's range. A file that is not an image is an error for the whole batch.
     """
     height, width, channels = dataset.input_shape
     low, high = (tf.constant(side, tf.float32) for side in dataset.value_range)
@@ -218,7 +219,7 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
         pixels = tf.cond(
             tf.equal(tf.strings.substr(image, 0, 4), PNG),
             lambda: _on_background(tf.io.decode_png(image, channels=4), dataset.background),
-            # Accurate, as in Pillow.
+            # This method is accurate, as in Pillow.
             lambda: tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE"),
         )
         if channels == 1:
@@ -235,14 +236,14 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
 
 def _on_background(pixels: tf.Tensor, background: str) -> tf.Tensor:
-    """Returns the colors uint8 `[height, width, 3]` of pixels with transparency."""
+    """Returns colors uint8 `[height, width, 3]` of transparent pixels on a background."""
     colors, alpha = tf.split(tf.cast(pixels, tf.int32), [3, 1], axis=2)
     ground = BACKGROUNDS[background]
     return tf.cast((colors * alpha + ground * (255 - alpha) + 127) // 255, tf.uint8)
 
 
 def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
-    """Returns the weights of a student in the order of their digest."""
+    """Returns the weights of a student in the order in which their digest covers them."""
     if isinstance(model, keras.Model):
         return [weight.value for weight in model.weights]
     return list(model.variables)
@@ -251,7 +252,7 @@ def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
 def student_digest(model: keras.Model | tf.Module) -> str:
     """Returns the SHA-256 of a student's weights: `student_digest` in its privacy statement.
 
-    A SavedModel has them as `weights`, in the same order.
+    The attribute `weights` of a SavedModel contains these weights in the same order.
     """
     return artifacts.digest_arrays(_variables(model))
 
@@ -269,8 +270,8 @@ def export_student(
 
     TensorFlow Serving loads a version with its `signatures`. `assets.extra` contains the privacy
     statement, `student.keras` for a Keras model, `dataset.json`, `schema.toml` for a table with a
-    schema, the requested `formats`, and the manifest `digests.json`: `model` and `version`, the
-    SHA-256 of every other file, and their `seal`.
+    schema, the requested `formats`, and the manifest `digests.json`. The manifest contains `model`
+    and `version`, the SHA-256 of every other file, and a `seal` of all of these.
 
     Args:
         model: maps raw inputs to logits.
@@ -279,7 +280,7 @@ def export_student(
         statement: JSON values for `assets.extra/privacy_statement.json`.
         formats: any of "onnx" and "litert", for `student.onnx` and `student.tflite` in
             `assets.extra`.
-        seal: `Ledger.mac` of the charged ledger; None without a ledger.
+        seal: `Ledger.mac` of the charged ledger; None if there is no ledger.
 
     Returns:
         The folder of the new version.
@@ -288,8 +289,8 @@ def export_student(
         ValueError: if a signature could store its inputs, the statement contains NaN or infinity,
             or the student can't be written in one of the formats.
     """
-    # A new module instead of the Keras model: a server without Python would not restore the
-    # variables inside of Keras' variables, and the LiteRT converter would read NaN.
+    # A new module is saved instead of the Keras model: a server without Python would not restore
+    # the variables inside of Keras' variables, and the LiteRT converter would read NaN.
     module = tf.Module()
     by_name = signatures(model, dataset)
     for function in by_name.values():

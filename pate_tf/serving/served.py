@@ -34,8 +34,8 @@ DATASET = "dataset.json"
 SERVING_DEFAULT = "serving_default"
 FEATURES = "features"  # signature that takes encoded strings or columns
 PREDICTED = "predicted"
-INTERVAL = ("lowest without noise", "highest without noise")  # of a 95 % interval
-# Outputs of a student by its target: predictions and their confidence.
+INTERVAL = ("lowest without noise", "highest without noise")  # ends of a 95 % interval
+# Names of a student's outputs for each target: predictions, then their confidence.
 OUTPUTS = {
     CLASS: ("label", "probabilities"),
     NUMBER: ("value", "low", "high"),
@@ -44,7 +44,7 @@ OUTPUTS = {
 
 
 def load_student(folder: pathlib.Path) -> Any:
-    """Loads a SavedModel that `export_student` wrote; raises ValueError if it is not one."""
+    """Loads a SavedModel that `export_student` wrote; raises ValueError for any other folder."""
     from pate_tf.data.preprocessing import load_graph  # bad files fail without TensorFlow
 
     try:
@@ -65,9 +65,9 @@ def answers(
     """Returns predictions and their confidence; see `ServedStudent.answer`.
 
     Args:
-        serve: maps a batch of raw inputs, which may be empty, to the outputs of a signature.
+        serve: takes a batch of raw inputs, which may be empty, and returns a signature's outputs.
         inputs: raw inputs `[batch, *input_shape]`.
-        dataset: has the kind of the target.
+        dataset: data set of the inputs, which states the kind of the target.
     """
     predicted, *others = OUTPUTS[dataset.target]
     labels = []
@@ -92,7 +92,7 @@ class ServedStudent:
     @functools.cached_property
     def _serve(self) -> Any:
         signatures = load_student(self.folder).signatures
-        # In a run, texts are encoded already.
+        # Within a run, texts and columns are already encoded.
         return signatures[FEATURES if FEATURES in signatures else SERVING_DEFAULT]
 
     @functools.cached_property
@@ -105,15 +105,16 @@ class ServedStudent:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """A name for each class; its number if the data set has no names."""
+        """The name of each class; its number if the data set has no names."""
         return tuple(map(self.dataset.class_name, range(self.dataset.num_classes)))
 
     def answer(self, inputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Returns predictions and their confidence.
 
-        For classes: labels int64 `[batch]` and probabilities float32 `[batch, num_classes]`. For
-        several labels: both `[batch, num_labels]`. For numbers: values float32 `[batch]` and the
-        ends of their 95 % intervals, `[batch, 2]`.
+        For classes, returns labels int64 `[batch]` and probabilities float32
+        `[batch, num_classes]`. For several labels, both have the shape `[batch, num_labels]`. For
+        numbers, returns values float32 `[batch]` and the ends of their 95 % intervals, `[batch,
+        2]`.
 
         Args:
             inputs: raw inputs `[batch, *input_shape]`.
@@ -131,10 +132,10 @@ class ServedStudent:
                 self.dataset,
             )
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"student: {name} must be finite, in the exported shape") from error
+            raise ValueError(f"student: {name} must be finite, of the exported shape") from error
 
     def form(self, path: Path) -> tables.TextForm:
-        """Returns the format of a table, from the schema or the file."""
+        """Returns the format of a table's file: stated by the schema, or inferred from the file."""
         source = pathlib.Path(path)
         schema = self.dataset.schema
         if schema is None or source.suffix.lower() in tables.PARQUET or source.is_dir():
@@ -144,17 +145,17 @@ class ServedStudent:
     def read(
         self, path: Path, *, strict: bool = False
     ) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
-        """Returns the fields of a table or of a folder of images, by column, and raw inputs.
+        """Reads a table or a folder of images; returns its columns by name, and raw inputs.
 
         Args:
             path: a table with the columns of the schema, or a folder of images, with or without
                 class folders. The columns of images are `file` and, with class folders, `label`.
-            strict: whether a record that does not fit is an error. Default: it is left out, and a
-                warning names its line.
+            strict: whether a record that does not fit is an error. Default: the record is left out,
+                and a warning names its line.
 
         Raises:
-            ValueError: if it can't be read, no record fits, or one does not fit and `strict` is
-                set.
+            ValueError: if the path can't be read, no record fits, or a record does not fit and
+                `strict` is true.
         """
         source = pathlib.Path(path)
         dataset = self.dataset
@@ -178,7 +179,7 @@ class ServedStudent:
                 fields["label"] = [names.pop() for names in labels]
             return dict(fields), inputs
         if dataset.schema is None:
-            raise ValueError("student: it takes arrays, not files; call its SavedModel")
+            raise ValueError("student: this student takes arrays, not files; call its SavedModel")
         table = tables.read_table(source, self.form(source))
         skip = tables.REFUSE if strict else tables.SKIP
         by = dataset.schema.with_decimals(table.fields)
@@ -188,11 +189,11 @@ class ServedStudent:
         return {name: column.to_pylist() for name, column in texts.items()}, features
 
 
-# Digests of weights and files connect an exported version to its privacy statement.
+# Digests of weights and files, which connect an exported version with its privacy statement.
 
 
 def file_digests(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the hexadecimal SHA-256 of each file except the manifest, by its path.
+    """Returns the hexadecimal SHA-256 of each file except the manifest, by the path of the file.
 
     Args:
         folder: a SavedModel, with other formats in `assets.extra`.
@@ -216,14 +217,15 @@ def matches_statement(folder: pathlib.Path) -> bool:
 
     Compares the weights with the statement, and the files with the manifest
     `assets.extra/digests.json`. This finds files that were damaged or exchanged, unless the
-    manifest was changed as well. Only `pate audit run` finds that, with the ledger that sealed it.
-    A changed graph is not loaded.
+    manifest was changed as well. Only `pate audit run` finds a changed manifest, because it has the
+    ledger that sealed the manifest. A changed graph is not loaded.
 
     Args:
         folder: a version that `export_student` wrote.
 
     Raises:
-        ValueError: if there is no such SavedModel, no digests, or no statement that names a digest.
+        ValueError: if the SavedModel, its manifest or its statement is missing, or the statement
+            contains no digest.
     """
     statement, digests = (folder / EXTRA / name for name in (STATEMENT, DIGESTS))
     for path, name in ((statement, "privacy statement"), (digests, "manifest of digests")):
@@ -241,10 +243,13 @@ def matches_statement(folder: pathlib.Path) -> bool:
 
 
 def newest_version(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the newest version of the student in a run folder, its `released/` or `student/`.
+    """Returns the folder of the newest version of a student.
+
+    Args:
+        folder: a run folder, its `released/`, the `student/` in there, or a version.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the folder contains no published student.
     """
     for place in (folder, folder / "student", folder / artifacts.RELEASED / "student"):
         versions = [path for path in place.glob("*") if path.name.isdecimal()]
@@ -256,16 +261,17 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
 
 
 def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) -> RunReport:
-    """Writes the columns of a file, with the predicted class and the probability of each class.
+    """Writes a copy of a file with the predictions of a student in additional columns.
 
-    The output has the delimiter, the encoding and the decimal mark of the inputs.
+    For classes, these columns are the predicted class and the probability of each class. The output
+    has the delimiter, the encoding and the decimal mark of the inputs.
 
     Args:
         student: a version, or a folder that `newest_version` takes.
         inputs: a table, with or without labels, or a folder of images.
         output: a new file of separated values.
-        strict: whether a record that does not fit the schema is an error. Default: it is left out,
-            with a warning.
+        strict: whether a record that does not fit the schema is an error. Default: the record is
+            left out, with a warning.
 
     Raises:
         ValueError: if a file can't be read or written.
@@ -286,7 +292,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     if target == NUMBER:
         written = [PREDICTED, *INTERVAL]
     if strange := sorted(set(written) & set(fields)):
-        raise ValueError(f"inputs: rename the column {strange[0]!r}: the output has one, too")
+        raise ValueError(f"inputs: rename the column {strange[0]!r}; the output adds such a column")
     form = published.form(inputs)
     schema = published.dataset.schema
     marks = [column.decimal for column in schema.with_decimals(fields).columns] if schema else []
@@ -316,13 +322,13 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
     """Measures a published student on a labeled PUBLIC file.
 
-    Returns the accuracy with its 95 % interval, the recall of each class, AUC, and the expected
-    calibration error. None of it is sensitive.
+    For classes, returns the accuracy with its 95 % interval, the recall of each class, AUC, and the
+    expected calibration error. The result is not sensitive.
 
     Args:
         student: a version, or a folder that `newest_version` takes.
         inputs: a table, or a folder with class folders of images.
-        label: the label's column. Default: the schema's, else `label`.
+        label: name of the label's column. Default: as in the schema, else `label`.
 
     Raises:
         ValueError: if a file can't be read, or no record has a label.
@@ -334,7 +340,7 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     columns = columns or ("label",)
     named = ", ".join(columns)
     if not set(columns) <= set(fields):
-        raise ValueError(f"inputs: there is no label in {named}; to predict, set `output`")
+        raise ValueError(f"inputs has no label column {named}; to predict, set `output`")
     expected = ", ".join(published.class_names[:12])
     if schema is not None:
         truth, fits = schema.labels(*map(fields.get, columns), may_be_empty=True)

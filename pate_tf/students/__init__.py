@@ -1,1 +1,1 @@
-"""Students: learn from released labels and a public pool; know neither teachers nor votes."""
+"""Students, which learn from released labels and a public pool, never from teachers or votes."""

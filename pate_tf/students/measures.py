@@ -28,7 +28,7 @@ def measure(
             `[num_samples, num_labels]`.
         truth: true values of the same shape, at least one.
         probabilities: probabilities of classes or of several labels; ignored for numbers.
-        dataset: has the kind of the target.
+        dataset: data set of the samples, which states the kind of the target.
     """
     if dataset.target == CLASS:
         return measure_classes(predictions, truth, probabilities)
@@ -40,12 +40,12 @@ def measure(
 def measure_numbers(
     predictions: npt.NDArray[np.float64], truth: npt.NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Compares predicted numbers `[num_samples]` with true ones.
+    """Compares predicted numbers `[num_samples]` with true numbers.
 
     Returns:
         `r_squared`, see `core.public.r_squared`; `root_mean_squared_error` and
-        `mean_absolute_error` in the unit of the numbers; and both errors of the best constant, the
-        mean or median of the samples, as `constant_...`.
+        `mean_absolute_error` in the unit of the numbers; and, as `constant_...`, the same errors of
+        the best constant prediction, which is the mean or the median of the samples.
     """
     errors = truth - predictions
     of_mean = truth - truth.mean()
@@ -63,12 +63,12 @@ def measure_numbers(
 def measure_labels(
     predictions: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
 ) -> dict[str, Any]:
-    """Compares several labels `[num_samples, num_labels]` with true ones.
+    """Compares several labels `[num_samples, num_labels]` with true labels.
 
     Returns:
-        For each label `label_auc`, `label_recall` and `label_share`, its fraction of the samples;
-        None if no sample determines it. Also the mean `auc`, and `exact_match`, the fraction of
-        samples whose labels are all correct.
+        For each label, `label_auc`, `label_recall` and `label_share`, the fraction of samples that
+        have the label. A value is None if no sample determines it. Also the mean `auc` of all
+        labels, and `exact_match`, the fraction of samples whose labels are all correct.
     """
     holds = truth == 1
     recall = [
@@ -98,11 +98,12 @@ def measure_classes(
         probabilities: probabilities of the classes, `[num_samples, num_classes]`.
 
     Returns:
-        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; `recall` of each class
-        (None without samples) and their mean `balanced_accuracy`; `auc`, see `area_under_curve`;
-        `majority_accuracy`, the accuracy of the most frequent class; and the expected
-        `calibration_error`: the mean difference between confidence and accuracy over ten bins of
-        confidence, weighted by samples (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
+        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; the `recall` of each
+        class (None for a class without samples) and their mean `balanced_accuracy`; `auc`, see
+        `area_under_curve`; `majority_accuracy`, the accuracy of always predicting the most frequent
+        class; and the expected `calibration_error`: the mean difference between confidence and
+        accuracy over ten bins of confidence, weighted by the number of samples in each bin (Guo et
+        al. 2017, https://arxiv.org/abs/1706.04599).
     """
     is_correct = labels == truth
     interval = binomtest(int(is_correct.sum()), len(truth)).proportion_ci(method="wilson")

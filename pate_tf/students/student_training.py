@@ -1,4 +1,4 @@
-"""Trains every Keras student: by `fit`, resumes after an interruption, and stops at NaN."""
+"""Trains Keras students with `fit`, resumes after an interruption, and stops at NaN."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ class ShuffledItems:
     Args:
         *arrays: arrays `[num_items, ...]`.
         batch_size: rows per step.
-        seed: fixes the orders.
+        seed: determines the orders.
     """
 
     def __init__(self, *arrays: npt.NDArray, batch_size: int, seed: int) -> None:
@@ -48,7 +48,7 @@ class ShuffledItems:
         self._seed = seed
 
     def at(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the rows `[batch_size, ...]` of each array for a step, an int64 scalar from 0."""
+        """Returns the rows `[batch_size, ...]` of each array for a step, int64, counted from 0."""
         positions = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
         passes = positions // self._num_items
         seeds = tf.fill([self._batch_size], tf.constant(self._seed, tf.int64))
@@ -72,7 +72,7 @@ def derived_seeds(seed: int, number: int) -> list[int]:
 
 
 def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) -> FloatArray:
-    """Returns a model's outputs `[num_inputs, ...]` for raw inputs, at least one."""
+    """Returns a model's outputs `[num_inputs, ...]` for at least one raw input."""
     parts = [
         keras.ops.convert_to_numpy(
             model(tf.constant(inputs[start : start + BATCH], tf.float32), training=False)
@@ -86,7 +86,7 @@ def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) ->
 
 
 def pixel_range(dataset: Dataset) -> tuple[float, float]:
-    """Returns the lowest and highest value of a pixel; ValueError if pixels have several."""
+    """Returns the range of all pixels; raises ValueError if pixels have different ranges."""
     low, high = dataset.value_range
     if isinstance(low, tuple) or isinstance(high, tuple):
         raise ValueError(f"value_range of {dataset.name}: all pixels must have the same range")
@@ -96,7 +96,7 @@ def pixel_range(dataset: Dataset) -> tuple[float, float]:
 MAX_CUTOUT = 1 / 2  # fraction of the side
 MAX_CONTRAST = 0.5
 # Color changes of Chen et al. 2020 ("SimCLR", appendix B.9) for small images; not tuned.
-COLOUR_JITTER = 0.4  # of brightness, contrast and saturation
+COLOUR_JITTER = 0.4  # largest change of brightness, contrast and saturation
 MAX_HUE = 0.1  # fraction of the color circle
 GRAY_FRACTION = 0.2  # of images
 
@@ -109,7 +109,7 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
 
     Args:
         images: raw images, float32 `[batch, height, width, channels]`.
-        dataset: names the changes that keep a label.
+        dataset: its `augmentation` names changes that keep the label.
         seed: int64 `[2]`; the same seed gives the same changes.
     """
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
@@ -148,7 +148,8 @@ def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     greys = tf.reduce_mean(changed, axis=-1, keepdims=True)
     is_grey = grey < 2.0 * GRAY_FRACTION - 1.0
     colours = (changed - greys) * tf.where(is_grey, 0.0, 1.0 + COLOUR_JITTER * saturation)
-    # Rotates colors around the gray axis (1, 1, 1); the cross product with it is a difference.
+    # Rotates colors around the gray axis (1, 1, 1). The cross product of a color with this axis is
+    # a difference of two shifted colors.
     angle = 2.0 * math.pi * MAX_HUE * hue
     across = (tf.roll(colours, 1, axis=-1) - tf.roll(colours, -1, axis=-1)) / math.sqrt(3.0)
     return tf.clip_by_value(greys + tf.cos(angle) * colours + tf.sin(angle) * across, 0.0, 1.0)
@@ -160,12 +161,12 @@ WARM_UP = 10
 class AveragedStudent(keras.Model):
     """A classifier in training, with an exponential average of its weights.
 
-    A subclass trains `classifier` in its `train_step` and returns `step_end` of its losses.
-    Evaluation and export use the average.
+    A subclass trains `classifier` in its `train_step`, which returns `step_end(losses)`. Evaluation
+    and export use the average.
 
     Attributes:
-        averaged_steps: time scale of the average in steps; in early training about a tenth of the
-            steps so far.
+        averaged_steps: number of steps that the average covers; early in training, it covers about
+            a tenth of the steps so far.
         losses_shown: names of the losses that `train_step` returns.
     """
 
@@ -173,7 +174,7 @@ class AveragedStudent(keras.Model):
     losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
-        """Takes a classifier from raw inputs to logits; `kwargs` go to `keras.Model`."""
+        """Takes a classifier, which maps raw inputs to logits; passes `kwargs` to `keras.Model`."""
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
@@ -226,8 +227,8 @@ class AveragedStudent(keras.Model):
         """Trains on the labels and on all inputs of the pool; returns the averaged classifier.
 
         Args:
-            change: makes a batch for `train_step` from a step, labeled inputs float32, their labels
-                or weights, and `num_unlabelled` unlabeled inputs.
+            change: takes a step, labeled inputs, their labels or weights, and `num_unlabelled`
+                unlabeled inputs, and returns a batch for `train_step`. Inputs are float32.
             config: configuration of the training.
             released: labels of some inputs of the pool.
             pool: public inputs.
@@ -258,12 +259,12 @@ class AveragedStudent(keras.Model):
 
 
 def loss_of_replica(loss: tf.Tensor) -> tf.Tensor:
-    """Returns a replica's part of a loss; optimizers add up the gradients of all replicas."""
+    """Returns a replica's part of a loss: optimizers add up the gradients of all replicas."""
     return loss / tf.distribute.get_strategy().num_replicas_in_sync
 
 
-# Doubled if the stop set is full. Chosen by labels of public pools, never by held-out samples
-# (docs/how-to/choose_student.md).
+# This number is doubled if the stop set is full. It was chosen with labels of public pools, never
+# with held-out samples (docs/how-to/choose_student.md).
 STEPS_PER_EPOCH = 50
 UNFINISHED = "unfinished_student"
 # "Stabilizing predictions" (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
@@ -276,7 +277,7 @@ STOP_SET_SIZE = 2_000
 
 
 def are_stable(predictions: IntArray) -> bool:
-    """Whether the predictions of successive models, `[PAIRS + 1, num_inputs]`, agree."""
+    """Whether the predictions of `PAIRS + 1` successive models, `[model, num_inputs]`, agree."""
     kappas = list[float]()
     for earlier, later in itertools.pairwise(predictions):
         agreement = float((earlier == later).mean())
@@ -288,7 +289,7 @@ def are_stable(predictions: IntArray) -> bool:
 
 
 def averaged_or_own(student: keras.Model) -> Callable[..., tf.Tensor]:
-    """Returns the inference function of a student: with averaged weights, if it has them."""
+    """Returns the inference function of a student, which uses averaged weights if it has them."""
     return student.averaged_logits if isinstance(student, AveragedStudent) else student
 
 
@@ -336,7 +337,8 @@ class Backup(keras.callbacks.Callback):
             str(index): keras.ops.convert_to_numpy(variable)
             for index, variable in enumerate(self._state)
         }
-        # Private, because it is deleted before anything is published: no need to seal it each time.
+        # The file is marked as private, so that it is not sealed each time; it is deleted before
+        # anything is published.
         arrays["epochs"] = np.array(epoch + 1)
         artifacts.write_arrays(self._path, arrays, private=True)
 
@@ -349,13 +351,13 @@ def logs_of(folder: pathlib.Path) -> pathlib.Path:
 def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
     """Returns the initial network."""
     network = architectures.build(config.model, dataset, seed=config.seed)
-    if architectures.ends_in_softmax(network):  # a compiled model, which is compiled again
+    if architectures.ends_in_softmax(network):  # a compiled model, which is compiled again below
         network = architectures.with_logits(network)
     return network
 
 
 def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
-    """Returns 16 hexadecimal digits that identify everything the result of a run depends on."""
+    """Returns 16 hexadecimal digits that identify everything that a run's result depends on."""
     definition = None
     with contextlib.suppress(ValueError):  # some kinds have their own networks
         definition = model_definition(config.model, pool.dataset)
@@ -387,12 +389,13 @@ def fit_student(
 
     Args:
         student: a compiled student whose optimizers are built.
-        batch_at: maps a step, an int64 scalar, to a batch for the student's `train_step`.
+        batch_at: takes a step, an int64 scalar, and returns a batch for the student's `train_step`.
         config: configuration of the training.
         released: labels of some inputs of the pool.
         pool: public inputs. An interrupted run with the same `run_digest` resumes after its last
             epoch.
-        options: its folder gets logs, and the state of the last epoch until the run is complete.
+        options: its folder gets the logs and, until the run is complete, the state of the last
+            epoch.
         optimizers: additional optimizers whose state belongs to the run.
         stops_early: whether to stop when the predictions for the pool's first `STOP_SET_SIZE`
             inputs are stable; otherwise all steps are taken.
@@ -403,7 +406,7 @@ def fit_student(
     """
     inputs = pool.inputs[: STOP_SET_SIZE if stops_early else 1]
     number = len(inputs)
-    # One row for each of the last epochs, part of the state. Before training no two rows agree.
+    # One row for each of the last epochs; part of the state. Before training, no two rows agree.
     predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
 
     def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
@@ -467,7 +470,7 @@ NUM_SAMPLES = 1_000
 class HeldOutAccuracy(keras.callbacks.Callback):
     """Writes the held-out accuracy after every epoch.
 
-    The true labels are public and only serve TensorBoard; they do not change the student.
+    The true labels are public and only used for TensorBoard; they do not change the student.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
@@ -488,10 +491,10 @@ class HeldOutAccuracy(keras.callbacks.Callback):
 
 
 def constant_model(labels: PoolLabels, dataset: Dataset) -> keras.Model:
-    """Returns a model whose logits `[batch, num_classes]` are equal for all raw inputs.
+    """Returns a model that returns the same logits `[num_classes]` for every raw input.
 
-    Its probabilities are the fractions of the classes among the labels or their weights, with one
-    additional label of each class.
+    Its probabilities are the fractions of the classes among the labels (or their weights), counted
+    with one additional label of each class.
     """
     is_soft = labels.weights is not None
     targets = labels.targets if is_soft else np.eye(dataset.num_classes)[labels.labels]

@@ -41,18 +41,19 @@ class ForeignModels(Voter):
       may return `[batch, 1]`: the probability of the second class, or its logit if the last layer
       of a Keras model has no activation.
     - For a number it returns numbers `[batch]` or `[batch, 1]` in the unit of the target.
-    - For several labels it returns the probability of each, `[batch, num_labels]`, or log odds if
-      the last layer of a Keras model has no activation.
+    - For several labels it returns the probability of each label, `[batch, num_labels]`, or log
+      odds if the last layer of a Keras model has no activation.
 
-    A SavedModel is called by `serving_default`. Its output is `label` or its only output.
+    A SavedModel is called by its signature `serving_default`. If this has several outputs, the
+    output `label` is used.
 
-    This class can't check that the models' records are disjoint; the statement lists it as an
-    assumption. It refuses a model that is given twice, a Keras model with the weights of another
-    one, and a copied file.
+    This class can't check that the models' records are disjoint; the statement lists this as an
+    assumption. It refuses a model that is given twice, a Keras model with the same weights as
+    another model, and a copied file.
 
-    `digest` covers files, settings and weights, or attributes. If a teacher changes in a way that
-    the digest does not cover, it keeps its ledger, and the budget of the ledger covers both
-    versions.
+    `digest` covers the content of files; for models in memory, settings and weights, or attributes.
+    If a teacher changes in a way that the digest does not cover, the teachers keep their ledger,
+    and the budget of the ledger covers both versions.
     """
 
     def __init__(
@@ -63,10 +64,10 @@ class ForeignModels(Voter):
         source: PrivateSource | None = None,
         num_classes: int | None = None,
     ) -> None:
-        """Takes models, or a folder whose models are used in the order of their names.
+        """Takes one model for each teacher.
 
         Args:
-            models: one model for each teacher.
+            models: the models, or a folder of models, which are used in the order of their names.
             unit: unit of the partition of records among teachers, "record" or "owner".
             source: source of the private data.
             num_classes: number of scores that a model returns; None to use the pool's classes.
@@ -82,15 +83,15 @@ class ForeignModels(Voter):
             can_predict = hasattr(model, "predict") and not isinstance(model, type)
             if not can_predict and not isinstance(model, pathlib.Path):
                 raise ValueError(
-                    f"models must have predict(inputs), got {type(model).__name__} at {place}"
+                    f"models must have a method predict, got {type(model).__name__} at {place}"
                 )
             earlier = first.setdefault(_content(model), place)
             if earlier != place:
                 is_file = isinstance(model, pathlib.Path)
                 raise ValueError(
                     f"models: {self._models[earlier] if is_file else earlier} and "
-                    f"{model if is_file else place} are the same, so their records would have two "
-                    f"votes. Give each teacher a different model."
+                    f"{model if is_file else place} are the same, so it would have two votes. "
+                    f"Give each teacher a different model."
                 )
         self.sharding = Sharding(num_teachers=len(self._models), unit=unit)
         self.source = source
@@ -119,9 +120,10 @@ class ForeignModels(Voter):
         """Returns the votes of all teachers. Only one model from a file is in memory at a time.
 
         Raises:
-            ValueError: if a model can't be loaded, fails, or returns neither labels nor scores. Its
-                own message is not shown, because it may quote private values. NaN scores raise no
-                error, because they depend on private records; they only warn the data holder.
+            ValueError: if a model can't be loaded, fails, or returns neither labels nor scores. The
+                message of the model's own error is not shown, because it may quote private values.
+                NaN scores cause no error, because they depend on private records, but only a
+                warning to the data holder.
         """
         dataset: Dataset | None = getattr(self, "dataset", None)  # `for_pool` sets it
         labels: npt.NDArray[Any] = np.zeros((self.num_teachers, len(inputs)), np.int64)
@@ -167,7 +169,7 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def load_model(path: pathlib.Path) -> Any:
-    """Loads a Keras model, or a function from inputs to outputs, from a file.
+    """Loads a Keras model, or the function of a SavedModel that maps inputs to outputs.
 
     Raises:
         ValueError: if the file can't be read, or the model has a layer that Keras does not know.
@@ -199,7 +201,7 @@ def load_model(path: pathlib.Path) -> Any:
 
 
 def _content(model: Any) -> Any:
-    """Returns a key that two models share only if they are the same model or copies."""
+    """Returns a key that is equal for two models only if they are the same model or copies."""
     if isinstance(model, keras.Model):
         weights = model.get_weights()
         return artifacts.digest_arrays(weights) if weights else id(model)
@@ -207,7 +209,7 @@ def _content(model: Any) -> Any:
         return id(model)  # small classifiers of disjoint records may be equal
     if zipfile.is_zipfile(model):
         with zipfile.ZipFile(model) as archive:
-            names = sorted({*archive.namelist()} - {"metadata.json"})  # it contains the time
+            names = sorted({*archive.namelist()} - {"metadata.json"})  # which contains the time
             return tuple(hashlib.sha256(archive.read(name)).digest() for name in names)
     files = sorted(part for part in model.rglob("*") if part.is_file()) or [model]
     return tuple(hashlib.sha256(file.read_bytes()).digest() for file in files)
@@ -220,7 +222,7 @@ class WrongAnswerError(ValueError):
 def _labels(
     model: Any, inputs: npt.NDArray[Any], num_classes: int | None, dataset: Dataset | None = None
 ) -> npt.NDArray[Any]:
-    threshold = 0.5  # a single score above it means the second of two classes
+    threshold = 0.5  # a single score above this value means the second of two classes
     if isinstance(model, keras.Model):
         answer = _in_batches(
             lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs

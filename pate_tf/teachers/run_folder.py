@@ -1,4 +1,4 @@
-"""Run folders: the data and teachers of a run, and the stored description of the run.
+"""The folder of a run: finds its data and its teachers, and stores the description of the run.
 
 Does not import TensorFlow.
 """
@@ -34,7 +34,7 @@ CONFIG = "config.json"
 ENSEMBLE = "ensemble"
 FINISHED = "finished-*.npz"
 SECONDS_BETWEEN_SAVES = 10.0
-MAX_UNSAVED = 16 * 2**20  # bytes of finished teachers
+MAX_UNSAVED = 16 * 2**20  # bytes of finished teachers that are not saved yet
 
 
 def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
@@ -43,10 +43,11 @@ def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
 
 
 def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
-    """Returns the recommended number of teachers on features, from only public values.
+    """Returns the recommended number of teachers that learn from features; it is public.
 
     If records are protected, the number of private records is treated as public: here, in the
-    partition, in the ledger and in every statement. If owners are protected, it is private.
+    partition, in the ledger and in every statement. If owners are protected, this number is
+    private.
     """
     each = max(RECORDS_PER_TEACHER, RECORDS_PER_CLASS * dataset.num_classes)
     return max(1, num_records // each)
@@ -63,12 +64,13 @@ def load_teachers(
 
     Args:
         public: public samples that the teachers label.
-        num_teachers: number of teachers, checked if given. It is required with a file of labels.
-            Without a folder it is part of the name of the run; then None means
-            `DEFAULT_NUM_TEACHERS`.
+        num_teachers: expected number of teachers; None to accept any number. It is required with
+            a file of labels. Without `folder`, it is part of the default folder's name, and None
+            means `DEFAULT_NUM_TEACHERS` there.
         folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
         elsewhere: folder of models, or `.npy` or `.csv` file of labels
-            `[num_teachers, num_queries]`, used instead of the folder's ensemble. It needs `folder`.
+            `[num_teachers, num_queries]`, used instead of the run folder's ensemble. Then `folder`
+            is required.
 
     Raises:
         ValueError: if there are no teachers, or their number is not `num_teachers`.
@@ -82,7 +84,7 @@ def load_teachers(
     if elsewhere is None:
         teachers = load_ensemble(ensemble_folder(artifacts.RunDirectory(place)))
     elif folder is None:
-        raise ValueError("teachers needs `teachers_dir` as well: the folder with their only ledger")
+        raise ValueError("teachers also needs `teachers_dir`: the folder of these teachers' ledger")
     elif not elsewhere.exists():
         raise ValueError(
             f"teachers={elsewhere} does not exist. Name a .npy or .csv file or a folder of models."
@@ -90,7 +92,7 @@ def load_teachers(
     elif elsewhere.is_file():
         if num_teachers is None:
             raise ValueError(
-                "num_teachers is required with a file of labels: it reveals a transposed file"
+                "num_teachers is required with a file of labels, to detect a transposed file"
             )
         teachers = StoredVotes(artifacts.read_array(elsewhere))
     else:
@@ -106,15 +108,15 @@ def load_teachers(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
-    """SENSITIVE, because file names are: the data and the method of a run.
+    """SENSITIVE, because file names are sensitive: the data and the method of a run.
 
     Attributes:
         data_name: name of the data set.
         num_teachers: number of teachers; None for feature sums.
         representation: name of the representation of feature sums; None for raw inputs and for
             teachers.
-        pool_size: number of public samples in the pool, 0 without public samples; None for the
-            default of the data set.
+        pool_size: number of public samples in the pool, 0 if there are no public samples; None for
+            the default of the data set.
         source: `DataSource.flags`; empty if the data were given as arrays.
     """
 
@@ -133,7 +135,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         artifacts.write_json(folder / FILE, dataclasses.asdict(self), private=True)
 
     def check(self, *, num_teachers: int | None = None) -> None:
-        """Raises ValueError if the number of teachers differs from the number of the run."""
+        """Raises ValueError if `num_teachers` is not None and not the run's number of teachers."""
         if num_teachers not in (None, self.num_teachers):
             raise ValueError(
                 f"num_teachers must be {self.num_teachers}, as in this run, got {num_teachers}"
@@ -146,11 +148,11 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         data_dir: pathlib.Path | None = None,
         files: FileSource | None = None,
     ) -> DataSource:
-        """Returns the run's data. Arguments must agree with the run, or complete it.
+        """Returns the run's data. Arguments must agree with the run's description, or complete it.
 
         Args:
             dataset: name of the data set, see `DataSource`; None to use the stored name.
-            data_dir: folder of the data, if they were moved.
+            data_dir: folder of the data, if the data were moved.
             files: the user's files, if they were moved.
 
         Raises:
@@ -165,10 +167,10 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         if not self.source and named is None:
             raise ValueError(
                 f"dataset is required, or `public`: the run {self.data_name} was made from arrays, "
-                f"so its folder does not know the public samples"
+                f"so its folder does not name the public samples"
             )
         if files is not None:
-            # Without private files, the name of the run is used.
+            # Without private files, the data set gets its name from the run.
             name = files.name or (None if files.private else self.data_name)
             return DataSource(files=dataclasses.replace(files, name=name))
         flags = dict(self.source)
@@ -195,12 +197,12 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
         return RunDescription(**stored)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} was changed, or another version wrote it: choose another folder for this "
-            f"run, and keep the old one, because it holds the ledger"
+            f"{path} was changed, or written by another version. Choose another folder for this "
+            f"run, and keep the old folder, because it contains the ledger"
         ) from error
 
 
-# Stored teachers, from which a stopped run resumes: `config.json` and files of finished teachers
+# A stopped run resumes from its stored teachers: `config.json` and files of finished teachers
 # (`finished-<first>-<last>.npz`). Each file is written atomically.
 
 
@@ -214,7 +216,7 @@ def finished_teachers(folder: pathlib.Path) -> list[int]:
 
 
 class TeacherStore:
-    """SENSITIVE: the training folder of an ensemble."""
+    """SENSITIVE: the folder in which teachers are stored while an ensemble is trained."""
 
     def __init__(
         self, folder: pathlib.Path, settings: Mapping[str, Any], private: Sequence[npt.NDArray[Any]]
@@ -224,9 +226,10 @@ class TeacherStore:
         Args:
             folder: folder of the teachers.
             settings: public JSON values that determine the result of the training, by name.
-            private: private arrays that also determine it: records, labels, partition. Only a keyed
-                digest is stored. If it changed, finished teachers are removed and all are trained
-                again. A complete ensemble is kept even if the records changed.
+            private: private arrays that also determine the result: records, labels, partition. Only
+                a keyed digest of them is stored. If the digest has changed, finished teachers are
+                removed and all teachers are trained again. A complete ensemble is kept even if the
+                records have changed.
 
         Raises:
             ValueError: if the folder contains teachers with other settings.
@@ -237,7 +240,7 @@ class TeacherStore:
         self._claim()
 
     def _claim(self) -> None:
-        """Claims the folder for these settings; ValueError if it belongs to other settings.
+        """Claims the folder for these settings; raises ValueError if it belongs to other settings.
 
         A finished teacher that learned from other records must not be kept: a record in both data
         sets could be in two shards and have two votes.
@@ -261,9 +264,10 @@ class TeacherStore:
     def save_all(
         self, trained: Iterable[tuple[int, TrainedTeacher]], progress: Callable[[int], object]
     ) -> None:
-        """Saves finished teachers, several per file: every few seconds, or if they get large.
+        """Saves finished teachers in files of several teachers.
 
-        `progress` is called with the number of teachers that finished since its last call.
+        A file is written every few seconds, or when unsaved teachers take much memory. `progress`
+        is called with the number of teachers that finished since its last call.
         """
         unsaved: dict[int, TrainedTeacher] = {}
         num_bytes = 0

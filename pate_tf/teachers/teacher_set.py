@@ -55,8 +55,8 @@ Path = str | os.PathLike[str]
 
 IMAGE_MODEL = "ridge"  # default model of a teacher for images
 REPORT = "teachers_report.json"
-# Number of votes that measure the teachers. With thousands of teachers, votes on all samples would
-# take longer than the training.
+# Largest number of votes that are used to measure the teachers. With thousands of teachers, votes
+# on all samples would take longer than the training.
 MAX_ANSWERS = 2**22
 MIN_SAMPLES = 256
 
@@ -72,16 +72,16 @@ class Teachers:
     >>> teachers.votes(data.pool.inputs[:3]).shape
     (4, 3)
 
-    A teacher depends on only its own shard, public settings and the seed. Therefore one record (or
+    A teacher depends only on its own shard, public settings and the seed. Therefore one record (or
     one owner) changes at most one vote (docs/proofs/theory.md, Propositions S1 and S2). For a
     user's function `net` this is an assumption: it must create all objects anew at each call and
     must not keep state outside.
 
     A stopped `fit` resumes in the same directory. Finished teachers are kept if the records are the
     same; otherwise all teachers are trained on the new records. A complete ensemble is used even if
-    the records have changed, and a warning shows its date: an error would reveal something about
-    the private data. Use another directory for other records. Other settings or another model in
-    the same directory are refused.
+    the records have changed, with a warning that shows its date; an error would reveal something
+    about the private data. Use another directory for other records. `fit` refuses a directory that
+    contains teachers with other settings or another model.
     """
 
     def __init__(
@@ -105,40 +105,41 @@ class Teachers:
             net: model of a teacher, as a function or a name. A function takes a `Dataset` and
                 returns one of these:
 
-                - a Keras model that is not compiled, from raw inputs to logits. It is trained by
-                  Adam in one traced loop for all teachers, which is fast, on inputs that are
-                  augmented as the data set allows. For a number it has two logits, and their
-                  softmax is the position of the number in its range.
+                - a Keras model that is not compiled and maps raw inputs to logits. It is trained by
+                  Adam, on inputs that are augmented as the data set allows. This is fast, because
+                  all teachers use the same traced loop. For a number, the model has two logits, and
+                  their softmax is the position of the number in its range.
                 - a compiled Keras model for classes. It is trained by Keras' `fit` with its own
                   optimizer, loss and metrics, one teacher after another, without augmentation.
-                - an unfitted classifier of scikit-learn; a regressor for a number; a classifier or
-                  regressor with several outputs for several labels.
+                - an unfitted classifier of scikit-learn; for a number, a regressor; for several
+                  labels, a classifier or regressor with several outputs.
 
                 Names are "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
                 "module:function". "ridge" is solved in closed form on features of a
                 `representation`: thousands of teachers take seconds. Default: "ridge" for images if
-                `fit` gets a pool and there are no settings of networks; else a small network that
+                `fit` gets a pool and no setting of networks is given; else a small network that
                 suits the data.
             num_teachers: number of teachers, among which the private records are partitioned. With
                 more teachers, labels are cheaper, but each teacher is less accurate. Default: for
-                teachers on features it depends on the numbers of records and classes; for others
-                100. If records have owners, their number is private: there is no default, and you
-                must not derive this number from it.
+                ridge, it depends on the numbers of records and classes; for other models, 100. If
+                records have owners, the number of records is private. Then there is no default, and
+                you must not derive the number of teachers from the number of records.
             directory: folder of the run; teachers and the ledger are stored in its `sensitive/`.
                 Default: `runs/NAME-NUM_TEACHERS` in the working directory.
             steps: training steps of each teacher; for a compiled model they are rounded up to whole
-                passes. Default: see `--max_steps` of `pate teachers`.
+                passes over its shard. Default: see `--max_steps` of `pate teachers`.
             batch_size: records per step.
-            learning_rate: learning rate of Adam. A compiled model has its own.
+            learning_rate: learning rate of Adam; not for a compiled model, which has its own.
             seed: seed of partition, initial weights, shuffling and augmentation; privacy noise
                 does not depend on it.
-            representation: input of "ridge" or a classifier of scikit-learn. Possible values:
-                "contrastive", "patches" or "wavelets", computed from the pool that `fit` gets;
-                "bins" or "raw"; several names joined by "+"; "encoder:PATH" for a model on disk; a
-                `pate_tf.Representation`; a Keras model from raw inputs to features; or a function
-                from a `Dataset` to such a model, or its name "module:function". None of its weights
-                may depend on private records. Default, only for "ridge": "contrastive+patches" for
-                gray images, "patches+wavelets" for color images, "raw" for tables, "lsa" for texts.
+            representation: maps raw inputs to the inputs of "ridge" or of a classifier of
+                scikit-learn. Possible values: "contrastive", "patches" or "wavelets", computed from
+                the pool that `fit` gets; "bins" or "raw"; several names joined by "+";
+                "encoder:PATH" for a model on disk; a `pate_tf.Representation`; a Keras model that
+                maps raw inputs to features; or a function (or its name "module:function") that
+                takes a `Dataset` and returns such a model. No weight of the model may depend on
+                private records. Default, only for "ridge": "contrastive+patches" for gray images,
+                "patches+wavelets" for color images, "raw" for tables, "lsa" for texts.
             class_weights: weight of a record of each class, from public knowledge; not for compiled
                 models and classifiers of scikit-learn. Default: equal weights.
             num_processes: number of processes that fit classifiers of scikit-learn; it only affects
@@ -147,7 +148,7 @@ class Teachers:
             verbose: whether progress bars are shown.
 
         Raises:
-            ValueError: if `net` is neither a function of one argument nor a name.
+            ValueError: if `net` is neither a function nor a name.
         """
         is_function = callable(net) and not isinstance(net, (type, keras.Model))
         if not (net is None or isinstance(net, str) or is_function):
@@ -189,9 +190,9 @@ class Teachers:
 
         Args:
             private: `data.private`. With owners, all records of one owner go to one teacher.
-            pool: `data.pool`. It is required for teachers on features.
-            teachers: numbers of the teachers to train in this process, from 0; the process that
-                trains the last one saves the ensemble. Default: all.
+            pool: `data.pool`. It is required for teachers that learn from features.
+            teachers: numbers of the teachers to train in this process, counted from 0. The process
+                that trains the last missing teacher saves the ensemble. Default: all teachers.
             data_source: source of the data, stored in the run folder. Default: arrays.
             reporting: how progress is shown. Default: depends on `verbose`.
 
@@ -231,11 +232,11 @@ class Teachers:
             num_processes=self._num_processes,
             verbose=self._verbose,
         )
-        # Checked first, so that a wrong setting leaves no files.
+        # This check comes first, so that a wrong setting leaves no files.
         kind.check(job)
         artifacts.remove_abandoned(directory.root)
         with contextlib.ExitStack() as stack:
-            if teachers is None:  # with ranges, several processes write
+            if teachers is None:  # if `teachers` is given, several processes write
                 place = directory.sensitive / "teachers"
                 stack.enter_context(artifacts.only_writer(place))
             store = TeacherStore(directory.teachers, kind.definition(job), job.arrays)
@@ -259,13 +260,13 @@ class Teachers:
         return self
 
     def _take_stored(self, target: pathlib.Path, private: PrivateExamples) -> None:
-        """Loads a complete ensemble; ValueError if public facts of its records differ."""
+        """Loads a complete ensemble; raises ValueError if public facts about its records differ."""
         voter = teacher_kinds.load_ensemble(target)
         folder = target.parent
         if private.public_size is not None and voter.num_records not in (None, len(private)):
             raise ValueError(
-                f"{folder} contains teachers of {voter.num_records:,} records, not "
-                f"{len(private):,}. Choose another folder, or remove it."
+                f"{folder} contains teachers that learned from {voter.num_records:,} records, not "
+                f"from {len(private):,}. Choose another folder, or remove this folder."
             )
         if private.source is not None:
             private.source.check_stored(voter.source, folder)
@@ -278,7 +279,7 @@ class Teachers:
     ) -> tuple[TeacherKind, Named, Named | None, int]:
         """Returns the kind, the model, the representation and the number of teachers.
 
-        They depend on only settings and public values.
+        They depend only on settings and public values.
 
         Args:
             private: private records.
@@ -426,19 +427,19 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Takes labels or predictions of teachers, without their records or models.
+        """Returns teachers that are given by their labels or predictions, without any model.
 
         >>> import numpy as np, pate_tf
         >>> len(pate_tf.Teachers.from_votes(np.zeros((50, 20), int), directory=folder))
         50
 
         Args:
-            votes: labels of each teacher for the first inputs of the pool, in the pool's order:
-                whole numbers `[num_teachers, num_queries]`. Or predicted numbers in the unit of the
-                target. Or probabilities of several labels, from 0 to 1,
-                `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller` refuses votes
-                that look transposed: as many teachers as the pool has inputs, but not as many
-                queries.
+            votes: labels of each teacher for the first inputs of the pool, in the pool's order, as
+                whole numbers `[num_teachers, num_queries]`. If labels are numbers, predicted
+                numbers in the unit of the target. For several labels, their probabilities, from 0
+                to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller` refuses
+                votes that look transposed, if the number of teachers, but not the number of
+                queries, is the size of the pool.
             unit: protected unit: "record" if each record was used for one teacher, "owner" if all
                 records of each owner were used for one teacher.
             directory: folder of the only ledger of these teachers; a `Labeller` needs it.
@@ -459,13 +460,13 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Takes models that you trained on disjoint records.
+        """Returns teachers that are models that you trained on disjoint records.
 
         Args:
             models: Keras models, fitted classifiers of scikit-learn, or any objects whose
                 `predict(inputs)` takes raw inputs and returns labels `[batch]` or scores
-                `[batch, num_classes]`; see `ForeignModels` for other targets. Or a folder of
-                `.keras` files and SavedModels.
+                `[batch, num_classes]`; see `ForeignModels` for other targets. Or the path of a
+                folder of `.keras` files and SavedModels.
             unit: protected unit: "record" if each record was used for one teacher, "owner" if all
                 records of each owner were used for one teacher.
             directory: folder of the only ledger of these teachers; a `Labeller` needs it.
@@ -503,10 +504,10 @@ class Teachers:
 
     @property
     def identified(self) -> Voter:
-        """The ensemble that votes and that the ledger belongs to, for `Labeller`.
+        """The ensemble for `Labeller`: it votes, and the ledger belongs to it.
 
         Raises:
-            ValueError: if the teachers are not all trained yet.
+            ValueError: if some teachers are not trained yet.
         """
         if self._voter is None:
             raise ValueError("teachers are not trained yet. Call fit(data.private) first.")
@@ -517,14 +518,14 @@ class Teachers:
         return self.identified.for_pool(pool)
 
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
-        """Returns the label that each teacher gives to each input. SENSITIVE: never publish it.
+        """Returns the label that each teacher gives to each input. SENSITIVE: never publish them.
 
         No budget is charged, because the votes must not be released. They are for audits and
         analyses by the data holder.
 
         Args:
-            inputs: raw inputs `[num_queries, *input_shape]`. Teachers made by `from_votes` have
-                votes on the first inputs of their pool, which are found by position.
+            inputs: raw inputs `[num_queries, *input_shape]`. Teachers made by `from_votes` only
+                have votes on the first inputs of their pool; these votes are found by position.
 
         Returns:
             Labels, int64 `[num_teachers, num_queries]`. Numbers are float64 in the unit of the
@@ -549,7 +550,7 @@ class Teachers:
             labels: true labels `[num_queries]`.
 
         Raises:
-            ValueError: see `votes`. Also if inputs and labels differ in number, or are empty.
+            ValueError: see `votes`; also if inputs and labels differ in number or are empty.
         """
         if self.identified.config is not None:
             self.identified.dataset.require_classes("accuracy")
@@ -570,8 +571,8 @@ def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encod
         return None
     if pool is None:
         raise ValueError(
-            f"pool is required for teachers of {name_of(config.model)}: their representation is "
-            f"computed from its public inputs"
+            f"pool is required for teachers of model {name_of(config.model)}: their representation "
+            f"is computed from public inputs"
         )
     if difference := pool.dataset.difference(config.dataset):
         raise ValueError(f"pool must have the same data set as the private records: {difference}")
@@ -647,7 +648,7 @@ PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100
 def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
     """Returns the folder for TensorBoard, `sensitive/logs/teachers`; creates it if necessary.
 
-    Each percentile of the loss has a separate folder in it, so that they share a chart.
+    Each percentile of the loss has its own folder below; so TensorBoard shows all in one chart.
     """
     return artifacts.make_sensitive_folder(directory.sensitive / "logs") / "teachers"
 
@@ -670,8 +671,8 @@ def write_losses(
 ) -> None:
     """Writes percentiles of the teachers' losses at each step; `losses` are `[step]` per teacher.
 
-    Only finite losses are used. If there are others, the data holder gets a warning. These teachers
-    vote nevertheless, because whether training diverged depends on private records.
+    Only finite losses are used. If some losses are not finite, the data holder gets a warning.
+    These teachers vote nevertheless, because whether training diverged depends on private records.
     """
     if not all(np.isfinite(values).all() for values in losses):
         warnings.warn(
@@ -693,7 +694,7 @@ def write_losses(
 def write_accuracies(
     directory: artifacts.RunDirectory, config: TeacherConfig, accuracies: npt.NDArray[np.float64]
 ) -> None:
-    """Writes the settings and every percentile of accuracies, with the percentile as the step."""
+    """Writes the settings and the percentiles 0 to 100 of the accuracies, which are the steps."""
     with _writer(directory) as writer, writer.as_default():
         for percentile in range(101):
             value = np.percentile(accuracies, percentile)

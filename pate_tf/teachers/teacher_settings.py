@@ -1,7 +1,7 @@
 """How teachers are trained: the user's settings, and the complete configuration.
 
 `TeacherConfig` contains everything that a teacher depends on, except its own shard. It contains no
-settings of speed.
+setting that only affects speed.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ BATCH_SIZE = 40
 LEARNING_RATE = 0.005
 PASSES = 25  # over a teacher's records
 MIN_STEPS = 150
-MAX_WEIGHT = 1e6  # of a class
+MAX_WEIGHT = 1e6  # largest weight of a class
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class TeacherSettings(Seeded, OnFeatures):
     restated: ClassVar = {
         "representation": {
             "help": "Input of ridge or a classifier of scikit-learn: a name, several joined by +, "
-            "or your own model from raw inputs to features. None of its weights may depend on "
-            "private records. contrastive: trained on only the public pool, and stored in "
+            "or your own model from raw inputs to features. No weight of the model may depend on "
+            "private records. contrastive: trained only on the public pool, and stored in "
             "~/.cache/pate_tf (or $PATE_TF_CACHE). patches: likewise. wavelets: scaled by the "
             "pool. raw: scaled by the pool. bins: raw, and bins of numbers. coarse_bins: the same "
             "with few bins. pairs: products of two numbers of raw. encoder:PATH: a .keras file or "
@@ -50,8 +50,8 @@ class TeacherSettings(Seeded, OnFeatures):
         help="Model of a teacher. ridge: solved in closed form. random_forest: scikit-learn's. "
         "cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn: networks. module:function: your own "
         "function, which takes the data set and returns a Keras model or any classifier of "
-        "scikit-learn. Default: ridge for images; a network (cnn for images, mlp otherwise) for "
-        "other data, on a cluster, and with settings of networks, such as --max_steps.",
+        "scikit-learn. Default: ridge for images; but a network (cnn for images, mlp otherwise) "
+        "for other data, on a cluster, and with settings of networks, such as --max_steps.",
     )
     max_steps: int | None = setting(
         None,
@@ -68,7 +68,7 @@ class TeacherSettings(Seeded, OnFeatures):
         above=0.0,
         most=MAX_RATE,
         help="Learning rate of Adam, which falls in the second half of the training. Default: "
-        f"{LEARNING_RATE:g}. A compiled model has its own.",
+        f"{LEARNING_RATE:g}. Not for a compiled model, which has its own.",
     )
     class_weights: tuple[float, ...] | None = setting(
         None,
@@ -106,8 +106,8 @@ class TeacherConfig(TeacherSettings, Sharding):
     def num_steps(self, num_records: int) -> int:
         """Returns the number of training steps of a teacher; 0 without records.
 
-        It depends on only the size of the teacher's own shard and public settings, so that a record
-        of another shard can't change it.
+        It depends only on the size of the teacher's own shard and on public settings, so that a
+        record of another shard can't change it.
         """
         if not num_records:
             return 0
@@ -127,7 +127,7 @@ class TeacherConfig(TeacherSettings, Sharding):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuilds the configuration from `to_dict()`, also after a JSON round trip."""
+        """Rebuilds the configuration from fields of `to_dict()`, also after a JSON round trip."""
         values = {**fields, "dataset": Dataset.from_dict(fields["dataset"])}
         if "class_weights" in values:
             values["class_weights"] = tuple(values["class_weights"])

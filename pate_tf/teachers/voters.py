@@ -22,7 +22,7 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 
 UNITS = ("record", "owner")
 VOTING_BATCH: Final = 256  # inputs; larger batches exceed the CPU cache and are slower per input
-MAX_VOTES: Final = 2**24  # votes on single inputs in memory at a time, over all teachers
+MAX_VOTES: Final = 2**24  # votes of all teachers that are in memory at a time
 
 Progress = Callable[[int], object]
 
@@ -30,12 +30,13 @@ Progress = Callable[[int], object]
 class Voter:
     """SENSITIVE: a complete ensemble of teachers that can vote.
 
-    A subclass sets the first three attributes and overrides `votes`; the other methods use them.
+    A subclass sets the first three attributes and overrides `votes`; the other methods use these.
 
     Attributes:
         dataset: public facts about the data; `for_pool` sets it for votes or models from elsewhere.
         sharding: number of teachers and protected unit of a shard.
-        digest: hexadecimal digest that changes with any teacher; it identifies them in the ledger.
+        digest: hexadecimal digest that changes if any teacher changes. It identifies the teachers
+            in the ledger.
         config: training configuration; None for votes or models from elsewhere.
         num_records: number of private records that the teachers learned from; None if unknown.
         source: source of the private data; None if unknown.
@@ -73,13 +74,13 @@ class Voter:
         """Returns the same teachers, prepared for the inputs of a pool.
 
         Raises:
-            ValueError: if they can't label the pool's inputs.
+            ValueError: if the teachers can't label the pool's inputs.
         """
         del pool
         return self
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Returns the label of every teacher for every input.
+        """Returns the label that every teacher gives to every input.
 
         Args:
             inputs: raw inputs of the data set, `[num_queries, *input_shape]`.
@@ -95,7 +96,7 @@ class Voter:
     ) -> VoteCounts | Votes:
         """Returns the number of votes for each class and query. SENSITIVE.
 
-        For numbers and several labels it returns the predictions.
+        If labels are numbers, or there are several labels, returns the predictions of all teachers.
 
         Each teacher has one vote per query. Only a part of the votes is in memory at a time.
 
@@ -116,8 +117,8 @@ class Voter:
 def digest_for(digest: str, unit: str) -> str:
     """Returns the digest that identifies votes or models from elsewhere in a ledger.
 
-    It depends on the unit, because owners and records need separate ledgers: a guarantee for
-    records does not hold for owners.
+    The digest depends on the unit, because owners and records need separate ledgers: a guarantee
+    for records does not hold for owners.
 
     Raises:
         ValueError: if the unit is not "record" or "owner".
@@ -137,7 +138,7 @@ class StoredVotes(Voter):
     def __init__(
         self, labels: npt.ArrayLike, *, unit: str = "record", source: PrivateSource | None = None
     ) -> None:
-        """Takes labels `[num_teachers, num_queries]` of a pool's first inputs.
+        """Takes labels `[num_teachers, num_queries]` for the first inputs of a pool.
 
         Predicted numbers have the same shape. Predictions of several labels have the shape
         `[num_teachers, num_queries, num_labels]`.
@@ -168,7 +169,7 @@ class StoredVotes(Voter):
             )
         if num_queries > len(pool):
             raise ValueError(
-                f"votes must be of at most {len(pool)} inputs, the pool's, got {num_queries}"
+                f"votes must have at most {len(pool)} queries, the pool size, got {num_queries}"
             )
         bound = copy.copy(self)
         bound.dataset = pool.dataset
@@ -178,7 +179,7 @@ class StoredVotes(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Looks up the labels of queries by their inputs; without a pool, by their positions.
+        """Looks up stored labels by the inputs of the queries; without a pool, by their positions.
 
         Raises:
             ValueError: if a query has no stored label.
@@ -191,7 +192,7 @@ class StoredVotes(Voter):
             missing = columns.count(-1)
         if missing:
             raise ValueError(
-                f"queries: {missing} of them are not among the {self._labels.shape[1]} stored ones"
+                f"queries: {missing} are not among the {self._labels.shape[1]} stored queries"
             )
         progress(len(inputs))
         dataset = None if self._columns is None else self.dataset
@@ -203,8 +204,8 @@ class Ensemble(Voter):
     """SENSITIVE: a stored ensemble that was trained by this library.
 
     Attributes:
-        learnt: digest of everything that the teachers learned. `kinds.load_ensemble` computes
-            `digest` from it and the description of the teachers.
+        learnt: digest of everything that the teachers learned. `teacher_kinds.load_ensemble`
+            computes `digest` from `learnt` and the description of the teachers.
     """
 
     config: TeacherConfig

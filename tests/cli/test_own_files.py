@@ -86,5 +86,5 @@ def test_a_draft_is_written_once(clinic, tmp_path):
     )
     of_nothing = run_script("pate_tf/cli/main.py", "schema", "--schema=other.toml", folder=tmp_path)
     assert of_nothing.code == 1 and not (tmp_path / "other.toml").exists()
-    assert of_nothing.err.startswith("error: --public is required, or --private")
+    assert of_nothing.err.startswith("error: --public or --private is required")
     assert of_nothing.err.count("\n") == 1

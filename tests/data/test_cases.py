@@ -3,6 +3,7 @@ problem.
 """
 
 import gzip
+import os
 import re
 import warnings
 
@@ -106,6 +107,19 @@ def test_a_file_without_names_is_read_by_numbers_of_its_columns(tmp_path, delimi
     if delimiter == " ":
         with pytest.raises(ValueError, match="looks like a record"):
             draft_schema(None, tmp_path / "new.toml", private=files[0], label="column_1")
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_link_to_the_private_file_is_refused_as_public(tmp_path, link):
+    private, public, path = (tmp_path / name for name in ("a.csv", "b.csv", "schema.toml"))
+    private.write_text("age,ill\n" + "".join(f"{20 + n},{n % 2}\n" for n in range(40)))
+    link(private, public)
+    with pytest.raises(ValueError, match="is also the private file"):
+        draft_schema(public, path, private=private, label="ill")
+    assert not path.exists()
+    draft_schema(private, path, label="ill")
+    with pytest.raises(ValueError, match="is also the private file"):
+        Data.from_csv(private, public, schema=path)
 
 
 @pytest.mark.parametrize("word", ["", "NA", "?", "null"])
@@ -213,21 +227,18 @@ THOUGHT = {
         lambda n: str(n % 9 or 999),
     ),
     "outlier": (
-        "-2200 is far from all other values: an error?",
+        "-2200 is far from all other values: correct the range if",
         lambda n: "-2200" if n == 3 else str(n),
     ),
     "range": ("is -200 possible?", lambda n: "-200" if n == 3 else str(n + 0.5)),
-    "codes": ("5E0 is read as 5: numbers or codes?", lambda n: ("5E0", "12E3")[n % 2]),
+    "codes": ("5E0 is read as 5. If these are codes", lambda n: ("5E0", "12E3")[n % 2]),
     "blanks": ("1\u202f234,5 is read as 1234.5", lambda n: "1\u202f234,5" if n else "1\xa0000"),
-    "many": ("the most frequent of 60 values; other covers 30 more", lambda n: f"C{n % 60}x"),
-    "own": ("most values occur once: names?", lambda n: f"Smith{n}"),
-    "owner": (
-        'name the person? Then write owner = "x", and remove it',
-        lambda n: str(1000 + n // 3),
-    ),
-    "names": ("a different short text: names?", lambda n: f"Anna Maria of House{n}"),
-    "gaps": ("low includes it. The lowest number is 1", lambda n: str(n or "")),
-    "identifier": ("every record has a different number: an identifier?", str),
+    "many": ("the most frequent of 60 values; `other` covers 30 more", lambda n: f"C{n % 60}x"),
+    "own": ("most values occur once (names?)", lambda n: f"Smith{n}"),
+    "owner": ('a person\'s id? Write owner = "x" and', lambda n: str(1000 + n // 3)),
+    "names": ("a different short text: if it is a name", lambda n: f"Anna Maria of House{n}"),
+    "gaps": ("included in the range. The lowest number is 1", lambda n: str(n or "")),
+    "identifier": ("every record has a different number: is it an identifier?", str),
     "day": ("%d/%m/%Y fits as well: does the day or the", lambda n: f"0{n % 9 + 1}/03/{1900 + n}"),
     "point": ("200.000 is read as 200", lambda n: f"{200 - n}.000"),
     "case": ('do "N" and "n" and "no" mean the same?', lambda n: ("y", "N", "n", "no")[n % 4]),
@@ -272,7 +283,7 @@ def test_a_label_with_as_many_values_as_records_is_asked_about(tmp_path):
     path = tmp_path / "public.csv"
     path.write_text(table("age,ill", *((str(n % 9), f"d{n:03}") for n in range(60))))
     text = draft_schema(path, tmp_path / "schema.toml", label="ill")
-    assert "# the label has 60 values: an identifier, or a number?" in text
+    assert "# the label has 60 values: is it an identifier or a number?" in text
 
 
 def test_a_draft_of_a_private_file_has_its_first_line_alone(tmp_path):
@@ -331,12 +342,12 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
     [
         ([f"{n % 20}.5" for n in range(60)], "low = 0.5\nhigh = 19.5"),
         ([str(7 * n) for n in range(60)], "low = 0.0\nhigh = 413.0"),
-        ([str(7 * (n % 30)) for n in range(60)], "# the label has 30 whole values: a number or"),
-        ([str(n) for n in range(60)], "has 60 values: an identifier, or a number?"),
+        ([str(7 * (n % 30)) for n in range(60)], "# the label has 30 whole values: is it a number"),
+        ([str(n) for n in range(60)], "has 60 values: is it an identifier or a number?"),
         (["flu", "ill", "flu;ill"] * 20, 'classes = ["flu", "ill"]\nseparator = ";"'),
         (["flu", "ill", "flu, ill"] * 20, "flu, ill is read as several labels; use --target=class"),
         (["New York, NY", "Albany, NY", "Reno, NV"] * 20, 'NV"]'),
-        (["0", "1"] * 30, "smoker: same values as the label. If these are several labels"),
+        (["0", "1"] * 30, "smoker: same values as the label. If these are labels"),
     ],
 )
 def test_a_label_that_may_be_no_class_is_drafted_by_its_values(tmp_path, values, told):

@@ -85,11 +85,11 @@ def test_several_labels_are_in_one_field(tmp_path):
     ("values", "told"),
     [
         ({**ONE_FIELD, "label": ["a", "b"]}, r'for several labels write labels = \["edema"'),
-        ({**COLUMNWISE, "max_labels": 4}, "max_labels: write at most the number of labels, 3"),
-        ({**NUMBER, "max_labels": 1}, "write at most the number of labels, 0"),
+        ({**COLUMNWISE, "max_labels": 4}, "max_labels must be from 1 to the number of labels, 3"),
+        ({**NUMBER, "max_labels": 1}, "max_labels must be from 1 to the number of labels, 0"),
         (
             {**NUMBER, "classes": ["a", "b"]},
-            r"low and high \(a number\) .* got low and high, label, classes",
+            r"low and high \(for a number\) .* got low and high, label, classes",
         ),
         ({**COLUMNWISE, "label": "x2"}, "got labels, label$"),
         ({**COLUMNWISE, "labels": ["a"]}, 'one label is a class; write label = "a" and classes'),
@@ -190,5 +190,5 @@ def test_data_frames_are_drafted_in_the_same_way():
     again = pate_tf.Data.from_dataframe(frame, label=["a", "b"], schema=data.schema)
     assert np.array_equal(again.private.labels, SEVERAL)
     whole = pyarrow.table({"x": AMOUNTS, "day": np.arange(60) % 25})
-    with pytest.warns(UserWarning, match="the label has 25 whole values: a number or classes?"):
+    with pytest.warns(UserWarning, match="the label has 25 whole values: is it a number"):
         assert pate_tf.Data.from_dataframe(whole, whole, label="day").dataset.num_classes == 25

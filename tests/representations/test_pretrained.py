@@ -123,7 +123,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
         (f"encoder:{tmp_path}", "is missing. Other encoders"),
         (f"encoder:{tmp_path}/code.keras", "is not a Keras model, is damaged, or contains code"),
         (0.0 * flat + 1.0, "all inputs have the same outputs"),
-        (keras.ops.log(flat - 99.0), "outputs are not finite"),
+        (keras.ops.log(flat - 99.0), "outputs of the model are not finite"),
         (keras.ops.reshape(flat, (-1, 7, 64)), r"InvalidArgumentError \(Input to reshape"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
@@ -181,7 +181,7 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
         with pytest.raises(ValueError, match=message) as refused:
             Representation(name).fit(DIGITS.pool)
         assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="needs images with one or three channels"):
+    with pytest.raises(ValueError, match="this encoder needs images with one or three channels"):
         Representation("VGG16").fit(
             pate_tf.Data.from_arrays(
                 np.eye(4), [0, 1, 0, 1], np.eye(4), num_classes=2, value_range=(0, 1)

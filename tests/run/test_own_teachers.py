@@ -56,9 +56,9 @@ def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
     statement = student.publish(tmp_path / "out").statement
     assert statement.num_teachers == 9
-    with pytest.raises(ValueError, match="not among the 12 stored ones"):
+    with pytest.raises(ValueError, match="not among the 12 stored queries"):
         released(teachers, data, 13)
-    with pytest.raises(ValueError, match="not among the 12 stored ones"):
+    with pytest.raises(ValueError, match="not among the 12 stored queries"):
         teachers.votes(data.pool.inputs[:13])
 
 
@@ -175,7 +175,7 @@ def test_a_model_that_is_there_twice_has_one_vote(tmp_path, data):
     tree = DecisionTreeClassifier(random_state=0).fit([[0.0], [1.0]], [0, 1])
     fails = Fails()
     for first, second in (*((network, network), (network, same), (tree, tree)), (fails, fails)):
-        with pytest.raises(ValueError, match="models: 1 and 2 are the same, so their records"):
+        with pytest.raises(ValueError, match="models: 1 and 2 are the same, so it would"):
             pate_tf.Teachers.from_models([Says(1), first, second], directory=tmp_path)
     other = DecisionTreeClassifier(random_state=0).fit([[0.0], [3.0]], [0, 1])
     several = [tree, other, network, fails, Fails()]

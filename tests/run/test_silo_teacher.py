@@ -33,7 +33,7 @@ def test_a_teacher_is_trained_once_and_what_is_none_is_refused(records, tmp_path
     assert (tmp_path / "teacher" / "sensitive").stat().st_mode & 0o077 == 0
     np.savez(tmp_path / "bad.npz", inputs=queries, targets=first)
     for fields, match in (
-        ({"records": tmp_path / "bad.npz"}, "must contain the arrays inputs and labels"),
+        ({"records": tmp_path / "bad.npz"}, "must contain the arrays inputs, labels"),
         ({"records": None}, "data is required: a .npz file"),
         ({"teacher": named("broken")}, "teacher: .*raised RuntimeError"),
         ({"teacher": "nowhere:made"}, "teacher: can't import"),

@@ -92,7 +92,7 @@ def test_what_contradicts_a_folder_is_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "sensitive").mkdir()
     (tmp_path / "sensitive" / "run.json").write_text('{"other": 1}')
-    with pytest.raises(ValueError, match=r"run.json was changed, or another version wrote it"):
+    with pytest.raises(ValueError, match=r"run.json was changed, or written by another version"):
         described_run(tmp_path)
 
 

@@ -152,7 +152,7 @@ BATCH_STATISTICS = f"{__name__}:with_batch_statistics"
             {"student": "consistency", "model": BATCH_STATISTICS},
             "student consistency: the model has batch statistics",
         ),
-        (TABLE, {"student": "gan", "model": "improved_gan"}, "student gan: it needs images"),
+        (TABLE, {"student": "gan", "model": "improved_gan"}, "student gan needs images"),
         (TABLE, {"student": "consistency"}, "student consistency: .* names no augmentation"),
     ],
     ids=str,

@@ -31,7 +31,7 @@ def test_stored_labels_answer_the_queries_that_they_cover(tmp_path):
     assert sum(done) == 3
     covered = Pool(helpers.BLOBS, INPUTS[:12])
     assert StoredVotes(LABELS).for_pool(covered).covers_pool and not voter.covers_pool
-    with pytest.raises(ValueError, match="queries: 2 of them are not among the 12 stored ones"):
+    with pytest.raises(ValueError, match="queries: 2 are not among the 12 stored queries"):
         voter.votes(INPUTS[10:14])
     changed = LABELS.copy()
     changed[6, 11] = (changed[6, 11] + 1) % 3
@@ -75,7 +75,7 @@ def test_one_teacher_has_one_vote(tmp_path):
     """A copied file would be a second teacher, and its records would move two votes."""
     saved_models(tmp_path)
     shutil.copytree(tmp_path / "a", tmp_path / "again")
-    with pytest.raises(ValueError, match=r"/a and .*/again are the same, so their"):
+    with pytest.raises(ValueError, match=r"/a and .*/again are the same, so it"):
         ForeignModels(tmp_path)
     shutil.rmtree(tmp_path / "again")
     shutil.copy(tmp_path / "b0.keras", tmp_path / "c.keras")
@@ -86,7 +86,7 @@ def test_one_teacher_has_one_vote(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"elsewhere": "votes.npy"}, "teachers needs `teachers_dir` as well"),
+        ({"elsewhere": "votes.npy"}, "teachers also needs `teachers_dir`"),
         ({"elsewhere": "votes.npy", "folder": ""}, "num_teachers is required with a file"),
         ({"elsewhere": "votes.npy", "folder": "", "num_teachers": 12}, "num_teachers must be 7"),
         ({"elsewhere": "none.npy", "folder": ""}, "teachers=.*none.npy does not exist"),

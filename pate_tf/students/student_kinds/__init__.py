@@ -1,6 +1,6 @@
-"""Kinds of students: each has a file in this package with its `KIND`, and a line in `CHOICES`.
+"""Kinds of students. Each has a file in this package that defines `KIND`, and a line in `CHOICES`.
 
-A kind is imported when it is used, so that flags need no TensorFlow for names and help. A kind
+A kind is imported when it is used, so that names and help of flags need no TensorFlow. A kind
 trains on released labels and a pool of public inputs. It sees neither votes nor true labels.
 """
 
@@ -20,8 +20,8 @@ from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"
 LINEAR_HEAD: Final = "linear_head"
-# Below it, most labels are wrong. A network would make confident wrong predictions, and would then
-# train on these as well.
+# If the accuracy of labels is below this value, most labels are wrong. A network would make
+# confident wrong predictions, and would then train on these as well.
 MIN_LABEL_ACCURACY: Final = 0.5
 # The names of `architectures.BUILDERS`, which imports Keras.
 NETWORKS: Final = ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
@@ -30,9 +30,9 @@ CHOICES: Final = {
     AUTO: "linear_head for feature sums of tables and texts, and of images after several rounds; "
     "consistency for images whose data set names an augmentation, if the model has no batch "
     "normalization; supervised otherwise.",
-    "consistency": "a Keras model that must agree with itself on augmented images of the pool.",
+    "consistency": "a Keras model, trained to agree with itself on augmented images of the pool.",
     "gan": "PATE-G, an improved GAN on the labels and on all images of the pool.",
-    LINEAR_HEAD: "the encoder of the feature sums with a linear model computed from them.",
+    LINEAR_HEAD: "the encoder of the feature sums, and a linear model computed from these sums.",
     "random_forest": "a random forest on the noisy labels, the same as --model=random_forest.",
     "supervised": "a Keras model, trained with cross-entropy on the noisy labels only.",
 }
@@ -43,8 +43,8 @@ class StudentConfig(Seeded):
     """Everything that a student depends on except its labels and its pool; see `StudentSettings`.
 
     Attributes:
-        linear_head: the linear model that came with the labels; None unless the student is
-            `linear_head`.
+        linear_head: the linear model that was computed together with the labels; None unless the
+            student is `linear_head`.
     """
 
     student: str = "supervised"
@@ -60,7 +60,7 @@ class FitOptions:
     """What to store and show during training. These options do not change the result.
 
     Attributes:
-        folder: folder for logs and for the state of an unfinished run; None to store nothing.
+        folder: folder for logs and the state of an unfinished run; None to store nothing.
         callbacks: Keras callbacks.
         progress_bar: see `Reporting`.
     """
@@ -76,18 +76,18 @@ class StudentKind:
 
     Attributes:
         name: value of `--student`.
-        fit: trains a model from configuration, labels of a pool, pool and options. The model is
-            called like a Keras model and maps raw inputs to logits.
+        fit: takes the configuration, the labels of a pool, the pool and the options, and returns a
+            trained model. The model is called like a Keras model and maps raw inputs to logits.
         check: raises ValueError if a configuration does not fit a data set; called before labels
             are charged.
         default_model: name of the default model.
         max_steps: default number of training steps.
         batch_size: default number of labeled examples per step.
         learning_rate: default learning rate of Adam.
-        of_whole_table: other defaults of these three numbers for labels of a table's whole pool,
-            which follow from feature sums and have no independent noise.
-        has_steps: whether it is trained in steps; a forest and a linear head are not.
-        can_convert: whether it can be exported in formats other than SavedModel.
+        of_whole_table: other defaults of these three numbers, used if feature sums of a table label
+            the whole pool. Such labels have no independent noise.
+        has_steps: whether the model is trained in steps; a forest and a linear head are not.
+        can_convert: whether the model can be exported in formats other than SavedModel.
     """
 
     name: str
@@ -113,7 +113,7 @@ class StudentKind:
 
         Raises:
             ValueError: if there is no label, the labels do not belong to this pool, or the model
-                does not fit.
+                does not fit the data.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         if pool or self.name != LINEAR_HEAD:
@@ -127,7 +127,7 @@ def names() -> list[str]:
 
 
 def kind_of(name: str) -> StudentKind:
-    """Returns the kind with a name; raises ValueError if there is none."""
+    """Returns the kind with the name `name`; raises ValueError if there is no such kind."""
     checks.one_of(names(), student=name)
     kind: StudentKind = importlib.import_module(f"{__name__}.{name}").KIND
     return kind
@@ -155,9 +155,9 @@ class StudentSettings(Seeded):
     model: Named | None = setting(
         None,
         choices=(*NETWORKS, "random_forest", FUNCTION),
-        help="Keras model of the student, from raw inputs to logits: cnn, wide_cnn, mlp, deeper, "
-        "paper_mnist, paper_svhn or module:function. Default: wide_cnn for consistency on images, "
-        "cnn for other students on images, mlp otherwise; gan has its own networks.",
+        help="Keras model of the student, which maps raw inputs to logits: cnn, wide_cnn, mlp, "
+        "deeper, paper_mnist, paper_svhn or module:function. Default: wide_cnn for consistency on "
+        "images, cnn for other students on images, mlp otherwise; gan has its own networks.",
     )
     max_steps: int | None = setting(
         None,
@@ -196,15 +196,15 @@ def fitting(
 
     Args:
         dataset: data set of the labels; its augmentation names the changes that keep a label.
-        of_sums: whether labels follow from feature sums.
+        of_sums: whether labels are computed from feature sums.
         has_pool: whether there are public inputs.
         is_frozen: whether the features come from the user's encoder.
         num_rounds: number of rounds of feature sums.
-        label_accuracy: fraction of correct labels in a trial, if the sums give a linear model; None
-            without such a model or trial.
+        label_accuracy: fraction of correct labels in a trial, if the sums provide a linear model;
+            None if there is no such model or no trial.
     """
     if dataset.target != CLASS:
-        return LINEAR_HEAD, "the only kind for numbers and several labels"
+        return LINEAR_HEAD, "the only student for numbers and several labels"
     if is_frozen:
         return LINEAR_HEAD, "on the features of your encoder"
     if of_sums and (dataset.kind != "image" or not has_pool):
@@ -221,17 +221,17 @@ def fitting(
 def complete(
     settings: StudentSettings, dataset: Dataset, *, labels_whole_pool: bool = False
 ) -> StudentConfig:
-    """Returns the configuration: settings, with the defaults of the kind in place of None.
+    """Returns the configuration: the settings, in which defaults of the kind replace None.
 
     If the model of a supervised student is a forest, the student becomes a forest student.
 
     Args:
         settings: the user's choices.
-        dataset: data set of the labels; `auto` becomes the network that fits it.
-        labels_whole_pool: whether every input of the pool has a label from feature sums.
+        dataset: data set of the labels; it determines the student that replaces `auto`.
+        labels_whole_pool: whether feature sums label every input of the pool.
 
     Raises:
-        ValueError: if there is no such student, or a setting does not fit it.
+        ValueError: if there is no such student, or a setting does not fit the student.
     """
     is_auto = settings.student == AUTO
     model = settings.model
@@ -265,7 +265,7 @@ def complete(
 
 
 def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
-    """Returns the kind of a configuration; raises ValueError if it does not fit the data set."""
+    """Returns a configuration's kind; raises ValueError if that does not fit the data set."""
     kind = kind_of(config.student)
     kind.check(config, dataset)
     return kind

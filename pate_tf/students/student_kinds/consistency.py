@@ -1,13 +1,13 @@
-"""A Keras model that must agree with itself on augmented images of the pool.
+"""A Keras model that is trained to agree with itself on augmented images of the pool.
 
 It uses FixMatch (Sohn et al. 2020, arXiv 2001.07685): a confident prediction on a weakly augmented
-image becomes the label of a strongly augmented copy. The averaged weights make this prediction
-(Tarvainen and Valpola 2017, arXiv 1703.01780), because they make fewer errors and need no gradient.
+image becomes the label of a strongly augmented copy. This prediction is made with averaged weights
+(Tarvainen and Valpola 2017, arXiv 1703.01780), which make fewer errors and need no gradient.
 
 Some released labels are wrong. The generalized cross-entropy (Zhang and Sabuncu 2018, arXiv
 1805.07836) ignores a label that the other data contradict. Training starts with cross-entropy,
-because a class would be lost if its correct labels were ignored too early. Labels with weights keep
-cross-entropy, because the weights state their confidence.
+because a class would be lost if its correct labels were ignored too early. Labels with weights are
+always trained with cross-entropy, because the weights state their confidence.
 """
 
 import math
@@ -31,10 +31,10 @@ from pate_tf.students.student_training import (
 )
 
 UNLABELED_PER_LABEL = 2  # unlabeled inputs in a batch for each labeled input
-CONFIDENT = 0.95
+CONFIDENT = 0.95  # lowest probability of a confident prediction
 ROBUSTNESS = 0.7  # q of the generalized cross-entropy: 0 is cross-entropy, 1 the absolute error
-MIN_ROBUSTNESS = 1e-3  # here the formula equals cross-entropy to three digits
-WARM_UP_FRACTION = 1 / 3  # of the steps, while q grows to its final value
+MIN_ROBUSTNESS = 1e-3  # for this q the formula equals cross-entropy to three digits
+WARM_UP_FRACTION = 1 / 3  # fraction of the steps in which q grows to its final value
 
 
 class ConsistencyStudent(AveragedStudent):
@@ -58,7 +58,7 @@ class ConsistencyStudent(AveragedStudent):
         self.warm_up_steps = warm_up_steps
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
-        """Takes one step on the loss on labels, the agreement loss and the model's regularizers."""
+        """Takes one step on the sum of the label loss, the agreement loss and the regularizers."""
         weights = self.classifier.trainable_weights
         labels = data["labels"]
         inputs = [data["labelled"], data["changed"]]
@@ -105,8 +105,8 @@ def generalized_cross_entropy(
 def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
     """Returns the cross-entropy between predictions on images and on their augmented copies.
 
-    Only confident predictions count. Both arguments have shape `[batch, num_classes]`; gradients
-    only flow into `changed_logits`.
+    Only confident predictions count. Both arguments have shape `[batch, num_classes]`; the gradient
+    is only taken with respect to `changed_logits`.
     """
     probabilities = tf.stop_gradient(tf.nn.softmax(logits))
     is_confident = tf.cast(tf.reduce_max(probabilities, axis=1) >= CONFIDENT, tf.float32)
@@ -117,7 +117,7 @@ def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
 
 
 def check_model(model: keras.Model) -> None:
-    """Raises ValueError if a model has batch statistics, which augmented inputs would distort."""
+    """Raises ValueError if a model uses batch statistics, which augmented inputs would distort."""
     for layer in getattr(model, "layers", []):
         if isinstance(layer, keras.layers.BatchNormalization):
             raise ValueError(
@@ -175,7 +175,7 @@ KIND = StudentKind(
     name="consistency",
     fit=fit,
     check=check,
-    # It was tuned with this architecture.
+    # The student was tuned with this architecture.
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
 )

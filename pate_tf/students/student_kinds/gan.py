@@ -1,11 +1,12 @@
 """PATE-G, an improved GAN on the labels and on all images of the pool.
 
-Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. The classifier's k logits also express
-how real an image looks: log Z / (1 + Z), where Z is the sum of their exponentials. The generator
-matches the mean features of the classifier's last hidden layer. The networks are the paper's: dense
-for gray images, convolutional for color images, whose height and width are multiples of 8.
+Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. The classifier's logits also determine
+the probability Z / (1 + Z) that an image is real, where Z is the sum of their exponentials. The
+generator matches the mean features of the classifier's last hidden layer. The networks are the
+paper's: dense for gray images, convolutional for color images, whose height and width must be
+multiples of 8.
 
-In addition to the paper, images are augmented if the data set allows it.
+Unlike in the paper, images are augmented if the data set allows it.
 """
 
 from typing import Any, Final
@@ -32,7 +33,7 @@ LATENT_SIZE = 100
 CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)  # dense network
 GENERATOR_UNITS = (500, 500)
 FEATURES = "features"  # the name of the last hidden layer, whose mean the generator matches
-INITIAL_IMAGES = 500  # of the pool, to initialize scales and biases
+INITIAL_IMAGES = 500  # images of the pool that initialize scales and biases
 EPSILON = 1e-4  # of Adam, as in the paper's code
 
 
@@ -42,7 +43,7 @@ class WeightNormalized(keras.layers.Layer):
 
     The kernel is a direction times a scale (Salimans and Kingma 2016, "Weight Normalization", arXiv
     1602.07868, section 2). Scale and bias are initialized from data (section 3). The scale is only
-    trained with `train_scale`.
+    trained if `train_scale` is true.
     """
 
     def __init__(
@@ -57,7 +58,10 @@ class WeightNormalized(keras.layers.Layer):
         train_scale: bool = False,
         **kwargs: Any,
     ) -> None:
-        """A `stride` makes it a convolution; a smaller `deviation` makes directions turn faster."""
+        """Initializes a dense layer, or a convolution if `stride` is positive.
+
+        The smaller the initial `deviation`, the faster directions turn in training.
+        """
         super().__init__(**kwargs)
         self.units = units
         self.stride = stride
@@ -90,7 +94,7 @@ class WeightNormalized(keras.layers.Layer):
 
 
 def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
-    """Scales each unit to mean 0 and deviation 1 on raw inputs, before its activation."""
+    """Scales each unit so that, on raw inputs, it has mean 0 and deviation 1 before activation."""
     outputs = inputs
     for layer in model.layers:
         if isinstance(layer, WeightNormalized):
@@ -104,7 +108,7 @@ def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
 
 
 def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
-    """Returns the discriminator, from raw images to logits `[batch, num_classes]`."""
+    """Returns the discriminator, which maps raw images to logits `[batch, num_classes]`."""
     layers = keras.layers
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 32))
@@ -141,7 +145,7 @@ def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
 
 
 def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
-    """Returns the generator, from latent values `[batch, LATENT_SIZE]` to raw images."""
+    """Returns the generator, which maps latent values `[batch, LATENT_SIZE]` to raw images."""
     layers = keras.layers
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 8))
@@ -293,11 +297,11 @@ def fit(
 def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError unless the data are images and no model is named."""
     if dataset.kind != "image":
-        raise ValueError(f"student gan: it needs images; {dataset.name} is {dataset.kind} data")
+        raise ValueError(f"student gan needs images; {dataset.name} is {dataset.kind} data")
     height, width, channels = dataset.input_shape
     if channels == 3 and (height % 8 or width % 8 or min(height, width) < 24):
         raise ValueError(
-            f"student gan: color images need sides of 24, 32, 40, ..., got {height} x {width}"
+            f"student gan needs color images with sides of 24, 32, 40, ..., got {height} x {width}"
         )
     pixel_range(dataset)
     if config.model != NAME:

@@ -1,4 +1,4 @@
-"""Student: the encoder of feature sums and the linear model from the released sums."""
+"""A student that consists of the encoder of feature sums and a linear model from these sums."""
 
 import pathlib
 import tempfile
@@ -16,14 +16,14 @@ from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.students.student_kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
 
 EPS = float(np.finfo(np.float32).eps)
-PENALTIES = np.geomspace(1e-3, 1e3, 13)  # in units of the squared norm of a vector
+PENALTIES = np.geomspace(1e-3, 1e3, 13)  # as multiples of the squared norm of a vector
 
 
 class LinearHead(tf.Module):
-    """Computes logits from raw inputs: features, clipped like those of records, times weights.
+    """Computes logits from raw inputs: features, scaled as for the sums, times weights.
 
     Attributes:
-        is_frozen: whether the encoder is a model of the user, trained on other data.
+        is_frozen: whether the encoder is the user's model, trained on other data.
     """
 
     is_frozen = False
@@ -41,8 +41,8 @@ class LinearHead(tf.Module):
             encoder: SavedModel with the signature "features" and its weights in `learnt`.
             dataset: data set of the inputs.
             scale: scale of the features, `[num_features]`.
-            weights: `[num_features + 1, num_classes]`; the last row multiplies the constant. For a
-                number see `target_functions`.
+            weights: `[num_features + 1, num_classes]`; the last row multiplies the constant. If the
+                label is a number, see `target_functions`.
         """
         super().__init__()
         self._dataset = dataset
@@ -63,12 +63,12 @@ class LinearHead(tf.Module):
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`.
 
-        For a number it returns its position in the range, from 0 to 1, and the standard deviation
-        due to the noise, `[batch, 2]`. For several labels it returns log odds.
+        If the label is a number, returns the number's position in the range, from 0 to 1, and the
+        standard deviation due to the noise, `[batch, 2]`. For several labels, returns log odds.
 
         Args:
             inputs: finite inputs, float32 `[batch, *input_shape]`.
-            training: unused; it makes the signature equal to that of a Keras model.
+            training: unused; Keras models have this argument.
         """
         del training
         raw = {self._dataset.input_name: tf.cast(inputs, self._dataset.input_type)}
@@ -84,7 +84,7 @@ class LinearHead(tf.Module):
 
 
 def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
-    """Returns a linear head from the files of its encoder's SavedModel and further arguments."""
+    """Returns a linear head, given the files of its encoder's SavedModel and other arguments."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = pathlib.Path(folder) / name
@@ -98,8 +98,8 @@ def weights_of_labels(
 ) -> npt.NDArray[np.float64]:
     """Returns linear functions with the least squared error to labels, `[width, num_classes]`.
 
-    The result of `functions_of_labels` is scaled as in linear discriminant analysis, so that its
-    softmax is a probability. The arguments are the same.
+    Scales the result of `functions_of_labels`, which has the same arguments, as in linear
+    discriminant analysis, so that the softmax of the functions is a probability.
     """
     functions, error = functions_of_labels(vectors, targets)
     return (1.0 - 1.0 / targets.shape[1]) / max(error, EPS) * functions
@@ -110,15 +110,15 @@ def functions_of_labels(
     targets: npt.NDArray[Any],
     noise: npt.NDArray[np.float64] | None = None,
 ) -> tuple[npt.NDArray[np.float64], float]:
-    """Returns linear functions with the least squared error to targets, and the error.
+    """Returns linear functions with the least penalized squared error to targets, and the error.
 
-    The penalty has the least leave-one-out error.
+    Among `PENALTIES`, the penalty with the least leave-one-out error is used.
 
     Args:
         vectors: `record_vectors` of the labeled inputs, `[num_labels, width]`.
         targets: probability of each class, `[num_labels, num_classes]`.
-        noise: noise on targets, `[num_labels, num_draws]`. It does not influence the penalty. The
-            functions of noise are the errors that it causes.
+        noise: draws of noise on targets, `[num_labels, num_draws]`. They do not influence the
+            penalty. A function that is fitted to a draw is the error that this noise causes.
 
     Returns:
         Functions `[width, num_classes + num_draws]`, and the mean squared leave-one-out error.
@@ -134,7 +134,7 @@ def functions_of_labels(
     best = np.inf
     for penalty in PENALTIES:
         kept = roots**2 / (roots**2 + penalty)
-        leverage = left**2 @ kept + 1.0 / len(targets)  # of a label on its own prediction
+        leverage = left**2 @ kept + 1.0 / len(targets)  # influence of a label on its own prediction
         misses = (targets - means - left @ (kept[:, None] * along))[:, :num_targets]
         error = float(np.square(misses / np.maximum(1.0 - leverage, EPS)[:, None]).mean())
         if error < best:
@@ -152,7 +152,7 @@ def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOpt
     del released, pool, options
     if not isinstance(config.linear_head, LinearHead):
         raise ValueError(
-            "student linear_head needs labels with a linear model: from this run's feature sums"
+            "student linear_head needs labels from feature sums of this run, with a linear model"
         )
     return config.linear_head
 
@@ -162,7 +162,7 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     del dataset
     if config.model != LINEAR_HEAD:
         raise ValueError(
-            f"model must not be given for linear_head, which has an encoder, got {config.model!r}"
+            f"model must not be given for linear_head, which uses an encoder, got {config.model!r}"
         )
 
 

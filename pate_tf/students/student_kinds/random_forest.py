@@ -26,7 +26,7 @@ class ForestModel(tf.Module):
         first_nodes = np.repeat(starts, np.diff(fitted.starts))[:, np.newaxis]
         is_leaf = fitted.children == LEAF
         itself = np.arange(len(is_leaf))[:, np.newaxis]
-        # Indices within the whole forest instead of the tree; a leaf leads to itself.
+        # Indices refer to the nodes of the whole forest; the child of a leaf is the leaf itself.
         children = np.where(is_leaf, itself, first_nodes + fitted.children)
         self._roots = constant(starts.astype(np.int32))
         self._children = constant(children.astype(np.int32))
@@ -37,12 +37,12 @@ class ForestModel(tf.Module):
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`: the logarithms of the probabilities.
 
-        The largest logit always belongs to scikit-learn's label: probabilities are added in float64
-        and in the same order of trees.
+        The largest logit always belongs to the label that scikit-learn predicts: probabilities are
+        added in float64, and in the same order of trees.
 
         Args:
-            inputs: float32 `[batch, ...]`, finite.
-            training: ignored; Keras models have it.
+            inputs: finite inputs, float32 `[batch, ...]`.
+            training: unused; Keras models have this argument.
         """
         del training
         num_trees = self._roots.shape[0]
@@ -64,11 +64,14 @@ class ForestModel(tf.Module):
         )
         probabilities = total / num_trees
         winners = tf.one_hot(tf.argmax(probabilities, axis=1), probabilities.shape[1])
-        # In float32 two classes can become equal; a millionth keeps the winner in front.
+        # In float32 two classes can become equal, so a millionth is added to the winner.
         return tf.cast(tf.math.log(probabilities), tf.float32) + 1e-6 * winners
 
     def _step(self, rows: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
-        """Moves from a node of each tree to the child for each input, `[batch, num_trees]`."""
+        """Returns the child to which each input goes from its node in each tree.
+
+        Nodes and result have the shape `[batch, num_trees]`.
+        """
         values = tf.gather(rows, tf.gather(self._features, nodes), batch_dims=1)
         goes_right = tf.cast(values, tf.float64) > tf.gather(self._thresholds, nodes)
         return tf.gather_nd(
@@ -81,7 +84,7 @@ def fit(
 ) -> ForestModel:
     """Fits a forest in seconds, without logs; only uses the model and seed of the configuration.
 
-    From labels with weights it learns the most likely class.
+    If labels have weights, the forest learns the class with the largest weight.
     """
     del options
     inputs = pool.inputs[released.query_indices]

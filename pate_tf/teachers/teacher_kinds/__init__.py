@@ -1,8 +1,8 @@
 """Kinds of teachers, by name.
 
-To add a kind, add a file with a subclass of `TeacherKind` and an instance whose name is the kind's
-name in capitals, and a line in `KINDS`. A kind is imported when it is used, so that flags are
-checked without TensorFlow.
+To add a kind, write a file that contains a subclass of `TeacherKind` and an instance of it, named
+as the kind in capitals, and add a line to `KINDS`. A kind is imported when it is used, so that
+flags are checked without TensorFlow.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TRAINING_SETTINGS = ("max_steps", "batch_size", "learning_rate", "class_weights")
 DESCRIPTION = "ensemble.json"
 RECORDS = "records.json"  # number and source of the private records, next to the ensemble
-TEACHERS_PER_GROUP = 64  # their features are in memory at the same time
+TEACHERS_PER_GROUP = 64  # teachers whose features are in memory at the same time
 
 
 @dataclasses.dataclass(repr=False)
@@ -51,12 +51,12 @@ class TrainedTeacher:
     )
 
 
-TrainedTeachers = Iterator[tuple[int, TrainedTeacher]]  # with their numbers
+TrainedTeachers = Iterator[tuple[int, TrainedTeacher]]  # each with the teacher's number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """SENSITIVE: the configuration and records of a training, and its execution options.
+    """SENSITIVE: the configuration and the records of a training run, and its execution options.
 
     The execution options `num_processes` and `verbose` never change what teachers learn.
 
@@ -64,7 +64,7 @@ class TrainingJob:
         config: training configuration.
         examples: private records of all teachers.
         partition: partition of the records among the teachers.
-        encoder: encoder of inputs as features; None for teachers on raw inputs.
+        encoder: maps raw inputs to features; None for teachers that learn from raw inputs.
         num_processes: number of processes that fit classifiers of scikit-learn; None for one
             process per core.
         verbose: whether Keras draws progress bars.
@@ -94,8 +94,8 @@ class TrainingJob:
     def targets(self) -> npt.NDArray[Any]:
         """Training targets: classes, or float32 targets from 0 to 1 `[num_records, num_classes]`.
 
-        A number at the fraction s of its range has the targets (1 - s, s), like two classes.
-        Several labels have the target 1 if the label is true, else 0.
+        A number at the fraction s of its range has the targets (1 - s, s), like probabilities of
+        two classes. With several labels, a label has the target 1 if it applies, else 0.
         """
         labels = self.examples.labels
         if self.config.dataset.target == CLASS:
@@ -106,15 +106,15 @@ class TrainingJob:
 
     @functools.cached_property
     def records(self) -> list[IntArray]:
-        """The record indices of every teacher, each ascending."""
+        """The ascending indices of the records of each teacher."""
         return self.partition.all_records()
 
     def shards(self, teachers: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
-        """Yields each teacher with inputs `[num_records, ...]` and labels of its shard, ascending.
+        """Yields, in ascending order, each teacher with the inputs and the labels of its shard.
 
-        With an encoder, inputs are features. The features of a record depend on only that record
-        and the public encoder (`record_features`). Only a part of the shards is in memory at a
-        time.
+        Inputs have the shape `[num_records, ...]`. With an encoder, they are features. The features
+        of a record depend only on that record and the public encoder (`record_features`). Only a
+        part of the shards is in memory at a time.
         """
         examples = self.examples
         shards = self.records
@@ -146,9 +146,9 @@ class TeacherKind:
         settings: fields of `TeacherSettings` that the kind supports, in addition to model,
             representation and seed.
         features: whether teachers learn from a representation: "none", "optional" or "required".
-        load: function from the folder that `save` filled and the configuration to the `Ensemble`.
-            By default it loads a SavedModel. It raises any exception if files are missing or
-            broken.
+        load: function that takes the folder that `save` filled and the configuration, and returns
+            the `Ensemble`. By default it loads a SavedModel. If files are missing or broken, it may
+            raise any exception.
     """
 
     name: ClassVar[str]
@@ -190,8 +190,8 @@ class TeacherKind:
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
         """Trains some teachers, and yields each with its result, in any order. SENSITIVE.
 
-        A teacher depends on only its own shard, public values and the seed. It does not depend on
-        which other teachers are trained. A shard may be empty: the result must not reveal it.
+        A teacher depends only on its own shard, public values and the seed. It does not depend on
+        which other teachers are trained. A shard may be empty, but no error may reveal this.
         """
         raise NotImplementedError
 
@@ -210,11 +210,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "compiled": (),
     "scikit_learn": ("random_forest",),
 }
-TENSORFLOW_KINDS = ("closed_form", "networks", "compiled")  # in one file
+TENSORFLOW_KINDS = ("closed_form", "networks", "compiled")  # in networks.py
 
 
 def kind_of(name: str) -> TeacherKind:
-    """Returns the kind with a name; ValueError if there is none."""
+    """Returns the kind with the name `name`; raises ValueError if there is no such kind."""
     checks.one_of(KINDS, kind=name)
     module = "networks" if name in TENSORFLOW_KINDS else name
     kind: TeacherKind = getattr(importlib.import_module(f"{__name__}.{module}"), name.upper())

@@ -1,11 +1,11 @@
 """Kinds of teachers that vote in TensorFlow: networks, compiled Keras models, ridge on features.
 
-The graph of networks is traced once per run. With one process per teacher, starting, tracing and
-saving would take most of the time. On CPUs, teachers are trained one after another, because
-training several at once is slower: vectorized convolutions fall back to loops and take more than
-twice as long per step, and XLA's gradients of convolutions take seconds instead of milliseconds
-(`python benchmarks/teachers.py --only=variants` measures both). With several devices, each device
-trains different teachers.
+The graph that trains a network is traced once per run. With one process per teacher, starting,
+tracing and saving would take most of the time. On CPUs, teachers are trained one after another,
+because training several at once is slower: vectorized convolutions fall back to loops and take more
+than twice as long per step, and XLA's gradients of convolutions take seconds instead of
+milliseconds (`python benchmarks/teachers.py --only=variants` measures both). With several devices,
+each device trains different teachers.
 """
 
 import pathlib
@@ -40,9 +40,9 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 FIRST_MOMENT_DECAY = 0.9
 SECOND_MOMENT_DECAY = 0.999
 ADAM_EPSILON = 1e-7
-CHUNK = 64  # teachers on features that vote at the same time
-# For each target, a loss of logits that the mean of the training targets minimizes, and a function
-# from logits to predictions.
+CHUNK = 64  # teachers of kind `closed_form` that vote at the same time
+# For each target, a loss of logits, and a function that turns logits into predictions. The loss is
+# smallest if the predictions are the mean of the training targets.
 OUTPUTS = {
     CLASS: (keras.losses.sparse_categorical_crossentropy, tf.identity),
     NUMBER: (keras.losses.categorical_crossentropy, tf.nn.softmax),
@@ -57,8 +57,8 @@ class Shard(NamedTuple):
         inputs: raw records `[capacity, *input_shape]`; rows from `size` on are padding.
         labels: `TrainingJob.targets`, `[capacity, ...]`.
         size: number of the teacher's records; without records there is no training step.
-        num_steps: number of training steps; the order of records and the learning rate depend on
-            it.
+        num_steps: number of training steps; it also determines the order of records and the
+            learning rate.
         draws: seed of the teacher's random draws, int32 `[2]`.
     """
 
@@ -75,7 +75,7 @@ class TrainingLoop:
     The loss is the mean cross-entropy with `TrainingJob.targets` plus the model's own losses:
     regularizers of weights and activities, and losses that layers add, as in Keras' `fit`.
 
-    `slots` are the state of a teacher between two steps: lists of weights, buffers (moving
+    `slots` are the state of a teacher between two steps: lists of its weights, buffers (moving
     averages, dropout seeds), first moments and second moments.
     """
 
@@ -190,7 +190,7 @@ def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
 def train_on_devices(
     job: TrainingJob, teachers: Sequence[int], strategy: tf.distribute.Strategy
 ) -> TrainedTeachers:
-    """Trains teachers and yields them. Each replica trains other teachers; they share no gradient.
+    """Trains and yields teachers. Each replica trains different teachers and shares no gradients.
 
     A loss that is not finite does not stop the training, because it depends on private records and
     an error would reveal it. The teacher's votes are defined nevertheless (`Networks.save`).
@@ -241,19 +241,19 @@ def _save_voting(
     *,
     together: int,
 ) -> None:
-    """Writes all teachers as one SavedModel, with weights `[num_teachers, ...]` and a loop.
+    """Writes all teachers as one SavedModel, which loops over weights `[num_teachers, ...]`.
 
-    Its signature `votes` takes inputs `[batch, *input_shape]` and returns labels, int64
+    The signature `votes` takes inputs `[batch, *input_shape]` and returns labels, int64
     `[num_teachers, batch]`, or float32 predictions (see `Votes.labels`).
 
     Args:
         folder: folder to write.
         config: training configuration of the teachers.
         module: result of `_stacked`; the function `votes` is added to it.
-        prepared: function from raw inputs, float32, to the inputs of all teachers.
-        scores_of: function from the first teacher, the teacher after the last one, and prepared
-            inputs to scores of classes, or predictions of `TrainingJob.targets`, float32
-            `[num_chunk, batch, num_classes]`.
+        prepared: function that maps raw inputs, float32, to the inputs of all teachers.
+        scores_of: function that takes the first teacher, the teacher after the last one, and
+            prepared inputs. It returns scores of classes, or predictions of `TrainingJob.targets`,
+            float32 `[num_chunk, batch, num_classes]`.
         together: number of teachers in one call of `scores_of`.
     """
     dataset = config.dataset
@@ -354,7 +354,7 @@ class Compiled(Networks):
     """The user's compiled Keras models: trained by Keras' `fit`, and stored like networks.
 
     Teachers are trained one after another. Each has a new model and a new optimizer, and its own
-    seed determines the order of records and all random numbers. Therefore a teacher depends on only
+    seed determines the order of records and all random numbers. Therefore a teacher depends only on
     its own shard, public settings and the seed. The user's code could still share state between
     teachers, for example by a variable outside the function that makes the model. Only the user can
     prevent this.
@@ -384,9 +384,9 @@ class Compiled(Networks):
             model.test_on_batch(np.zeros((2, *dataset.input_shape), np.float32), labels)
         except Exception as error:  # Keras and TensorFlow raise different exceptions
             raise ValueError(
-                f"model {name_of(config.model)}: its loss or a metric can't compare labels "
-                f"{list(labels.shape)} with outputs [2, {dataset.num_classes}]. Compile it with "
-                f"SparseCategoricalCrossentropy or CategoricalCrossentropy."
+                f"model {name_of(config.model)}: its loss or a metric can't compare labels of "
+                f"shape {list(labels.shape)} with outputs [2, {dataset.num_classes}]. Compile it "
+                f"with SparseCategoricalCrossentropy or CategoricalCrossentropy."
             ) from error
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
@@ -437,7 +437,7 @@ COMPILED = Compiled()
 
 
 class ClosedForm(TeacherKind):
-    """Ridge regression on public features (`pate_tf.models.ridge`): trains thousands in seconds."""
+    """Ridge regression on public features (`pate_tf.models.ridge`): thousands train in seconds."""
 
     name = "closed_form"
     features = "required"

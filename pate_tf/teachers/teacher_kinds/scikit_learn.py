@@ -1,7 +1,7 @@
 """Estimators of scikit-learn: fitted in parallel processes, stored in one file, voting in threads.
 
 Fitting a small classifier is mostly Python code, which threads can't run in parallel. Prediction is
-compiled code, which they can.
+compiled code, which threads can run in parallel.
 """
 
 import collections
@@ -37,7 +37,7 @@ class ClassifierEnsemble(Ensemble):
         """Loads the folder that `Classifiers.save` wrote.
 
         Raises:
-            ValueError: if it does not contain classifiers, or their encoder is missing.
+            ValueError: if the folder does not contain classifiers, or their encoder is missing.
         """
         arrays = artifacts.read_arrays(folder / FILE)
         parts: list[list[npt.NDArray[Any]]] = [[] for _ in range(config.num_teachers)]
@@ -142,8 +142,8 @@ def in_order(
 ) -> Iterator[Result]:
     """Yields `function(*arguments)` for each tuple of arguments, in order.
 
-    Arguments are consumed only as results are consumed, so that few are in memory at a time. The
-    processes end with the calling process, even if it is killed.
+    Takes new arguments only when results are consumed, so that few of them are in memory at a time.
+    The processes end with the calling process, even if that is killed.
 
     Args:
         function: function in a module that every process imports; the import should be fast.
