@@ -859,7 +859,7 @@ def draft(
         )
     doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
-        f"left out: {name!r} names several columns, or a nested one"
+        f"left out: several columns are called {name!r}, or the column is nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
     if number is not None:
