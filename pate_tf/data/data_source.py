@@ -126,10 +126,7 @@ class FileSource(Settings):
         """
         if self.private is None:
             raise ValueError("private is required: the file or folder of the private records")
-        if self.public is not None and self.public.resolve() == self.private.resolve():
-            raise ValueError(
-                f"public: {self.public} is also the private file; public records have no protection"
-            )
+        tables.check_other_file(self.public, self.private)
         public = self.load_public() if public is None else public
         is_folder = (self.public or self.private).is_dir()
         if is_folder != self.private.is_dir():

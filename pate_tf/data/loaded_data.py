@@ -64,12 +64,13 @@ def draft_schema(
         target: "class", "number" or "labels". Default: inferred from the label's public values.
 
     Raises:
-        ValueError: if no file is named, a file can't be read, the first line of `private` may be a
-            record, or `path` already exists or can't be written.
+        ValueError: if no file is named, both are the same file, a file can't be read, the first
+            line of `private` may be a record, or `path` already exists or can't be written.
     """
     if path.exists():
         raise ValueError(f"schema: {path} already exists; remove it or choose another name")
     artifacts.check_can_hold_files(path.parent)
+    tables.check_other_file(public, private)
     if public is not None:
         form = tables.text_form(public)
         table = tables.read_table(public, form)

@@ -444,6 +444,12 @@ def header_of(path: pathlib.Path) -> TextForm:
     return _form_of(lines, encoding)
 
 
+def check_other_file(public: pathlib.Path | None, private: pathlib.Path | None) -> None:
+    """Raises ValueError if a public file is the private file, perhaps under another name."""
+    if public and private and public.exists() and private.exists() and public.samefile(private):
+        raise ValueError(f"public: {public} is also the private file. Name another file.")
+
+
 def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
     """Returns the format of a PRIVATE file; refuses a file whose first line may be a record.
 

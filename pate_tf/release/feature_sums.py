@@ -662,6 +662,8 @@ class FeatureSums:
         for number, counted in zip(numbers, counts, strict=True):
             arrays[f"centres_{number}"] = summands.centres[number]
             arrays[f"counts_{number}"] = counted
+        # A random name, so that the ledger never confuses these sums with other sums.
+        named = {"records": [secrets.token_hex(32)], **described}
         target = sums_folder(self._run)
         with (
             contextlib.suppress(FileExistsError),  # another process stored its sums first
@@ -677,15 +679,16 @@ class FeatureSums:
             artifacts.write_arrays(temporary / SUMS, arrays, private=True)
             if for_rounds:
                 artifacts.write_arrays(temporary / VECTORS, for_rounds, private=True)
-            # A random name, so that the ledger never confuses these sums with other sums.
-            named = {"records": [secrets.token_hex(32)], **described}
             full = {**named, **dataclasses.asdict(records), "left_out": num_left_out}
             if for_rounds:
                 full["vectors"] = artifacts.digest_arrays(for_rounds[name] for name in IN_VECTORS)
             full["digest"] = digest_of(full, arrays, encoder_digest)
             artifacts.write_json(temporary / DESCRIPTION, full, private=True)
             artifacts.make_private(temporary)
-        return self._read()
+        self._read()
+        if self.description["records"] != named["records"]:
+            self.split = None  # the sums of the other process may be of other records
+        return self
 
     def _read(self) -> Self:
         """Reads the files of `store`; raises ValueError if they are missing or damaged."""

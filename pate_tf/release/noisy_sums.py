@@ -227,7 +227,8 @@ def estimate_accuracy(
     if owners is not None:
         _, number, sizes = np.unique(owners, return_inverse=True, return_counts=True)
         steps = LATTICE // sizes[number]
-    right = np.floor(steps * np.clip(is_correct.astype(np.float64), 0.0, 1.0)).astype(np.int64)
+    degrees = np.clip(np.nan_to_num(is_correct.astype(np.float64)), 0.0, 1.0)
+    right = np.floor(steps * degrees).astype(np.int64)
     exact = np.array([[(steps - right).sum(), right.sum()]], np.int64)
     mechanism = mechanism_of_estimate(epsilon, "record" if owners is None else "owner")
     num_wrong, num_right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)

@@ -56,6 +56,7 @@ from pate_tf.release.noisy_sums import (
     linear_head_of,
     release_sums,
     released_with,
+    sums_in_ledger,
 )
 from pate_tf.release.votes import VOTES, release_votes
 from pate_tf.representations import catalogue
@@ -550,8 +551,8 @@ class Labeller:
         epsilon: float,
         *,
         student_digest: str,
-    ) -> EstimatedAccuracy:
-        """Charges and returns an estimate of a student's accuracy on held-out private records.
+    ) -> tuple[EstimatedAccuracy, bool]:
+        """Charges an estimate of a student's accuracy on held-out private records.
 
         Args:
             is_correct: correctness for each record, see `noisy_sums.estimate_accuracy`. SENSITIVE.
@@ -559,22 +560,37 @@ class Labeller:
             epsilon: cost of the estimate, in addition to the labels.
             student_digest: digest of the student's weights; its estimate is charged only once.
 
+        Returns:
+            The estimate, and whether it was drawn now. A stored one may be of other records.
+
         Raises:
+            ValueError: if only one of estimate and labels protects owners.
             BudgetExceeded: if the estimate does not fit into the remaining budget.
         """
+        unit = self._identified.unit
+        if (held_back.owners is None) == (unit == "owner"):
+            raise ValueError(
+                f"held_back must have owners exactly if the labels protect owners, but they "
+                f"protect each {unit}. Pass the second result of Data.hold_back."
+            )
+        about = f"answers to held-back records of {student_digest}"
+        is_new = True
 
         def release(exact: IntArray, mechanism: LaplaceClusterCounts) -> IntArray:
+            nonlocal is_new
             with self.ledger() as ledger:
+                with ledger.exclusive():
+                    is_new = not sums_in_ledger(ledger, mechanism, about)[0]
                 return release_sums(
                     SumsByClass(exact),
                     mechanism,
                     ledger=ledger,
                     noise=self._noise(),
-                    unit=self._identified.unit,
-                    about=f"answers to held-back records of {student_digest}",
+                    unit=unit,
+                    about=about,
                 ).values
 
-        return estimate_accuracy(is_correct, held_back.owners, epsilon, release)
+        return estimate_accuracy(is_correct, held_back.owners, epsilon, release), is_new
 
     def publish(self, model: Any, labels: Labels, **options: Any) -> Published[LabelsStatement]:
         """Exports a student's model with its privacy statement; see `Student.publish`."""

@@ -469,7 +469,8 @@ class Student:
             held_back: private records from `Data.hold_back`. If the source of the labels was fitted
                 to the other part of the same `hold_back` call, the statement has the larger epsilon
                 of labels and estimate. Otherwise it has their sum, because the source may have seen
-                these records.
+                these records. The sum also counts if the ledger already stored an estimate of this
+                student, which is returned again and may be of other records.
             epsilon: cost of the estimate, in addition to the labels, in the same ledger.
 
         Raises:
@@ -487,12 +488,15 @@ class Student:
             is_correct[rows] = correctness(outputs, held_back.labels[rows], held_back.dataset)
         if student_digest(model) != digest:
             raise ValueError("student must not change its weights when it predicts, but it did")
-        self._estimate = labels.labeller.estimate_accuracy(
+        estimate, is_new = labels.labeller.estimate_accuracy(
             is_correct, held_back, epsilon, student_digest=digest
         )
+        was_apart = self._is_apart and estimate == self._estimate
+        self._estimate = estimate
         learned_from = getattr(labels.labeller.source, "split", None)
         self._is_apart = (
-            held_back.split is not None
+            (is_new or was_apart)
+            and held_back.split is not None
             and learned_from is not None
             and held_back.split[0] is learned_from[0]
             and held_back.split[1] != learned_from[1]

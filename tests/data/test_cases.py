@@ -3,6 +3,7 @@ problem.
 """
 
 import gzip
+import os
 import re
 import warnings
 
@@ -106,6 +107,19 @@ def test_a_file_without_names_is_read_by_numbers_of_its_columns(tmp_path, delimi
     if delimiter == " ":
         with pytest.raises(ValueError, match="looks like a record"):
             draft_schema(None, tmp_path / "new.toml", private=files[0], label="column_1")
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_link_to_the_private_file_is_refused_as_public(tmp_path, link):
+    private, public, path = (tmp_path / name for name in ("a.csv", "b.csv", "schema.toml"))
+    private.write_text("age,ill\n" + "".join(f"{20 + n},{n % 2}\n" for n in range(40)))
+    link(private, public)
+    with pytest.raises(ValueError, match="is also the private file"):
+        draft_schema(public, path, private=private, label="ill")
+    assert not path.exists()
+    draft_schema(private, path, label="ill")
+    with pytest.raises(ValueError, match="is also the private file"):
+        Data.from_csv(private, public, schema=path)
 
 
 @pytest.mark.parametrize("word", ["", "NA", "?", "null"])

@@ -201,7 +201,7 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner, cos
 @pytest.mark.parametrize("part", ["all", "rest", "another call"])
 def test_an_estimate_on_records_that_labels_may_be_of_adds_up(tmp_path, part):
     data = data_of(table())
-    learned, _ = data.hold_back()
+    learned, held_back = data.hold_back()
     fitted = pate_tf.fit(learned, epsilon=4.0, delta=1e-6, directory=tmp_path)
     parts = {"all": data.private, "rest": learned.private, "another call": data.hold_back()[1]}
     fitted.student.estimate_accuracy(parts[part], 2.0)
@@ -209,6 +209,36 @@ def test_an_estimate_on_records_that_labels_may_be_of_adds_up(tmp_path, part):
     assert 5.0 < statement.epsilon == statement.epsilon_ledger <= 6.0
     assert statement.guarantees[0].epsilon >= statement.epsilon
     assert "the ε of the labels and of the estimate add up" in statement.to_markdown()
+    # The ledger returns the stored estimate, which is not of these records.
+    fitted.student.estimate_accuracy(held_back, 2.0)
+    again = fitted.student.publish().statement
+    assert (again.epsilon, again.headline) == (statement.epsilon, statement.headline)
+
+
+def test_an_estimate_adds_up_if_another_process_stored_its_sums_first(tmp_path, monkeypatch):
+    data = data_of(table(), "patient")
+    ours, theirs = (FeatureSums(directory=tmp_path) for _ in range(2))
+    store = ours.store
+
+    def store_later(*args, **facts):
+        theirs.fit(data.private, data.pool)
+        return store(*args, **facts)
+
+    monkeypatch.setattr(ours, "store", store_later)
+    cost = {"epsilon": 4.0, "delta": 1e-6, "evaluate_epsilon": 2.0}
+    statement = pate_tf.fit(data, source=ours, **cost).student.publish().statement
+    assert ours.digest == theirs.digest and not statement.estimate_is_apart
+
+
+def test_the_estimate_needs_owners_exactly_if_the_labels_protect_owners(tmp_path):
+    of_owners, of_records = data_of(table(), "patient"), data_of(table())
+    for data, other in ((of_owners, of_records), (of_records, of_owners)):
+        directory = tmp_path / str(data is of_owners)
+        fitted = pate_tf.fit(data, epsilon=4.0, delta=1e-6, directory=directory)
+        spent = fitted.student.labels.labeller.spent()
+        with pytest.raises(ValueError, match="held_back must have owners exactly if"):
+            fitted.student.estimate_accuracy(other.private, 2.0)
+        assert fitted.student.labels.labeller.spent() == spent
 
 
 @pytest.mark.parametrize("owner", [False, True])
@@ -217,12 +247,13 @@ def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(ow
 
     def release(exact, mechanism):
         tables.append(exact)
-        assert mechanism.pure_epsilon <= 0.1
+        assert mechanism.pure_epsilon <= 0.1 and (exact >= 0).all()
         return exact
 
     owners = np.array([0, 0, 0, 1, 2, 2, 3]) if owner else None
-    for mine in ([True] * 3, [False] * 3, [True, False, False]) if owner else ([True], [False]):
-        is_correct = np.array([*mine, *[True] * (7 - len(mine))])
+    of_record = ([1.0], [0.0], [np.nan])
+    for mine in ([1.0] * 3, [0.0] * 3, [1.0, 0.0, np.nan]) if owner else of_record:
+        is_correct = np.array([*mine, *[1.0] * (7 - len(mine))])
         accuracy, low, high, _ = estimate_accuracy(is_correct, owners, 0.1, release)
         assert 0.0 <= low <= accuracy <= high <= 1.0
     moved = max(np.abs(one - other).sum() for one in tables for other in tables)
