@@ -82,8 +82,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
     trains_on_labels = known.trains_on_labels(settings)
-    # If the student also learns from public labels, the forecast may be too low: for images, it
-    # does not use these labels.
+    # With public labels the accuracy may be too low: for images, the forecast does not use them.
     if (
         not trains_on_labels
         and has_linear_model
@@ -123,7 +122,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
 
 
 def _named_method(known: Known, settings: ReleaseSettings) -> str:
-    """Returns the method that is chosen or the only possible method; `AUTO` if both are possible."""
+    """Returns the chosen method or the only possible method; `AUTO` if both are possible."""
     method = settings.method
     has_owners = known.unit == "owner"
     if method == AUTO:

@@ -147,7 +147,7 @@ class Forecast(NamedTuple):
         return cls(low, high, num_labels, is_measured=True, target=target)
 
     def with_private(self, gain: float, gain_error: float) -> Forecast:
-        """Returns a forecast for public labels and private data, given this one for public labels."""
+        """Returns the forecast with private data; this object is the forecast without them."""
         return self._replace(
             low=self.low + gain,
             high=min(self.high + gain, 1.0),

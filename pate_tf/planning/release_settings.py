@@ -67,8 +67,8 @@ class ReleasePrivacy(Privacy):
         group="privacy",
         above=0.0,
         help="Hold out 10 % of the private records, and release the accuracy on them with noise "
-        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of the two, "
-        "because each record is in only one part. Default: no estimate.",
+        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of "
+        "the two, because each record is in only one part. Default: no estimate.",
     )
     accept_forecast: bool = setting(
         False,
@@ -265,8 +265,8 @@ class PublicNumbers(Settings, ProtectedUnit):
         group="data",
         flag="nb_records",
         least=1,
-        help="Approximate number of private records, or of owners with --unit=owner, if this number "
-        "is public. Without it there is no forecast for feature_sums.",
+        help="Approximate number of private records, or of owners with --unit=owner, if this "
+        "number is public. Without it there is no forecast for feature_sums.",
     )
     pool_size: int = setting(
         1_000,
@@ -348,7 +348,7 @@ class Known(PublicNumbers):
         """Whether the student also learns from labels of the pool; depends on public values only.
 
         Raises:
-            ValueError: if `public_labels` is "train", but the student can't learn from them.
+            ValueError: if `public_labels` is "train" and it is not possible.
         """
         dataset = self.pool.dataset
         wish = settings.public_labels

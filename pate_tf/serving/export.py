@@ -364,4 +364,6 @@ def write_formats(
                 )
                 (folder / "student.tflite").write_bytes(converter.convert())
         except Exception as error:  # the converters raise different exceptions
-            raise ValueError(f"export_formats: the student can't be converted to {name}") from error
+            raise ValueError(
+                f"{name}: the student has operations that can't be converted"
+            ) from error
