@@ -851,7 +851,7 @@ def draft(
         doubts.append(f"the first line has numbers ({', '.join(numbers)}): are they column names?")
     doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
-        f"left out: {name!r} names several columns, or a nested one"
+        f"left out: several columns are called {name!r}, or the column is nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
     if number is not None:
