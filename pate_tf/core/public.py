@@ -96,6 +96,28 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
     return float(np.mean(areas)) if areas else None
 
 
+def area_components(
+    scores: npt.NDArray[np.floating], holds: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Returns a number for each sample, whose mean is the area under the ROC curve.
+
+    The standard deviation over the root of the number of samples is the standard error of the area
+    (DeLong et al. 1988, https://doi.org/10.2307/2531595).
+
+    Args:
+        scores: scores of the samples, `[num_samples]`.
+        holds: whether each sample is positive; there are positive and negative ones.
+    """
+    import scipy.stats  # slow to import
+
+    components = np.empty(len(scores))
+    for side, values in ((holds, scores), (~holds, -scores)):
+        ranks = scipy.stats.rankdata(values)[side] - scipy.stats.rankdata(values[side])
+        areas = ranks / (~side).sum()
+        components[side] = areas.mean() + (areas - areas.mean()) * len(scores) / side.sum()
+    return components
+
+
 def r_squared(
     predictions: npt.NDArray[np.floating], truth: npt.NDArray[np.floating]
 ) -> float | None:

@@ -117,7 +117,9 @@ class PrivateSource:
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
         """Raises ValueError if this source is named and a folder has results of another source."""
         if self.is_named and not (stored and self.shares(stored.key)):
-            raise ValueError(f"{folder} has results of other sources than {self.name}; use another")
+            raise ValueError(
+                f"{folder} has results of another source than {self.name}; use another folder"
+            )
 
 
 @functools.lru_cache(maxsize=4_096)

@@ -21,6 +21,7 @@ from math import inf
 from typing import Any, ClassVar, Final, Self
 
 import jinja2
+import markdown_it
 import scipy
 
 from pate_tf.accounting.charge import charge_from_dict
@@ -158,6 +159,9 @@ class PrivacyStatement(ProtectedUnit, ABC):
         if not self.secure_noise:
             return "none: the noise was seeded, so nothing is private"
         return f"{WORST_CASE}, publishable" if self.guarantees else "none: no noise was added"
+
+    def _repr_html_(self) -> str:
+        return str(MARKDOWN.render(self.to_markdown()))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values: the fields and all sentences of the page; infinity is null."""
@@ -369,6 +373,8 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
     return float(1.0 - (1.0 - delta) * scipy.special.expit(-epsilon))
 
 
+# HTML in a statement is escaped, and nothing in it loads anything.
+MARKDOWN: Final = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
 TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).with_name("templates")),
     trim_blocks=True,

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
+from pate_tf.core.reporting import card
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
@@ -65,6 +66,9 @@ class Published(Generic[Stated]):
         if first is not None:
             cost = f", epsilon {epsilon_text(first.epsilon)} at delta {delta_text(first.delta)}"
         return f"Published(<{self.student_folder}{cost}; {self.folder / PAGE_FILE}>)"
+
+    def _repr_html_(self) -> str:
+        return card(self) + self.statement._repr_html_()
 
 
 def publish_model(
