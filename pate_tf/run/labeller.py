@@ -224,7 +224,7 @@ class Labeller:
         Args:
             source: teachers or feature sums, see `Labeller`.
             settings: default settings of `label`.
-            directory: run folder for a source that has no folder of its own.
+            directory: run folder for a source without a folder.
             charged_to: named data source that is charged; None for the source of the records.
             student_runs: other run folders, which contain students of this source.
             reporting: how progress is shown.

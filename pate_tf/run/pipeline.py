@@ -222,7 +222,7 @@ def run(
         data: data of the run.
         settings: the user's settings.
         source: teachers or feature sums, fitted or not. Default: chosen by the plan.
-        source_folder: run folder for a source that has no folder of its own.
+        source_folder: run folder for a source without a folder.
         student: student with its settings. Default: a student with `settings.student`.
         reporting: how progress is shown.
 
