@@ -135,9 +135,7 @@ class ReleasedLabels(PoolLabels):
         """See `PoolLabels.checked`; computes the weights from the counts."""
         labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
-            raise ValueError(
-                f"released labels: {len(self.labels)} answers to {self.num_queries} queries"
-            )
+            raise ValueError(f"labels: {len(self.labels)} answers to {self.num_queries} queries")
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")
             checks.shape([len(self.labels), self.num_classes], noisy_counts=counts)

@@ -257,9 +257,7 @@ class SecureHistogram(Charge):
 def check_parties(num_parties: int, threshold: int) -> None:
     """Raises ValueError unless there are 2 t + 2 aggregators, so honest ones can detect errors."""
     if threshold < 1 or num_parties < 2 * threshold + 2:
-        raise ValueError(
-            f"threshold must be 1 to (aggregators - 2) / 2, got {threshold} of {num_parties}"
-        )
+        raise ValueError(f"threshold must be 1 to (aggregators - 2) / 2, got {threshold}")
 
 
 # Feature sums of many silos with secure aggregation. Each silo adds a part of the noise.
@@ -436,7 +434,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             highest *= 2.0
         if not holds(highest):
             raise ValueError(
-                f"`epsilon` {epsilon} at delta {delta:g} needs more noise than can be drawn"
+                f"`epsilon` {epsilon} at delta {delta:g} needs more noise than possible"
             )
         lowest = MIN_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
         return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)

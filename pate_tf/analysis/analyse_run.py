@@ -48,8 +48,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         "num_teachers": {
             "group": "votes",
             "advanced": True,
-            "help": "Number of teachers, public. Required if a file of labels has more teachers "
-            "than queries.",
+            "help": "Number of teachers, public. Required for more teachers than queries.",
         },
         "delta": {
             "group": "accounting",
@@ -289,16 +288,12 @@ def _read(
     paths = list[pathlib.Path]()
     for path in settings.ledgers or ():  # by file or folder
         if path.is_file() and path.name != DATABASE:
-            raise ValueError(
-                f"ledger must name a file {DATABASE} or the folder that contains it, got {path}"
-            )
+            raise ValueError(f"ledger must be a file {DATABASE} or its folder, got {path}")
         paths.append(path.parent if path.name == DATABASE else path)
     if settings.run is not None:
         paths = [settings.run / artifacts.SENSITIVE]
         if not (paths[0] / DATABASE).exists():
-            raise LedgerError(
-                f"train_dir: {settings.run} has no ledger; name the folder of the teachers"
-            )
+            raise LedgerError(f"train_dir: {settings.run} has no ledger; name the teachers' folder")
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger.read(path)) for path in paths]
         source = vote_sources.read_ledgers(ledgers, votes_needed=settings.run is not None)
@@ -348,13 +343,10 @@ def rows_of(values: Mapping[str, Any], table: str) -> list[Row]:
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values as JSON values; infinity becomes None."""
+    finite = {name: None if value == math.inf else value for name, value in values.items()}
     return {
-        name: json_values(value)
-        if isinstance(value, Mapping)
-        else None
-        if value == math.inf
-        else value
-        for name, value in values.items()
+        name: json_values(value) if isinstance(value, Mapping) else value
+        for name, value in finite.items()
     }
 
 

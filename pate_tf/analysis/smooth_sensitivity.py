@@ -56,14 +56,12 @@ def distinct_histograms(counts: IntArray) -> DistinctHistograms:
     """Sorts the counts of each query and merges equal rows. The order of classes has no effect.
 
     Args:
-        counts: int64 [num_queries, num_classes], with at least one query.
+        counts: the `values` of `VoteCounts`, with at least one query.
 
     Raises:
-        ValueError: if there are no queries, or if queries have different numbers of votes. The
-            theorems here do not cover teachers that abstain.
+        ValueError: if queries have different numbers of votes. The theorems here do not cover
+            teachers that abstain.
     """
-    if counts.ndim != 2 or not counts.size:
-        raise ValueError(f"counts must be [num_queries, num_classes], got {list(counts.shape)}")
     totals = counts.sum(axis=1)
     if (totals != totals[0]).any():
         raise ValueError("every teacher must vote on every query, but totals differ")

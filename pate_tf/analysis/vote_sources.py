@@ -162,9 +162,7 @@ def read_votes_file(
         if input_is_counts:
             everything = VoteCounts(array)
             if num_classes not in (None, everything.num_classes):
-                raise ValueError(
-                    f"num_classes is {num_classes}, the file has {everything.num_classes} columns"
-                )
+                raise ValueError(f"num_classes must be {everything.num_classes}, got {num_classes}")
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()
         is_doubtful = not input_is_counts and everything.num_teachers > everything.num_queries
@@ -180,8 +178,6 @@ def read_votes_file(
         source = VoteSource.of_counts(counts, mechanism, source=PrivateSource.of_file(path))
     except ValueError as error:
         message = str(error)
-        if message.endswith("got others") and num_classes is None:
-            message += "; pass the number of classes as `num_classes`, or set `input_is_counts`"
         is_named = message.startswith((str(path), str(indices_file)))
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:

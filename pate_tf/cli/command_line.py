@@ -54,15 +54,11 @@ INTERRUPTED = 130
 ALIASES = {"stdnt_share": "pool_size"}
 RESULTS: list[str] = []  # JSON results of the running command, for `--json`
 # Flags of the first release that were removed.
-GONE = (
-    *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small", "deeper"),
-    *(
-        "teachers_max_steps",
-        "nb_labels",
-        "moments",
-        "noise_eps",
-    ),  # other commands still have some of them
+_GONE = (
+    "epochs_per_decay dropout_seed log_device_placement too_small deeper teachers_max_steps "
+    "nb_labels moments noise_eps"  # other commands still have some of these
 )
+GONE = _GONE.split()
 HELP = ("help", "h", "helpfull", "helpshort")  # flags for help, without dashes
 # Messages of the system, TensorFlow and SQLite about a full disk or quota.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
@@ -125,9 +121,7 @@ def run(
     define_flags()
     if "report_file" in FLAGS:
         flags.DEFINE_boolean(
-            "json",
-            False,
-            "Print the result as JSON to standard output, and everything else to stderr.",
+            "json", False, "Print the result as JSON to standard output, everything else to stderr."
         )
         shown_in_help("json", "output")
     defined = set(FLAGS) - before
@@ -162,9 +156,7 @@ def parse_flags(arguments: list[str]) -> list[str]:
             hint = ". See docs/how-to/first_release.md for flags of the first release."
         _fail(f"{error}{hint}", FLAG_ERROR)
     if len(others) > 1:
-        _fail(
-            f"{' '.join(others[1:])!r} is not a flag. Flags have the form --name=value.", FLAG_ERROR
-        )
+        _fail(f"{' '.join(others[1:])!r} is not a flag. Flags look like --name=value.", FLAG_ERROR)
     return others
 
 
@@ -310,9 +302,7 @@ def define_operation() -> None:
     shown_in_help("give_up_after", "run")
     help_text = "Format of log lines: text, or JSON objects with the same fields."
     flags.DEFINE_enum("log_format", "text", ("text", "json"), help_text)
-    help_text = (
-        "Port of 127.0.0.1 with /healthz for probes and /metrics for Prometheus. Default: none."
-    )
+    help_text = "Port of 127.0.0.1 for /healthz (probes) and /metrics (Prometheus). Default: none."
     flags.DEFINE_integer("metrics_port", None, help_text, lower_bound=1, upper_bound=65535)
 
 
@@ -424,9 +414,7 @@ def check_report_file(path: str | None) -> None:
         return
     file = pathlib.Path(path)
     if artifacts.is_within(file, artifacts.RELEASED):
-        raise ValueError(
-            f"report_file must be outside of released/, because it is sensitive, got {path}"
-        )
+        raise ValueError(f"report_file is sensitive: it must be outside of released/, got {path}")
     try:
         artifacts.RunDirectory(file.parent).check(files=[file.name], folders=[])
     except (ValueError, OSError) as error:

@@ -50,17 +50,9 @@ INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the polic
 
 
 OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "silo_dir": (
-        flags.DEFINE_string,
-        None,
-        "Folder of the silo with its policy, ledger and teacher.",
-    ),
+    "silo_dir": (flags.DEFINE_string, None, "Folder of the silo: policy, ledger, teacher."),
     "certificates": (flags.DEFINE_string, "certificates", "Folder of the certificates."),
-    "demo": (
-        flags.DEFINE_boolean,
-        False,
-        "Required: confirms that the authority is only for tests.",
-    ),
+    "demo": (flags.DEFINE_boolean, False, "Confirms that the authority is for tests."),
     "names": (flags.DEFINE_list, None, "Names of all silos and aggregators, separated by commas."),
     "policy": (flags.DEFINE_string, None, "TOML file with more lines of the policy."),
 }

@@ -96,9 +96,7 @@ def chosen_method(run: RunDescription | None) -> str:
     """
     method: str = FLAGS.method if run is None or FLAGS["method"].present else run.method
     if run is not None and method != run.method:
-        raise ValueError(
-            f"method={method} differs from {run.method} of the run folder. Use another --train_dir."
-        )
+        raise ValueError(f"method must be {run.method} in this run folder, got {method}")
     for name in (*OF_PATE, *command_line.given()) if method == "feature_sums" else OF_SUMS:
         if FLAGS[name].present:
             other = "pate" if method == "feature_sums" else "feature_sums; of pate, pate teachers"
@@ -145,9 +143,7 @@ def stored_sums(folder: pathlib.Path, wanted: Any) -> Any:
 
     sums = FeatureSums.load(folder)
     if wanted not in (None, sums.representation):
-        raise ValueError(
-            f"representation must be {sums.representation} for the sums in {folder}, got {wanted}"
-        )
+        raise ValueError(f"representation must be {sums.representation} for {folder}, got {wanted}")
     return sums
 
 

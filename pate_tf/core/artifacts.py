@@ -99,9 +99,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
                                 path.rmdir()
                 return
         except BlockingIOError as error:
-            raise ValueError(
-                f"{folder}: another process is using this folder. Wait until it ends."
-            ) from error
+            raise ValueError(f"{folder} is used by another process. Wait until it ends.") from error
         finally:
             os.close(descriptor)
 

@@ -108,10 +108,8 @@ class Dataset:
         one_of(types, input_type=self.input_type)
         one_of(augmentations, augmentation=self.augmentation)
         self._check_target()
-        if self.class_names and len(self.class_names) != self.num_classes:
-            raise ValueError(
-                f"class_names must have {self.num_classes} names, got {len(self.class_names)}"
-            )
+        if self.class_names:
+            shape([self.num_classes], class_names=np.array(self.class_names))
         low, high = (np.asarray(values, np.float64) for values in self.value_range)
         if low.shape != high.shape or low.shape not in ((), self.input_shape):
             raise ValueError(
@@ -127,10 +125,7 @@ class Dataset:
         if self.target == SEVERAL_LABELS and not self.max_labels:
             object.__setattr__(self, "max_labels", self.num_classes)
         most = self.num_classes if self.target == SEVERAL_LABELS else 0
-        if not 0 <= self.max_labels <= most:
-            raise ValueError(
-                f"max_labels must be from 0 to {most} for {self.target}, got {self.max_labels}"
-            )
+        whole(0, most, max_labels=self.max_labels)
         if (self.target_range is not None) != (self.target == NUMBER):
             raise ValueError(
                 f"target_range is {self.target_range} for target {self.target}. Pass the lowest "
@@ -139,9 +134,7 @@ class Dataset:
         if self.target_range is not None:
             lowest, highest = self.target_range
             if not -math.inf < lowest < highest < math.inf:
-                raise ValueError(
-                    f"target_range must have finite low < high, got {lowest} and {highest}"
-                )
+                raise ValueError(f"target_range needs finite low < high, got {lowest}, {highest}")
             if self.num_classes != 2:
                 raise ValueError(f"num_classes must be 2 for a number, got {self.num_classes}")
 

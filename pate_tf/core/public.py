@@ -180,10 +180,8 @@ class PublicExamples(Examples):
             ValueError: if one part would be empty. Without labels, the held-out part may be empty.
         """
         most = len(self) - (self.labels is not None)
-        if len(self) and not 0 < pool_size <= most:
-            raise ValueError(
-                f"pool_size must be from 1 to {most} for {self.dataset.name}, got {pool_size}"
-            )
+        if len(self):
+            whole(1, most, pool_size=pool_size)
         first = self.take(slice(pool_size))
         others = self.take(slice(pool_size, None))
         are_classes = self.dataset.target == CLASS

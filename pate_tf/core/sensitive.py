@@ -129,9 +129,7 @@ class VoteCounts:
             raise ValueError("counts must not be negative")
         totals = values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
-            raise ValueError(
-                "counts must have one vote of every teacher, but rows have different sums"
-            )
+            raise ValueError("counts must have a vote of every teacher, but row sums differ")
         if len(totals) and totals[0] < 1:
             raise ValueError("counts must contain at least one vote for every query")
         values.flags.writeable = False
@@ -254,10 +252,8 @@ class Votes:
         object.__setattr__(self, "labels", labels)
 
     def __repr__(self) -> str:
-        num_teachers, num_queries = self.labels.shape[:2]
-        return (
-            f"Votes(<{num_teachers} teachers, {num_queries} queries, {self.num_classes} classes>)"
-        )
+        teachers, queries = self.labels.shape[:2]
+        return f"Votes(<{teachers} teachers, {queries} queries, {self.num_classes} classes>)"
 
     def counts(self) -> VoteCounts:
         """Returns the counts `[num_queries, num_classes]`; every row sums to num_teachers."""
@@ -348,9 +344,7 @@ class Partition(Sharding):
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
         if (self.assignment[first][numbers] != self.assignment).any():
-            raise ValueError(
-                "owners: all records of an owner must belong to one teacher, but an owner has two"
-            )
+            raise ValueError("owners: all records of an owner must belong to one teacher")
         return numbers.astype(np.int64)
 
     def all_records(self) -> list[IntArray]:
@@ -375,11 +369,7 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
     Raises:
         ValueError: if `num_teachers` is less than 1 or more than the number of records.
     """
-    checks.whole(num_teachers=num_teachers)
-    if num_teachers > num_records:
-        raise ValueError(
-            f"num_teachers must be at most the number of records, {num_records}, got {num_teachers}"
-        )
+    checks.whole(1, num_records, num_teachers=num_teachers)
     # One stream of draws: a further block does not change the earlier ones.
     draws = np.random.default_rng(np.random.PCG64(seed)).random(
         (-(-num_records // num_teachers), num_teachers)

@@ -67,8 +67,7 @@ class PrivateSource:
         is_visible = name.isprintable() and not INVISIBLE.search(name)
         if not 0 < len(name.strip()) <= MAX_NAME or not is_visible or "|" in name:
             raise ValueError(
-                f"source_name must have 1 to {MAX_NAME} visible characters, but no |, got "
-                f"{name[:MAX_NAME]!a}"
+                f"source_name must have 1 to {MAX_NAME} characters, no |, got {name[:MAX_NAME]!a}"
             )
         return cls(name=name, key=f"{NAMED}{name}")
 
@@ -118,9 +117,7 @@ class PrivateSource:
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
         """Raises ValueError if a folder has results of another source than this named one."""
         if self.is_named and not (stored and self.shares(stored.key)):
-            raise ValueError(
-                f"{folder} has results of another source than {self.name}; choose another"
-            )
+            raise ValueError(f"{folder} has results of other sources than {self.name}; use another")
 
 
 @functools.lru_cache(maxsize=4_096)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pate_tf.accounting.composition import Charge
 from pate_tf.core.source import PrivateSource
+from pate_tf.ledger import rollback_guard
 from pate_tf.ledger.ledger_file import (
     DEBITS,
     LedgerError,
@@ -25,14 +26,6 @@ from pate_tf.ledger.ledger_file import (
     canonical_json,
     charge_of,
     first_debit,
-)
-from pate_tf.ledger.rollback_guard import (
-    SEEN,
-    Identity,
-    Missing,
-    RollbackGuard,
-    SourceSpending,
-    warn,
 )
 
 
@@ -67,7 +60,7 @@ class Store(LedgerFile):
         folder: pathlib.Path | None,
         *,
         source: PrivateSource | None = None,
-        identity: Identity | None = None,
+        identity: rollback_guard.Identity | None = None,
         unit: str | None = None,
         read_only: bool = False,
         acknowledge_reset: bool = False,
@@ -87,7 +80,7 @@ class Store(LedgerFile):
             LedgerError: if the store is damaged, was changed, or can't be used.
         """
         super().__init__(folder, read_only=read_only, acknowledge_reset=acknowledge_reset)
-        self.guard: RollbackGuard | None = None
+        self.guard: rollback_guard.RollbackGuard | None = None
         self.opened: LedgerRow | None = None
         self.source = source
         self.was_reset = False
@@ -102,7 +95,7 @@ class Store(LedgerFile):
         self._charged: set[str] = set()
         self._acknowledged: set[str] = set()
         if folder is not None and not read_only:
-            self.guard = RollbackGuard(folder, source, identity=identity, unit=unit)
+            self.guard = rollback_guard.RollbackGuard(folder, source, identity=identity, unit=unit)
             self.callback(self.guard.close)
 
     def _record(self, row: LedgerRow) -> None:
@@ -118,8 +111,7 @@ class Store(LedgerFile):
             if source is not None and source.is_named and not source.shares(fixed.key):
                 was = "a file" if source.name == fixed.name else fixed.name or "its run folder"
                 raise LedgerError(
-                    f"{self.folder}: this ledger charges the source {was}, so `source_name` can't "
-                    f"be {source.name}"
+                    f"{self.folder}: this ledger charges the source {was}, not {source.name}"
                 )
             self.source = fixed
             self._has_source = True
@@ -192,7 +184,7 @@ class Store(LedgerFile):
                 "an unknown epsilon, because they protect different units, have charges that are "
                 "not registered here, or drew noise from a seed"
             )
-        warn(
+        rollback_guard.warn(
             f"{self.folder}: {spending.num_ledgers} ledgers use the records of the source {name}; "
             f"together they cost {total}"
         )
@@ -203,7 +195,7 @@ class Store(LedgerFile):
         if missing is not None and not self._acknowledge_reset:
             if not missing.left_nothing:
                 raise LedgerError(missing.reason)
-            warn(
+            rollback_guard.warn(
                 f"{self.folder}: an earlier ledger in this folder was deleted with its results; "
                 f"its known costs are charged again, and every statement will report this"
             )
@@ -223,7 +215,7 @@ class Store(LedgerFile):
             if missing is not None:
                 self._append_missing(missing)
 
-    def _missing_rows(self) -> Missing | None:
+    def _missing_rows(self) -> rollback_guard.Missing | None:
         """Returns the rows that the registry knows and that are missing here; None if none are."""
         if self.guard is None or self.opened is None:
             return None
@@ -297,7 +289,7 @@ class Store(LedgerFile):
             self.write("acknowledged", {"missing": [witness.hex()]})
         return is_acknowledged
 
-    def source_spending(self) -> SourceSpending | None:
+    def source_spending(self) -> rollback_guard.SourceSpending | None:
         """Returns the charges of all ledgers of the same source, including this one.
 
         It covers the ledgers in this user's registry. None without a registry.
@@ -307,7 +299,7 @@ class Store(LedgerFile):
         rows = self.history() if self.charges else ()
         debits = {first_debit(row): charge_of(row) for row in rows if row.kind in DEBITS}
         with contextlib.ExitStack() as stack:
-            guard = self.guard or RollbackGuard(self.folder, self.source)
+            guard = self.guard or rollback_guard.RollbackGuard(self.folder, self.source)
             if self.guard is None:
                 stack.callback(guard.close)
             return guard.source_spending(self.opened.digest, debits)
@@ -333,14 +325,16 @@ class Store(LedgerFile):
             noted.append((row.sequence, row.digest, debit))
         self.guard.note(self.opened.digest, noted)
 
-    def _append_missing(self, missing: Missing) -> None:
+    def _append_missing(self, missing: rollback_guard.Missing) -> None:
         """Appends a list of the missing rows, and charges their debits again."""
         self.append("acknowledged", {"missing": list(missing.digests)})
         if self.guard is None:
             return
         charged = set(self._charged)
         for digest in missing.digests:
-            for row in self.guard.query(f"{SEEN}digest = ? AND debit IS NOT NULL", digest):
+            for row in self.guard.query(
+                f"{rollback_guard.SEEN}digest = ? AND debit IS NOT NULL", digest
+            ):
                 debit = json.loads(row["debit"])
                 first = debit["carried_from"]
                 if first not in charged:

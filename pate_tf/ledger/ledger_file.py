@@ -500,9 +500,7 @@ class LedgerFile(contextlib.ExitStack):
             head = Head(sequence=rows[-1].sequence, digest=rows[-1].digest) if rows else self.head
             is_unnoted = noted is None and self.folder is not None and not is_own
             if is_unnoted and head.sequence > 1:
-                raise LedgerError(
-                    f"{self._refused} {self.name}.head.json is missing from its folder"
-                )
+                raise LedgerError(f"{self._refused} {self.name}.head.json is missing")
             # A process may die between committing a row and noting it, so more rows are fine.
             if noted is not None and noted.sequence > head.sequence:
                 raise LedgerError(
@@ -528,14 +526,11 @@ class LedgerFile(contextlib.ExitStack):
         for sequence, moment, kind, text, digest in stored:
             row = chained(head.digest, sequence, moment, kind, text)
             if sequence != head.sequence + 1 or row.digest != digest.hex():
-                raise LedgerError(
-                    f"{self._refused} row {sequence} was changed, or an earlier row is missing"
-                )
+                raise LedgerError(f"{self._refused} row {sequence} or an earlier row was changed")
             head = Head(sequence=sequence, digest=row.digest)
             if noted is not None and noted.sequence == sequence and noted != head:
                 raise LedgerError(
-                    f"{self._refused} row {sequence} differs from the row noted in "
-                    f"{self.name}.head.json"
+                    f"{self._refused} row {sequence} differs from its note in {self.name}.head.json"
                 )
             yield row
 
@@ -581,9 +576,7 @@ class LedgerFile(contextlib.ExitStack):
             fields = json.loads(self._note_path.read_text())
             return Head(sequence=int(fields["sequence"]), digest=str(fields["digest"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise LedgerError(
-                f"{self._note_path} must contain the sequence and digest of the last row"
-            ) from error
+            raise LedgerError(f"{self._note_path} must describe the last row") from error
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
         """Notes the last row outside the database, so that a lost row is detected."""

@@ -158,9 +158,7 @@ class Ledger(Store):
 
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
-                raise LedgerError(
-                    f"{folder}: this ledger is of another ensemble; use their folder or a new one"
-                )
+                raise LedgerError(f"{folder}: this ledger is of another ensemble; use a new folder")
             if delta != ledger.delta or (
                 ledger.epsilon_budget is not None
                 and epsilon_budget not in (None, ledger.epsilon_budget)
@@ -276,9 +274,7 @@ class Ledger(Store):
     def _check_finite(self, charge: Charge) -> None:
         """Raises LedgerError if `charge` has no finite cost."""
         if math.isinf(composition.moments_epsilon({charge: 1}, self.delta)[0]):
-            raise LedgerError(
-                f"{charge.several(1)} has no finite epsilon at delta {self.delta}, so no privacy"
-            )
+            raise LedgerError(f"{charge.several(1)} has no finite epsilon at delta {self.delta}")
 
     def _fits(self, charge: Charge, number: int) -> bool:
         charges = self.charges + Counter({charge: number})

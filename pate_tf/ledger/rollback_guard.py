@@ -245,8 +245,7 @@ class RollbackGuard:
         return Missing(
             reason=(
                 f"{self._folder}: the earlier ledger is missing, although {' and '.join(reasons)}; "
-                f"restore it with all of its files, or use the folder that contains it, "
-                f"{ACKNOWLEDGE}"
+                f"restore it with all of its files, or use its folder, {ACKNOWLEDGE}"
             ),
             digests=tuple(lost),
             left_nothing=len(reasons) == 1 and bool(seen) and self._identity is None,
@@ -284,9 +283,7 @@ class RollbackGuard:
         last = max(lost.values())
         here = max(held.values())
         if any(row["ledger"] != ledger for row in gone):
-            reason = (
-                f"another ledger of the same subject was continued in {self._places(gone)}; use it"
-            )
+            reason = f"another ledger of this subject was continued in {self._places(gone)}; use it"
         elif here < last:
             reason = (
                 f"this ledger was restored from an older copy: it ends at row {here}, but row "

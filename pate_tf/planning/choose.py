@@ -35,13 +35,7 @@ from pate_tf.postprocessing.regression import MAX_QUERIES
 from pate_tf.queries.strategies import STRATEGIES, QueryConfig, check_queries, recommended
 from pate_tf.release.noise import check_drawable
 from pate_tf.release.votes import check_sums
-from pate_tf.representations.catalogue import (
-    IMAGES,
-    KINDS,
-    default_of_teachers,
-    is_known,
-    joined_names,
-)
+from pate_tf.representations import catalogue
 from pate_tf.students.student_kinds import fitting
 from pate_tf.teachers.run_folder import recommended_num_teachers
 
@@ -94,7 +88,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         dataset,
         of_sums=plan.method == FEATURE_SUMS,
         has_pool=len(known.pool) > 0,
-        is_frozen=features is not None and not is_known(features),
+        is_frozen=features is not None and not catalogue.is_known(features),
         num_rounds=getattr(plan.mechanism, "num_rounds", 1),
         label_accuracy=label_accuracy,
     )
@@ -135,9 +129,7 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
         elif known.pool.dataset.target != CLASS:
             method = FEATURE_SUMS
     if method == PATE and not known.pool:
-        raise ValueError(
-            "public is required with method pate: teachers vote on labels of public records"
-        )
+        raise ValueError("public is required with method pate: teachers label public records")
     if method == PATE and known.voters is None and has_owners and settings.num_teachers is None:
         raise ValueError(
             "num_teachers is required with unit owner, because the number of owners is private. "
@@ -157,7 +149,7 @@ def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
     return Electorate(
         num_teachers=number,
         model=RIDGE,
-        representation=settings.queries.representation or default_of_teachers(dataset),
+        representation=settings.queries.representation or catalogue.default_of_teachers(dataset),
         is_planned=True,
     )
 
@@ -267,7 +259,7 @@ def _checked(
     if representation is None or representation == voters.representation:
         name = voters.representation
         # A function that was passed as an object has no name, so it can't be loaded later.
-        has_name = isinstance(name, str) and (":" in name or is_known(name))
+        has_name = isinstance(name, str) and (":" in name or catalogue.is_known(name))
         compares = STRATEGIES[strategy].infer is not None
         representation = name if has_name and compares else None
     queries = QueryConfig(
@@ -311,8 +303,10 @@ def _plan_of_votes(
     joint = None
     forecast = None
     if voters.model == RIDGE and voters.representation and known.has_augmentation:
-        kinds = [KINDS.get(name) for name in joined_names(voters.representation)]
-        if all(kind is not None and kind.data_kinds == IMAGES for kind in kinds):
+        kinds = [
+            catalogue.KINDS.get(name) for name in catalogue.joined_names(voters.representation)
+        ]
+        if all(kind is not None and kind.data_kinds == catalogue.IMAGES for kind in kinds):
             joint = joint_plan(stated)
     if joint is not None:
         comparison = compared(joint, None)

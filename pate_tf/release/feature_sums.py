@@ -51,24 +51,8 @@ from pate_tf.models.encoder import (
 )
 from pate_tf.postprocessing.label_propagation import cluster_centres, nearest_centres
 from pate_tf.postprocessing.regression import weights_of_rounds
-from pate_tf.release.exact_sums import (
-    counts_by_class,
-    moments_by_class,
-    owner_steps,
-    residual_sums,
-    sums_by_class,
-    sums_of_owners,
-    sums_of_products,
-    vector_steps,
-)
-from pate_tf.representations.catalogue import (
-    Representation,
-    check_representation,
-    default_of_sums,
-    encoder_of,
-    is_known,
-    source_of,
-)
+from pate_tf.release import exact_sums
+from pate_tf.representations import catalogue
 from pate_tf.teachers.run_folder import RunDescription, described_run
 
 if TYPE_CHECKING:
@@ -190,16 +174,16 @@ class Summands:
     ) -> IntArray:
         """Returns the table of records or owners if they add to several columns. SENSITIVE."""
         targets = target_rows(labels, self.dataset)
-        add_up = moments_by_class if self.has_moments else sums_of_products
+        add_up = exact_sums.moments_by_class if self.has_moments else exact_sums.sums_of_products
         return add_up(vectors, targets, owners)
 
     def of_records(self, vectors: npt.NDArray[np.float64], labels: npt.NDArray[Any]) -> IntArray:
         """Returns the table of records without owners from their `record_vectors`. SENSITIVE."""
         if self.has_products:
             return self.of_products(vectors, labels)
-        tables = [sums_by_class(vectors, labels, num_classes=self.num_classes)]
+        tables = [exact_sums.sums_by_class(vectors, labels, num_classes=self.num_classes)]
         for centres in self.centres.values():
-            counts = counts_by_class(
+            counts = exact_sums.counts_by_class(
                 nearest_centres(vectors[:, :-1], centres),
                 labels,
                 num_clusters=len(centres),
@@ -215,7 +199,7 @@ class Summands:
             np.eye(number, dtype=np.int64)[nearest_centres(vectors[:, :-1], centres)]
             for number, centres in self.centres.items()
         ]
-        return np.concatenate([owner_steps(vectors), *clusters], axis=1)
+        return np.concatenate([exact_sums.owner_steps(vectors), *clusters], axis=1)
 
     def of_owners(self, totals: IntArray, pairs: IntArray) -> IntArray:
         """Returns the table of owners, whose contributions have a norm of at most 1. SENSITIVE.
@@ -229,7 +213,9 @@ class Summands:
         owners = pairs // self.num_classes
         classes = pairs % self.num_classes
         first = len(self.scale) + 1
-        sums = sums_of_owners(totals[:, :first], owners, classes, num_classes=self.num_classes)
+        sums = exact_sums.sums_of_owners(
+            totals[:, :first], owners, classes, num_classes=self.num_classes
+        )
         if not self.centres:
             return sums
         counts = totals[:, first:]
@@ -280,7 +266,7 @@ def sums_of_records(
                 some = record_vectors(features, summands.scale)
                 total += summands.of_records(some, labels[rows])
                 if vectors is not None:
-                    vectors[rows] = vector_steps(some)
+                    vectors[rows] = exact_sums.vector_steps(some)
                 bar.update(len(rows))
             return total
         parts = owner_partition(owners, num_teachers=PARTS, seed=0)
@@ -351,7 +337,7 @@ class FeatureSums:
         self,
         *,
         directory: str | os.PathLike[str] | None = None,
-        representation: Named | Representation | None = None,
+        representation: Named | catalogue.Representation | None = None,
         seed: int = 0,
         verbose: bool | Reporting = False,
     ) -> None:
@@ -372,10 +358,10 @@ class FeatureSums:
         self.reporting = reporting(verbose)
         # Identifies the part of the data that this object was fitted to; None for stored sums.
         self.split: tuple[object, bool] | None = None
-        if isinstance(representation, Representation):
+        if isinstance(representation, catalogue.Representation):
             seed = representation.seed
         self._seed = seed
-        self._name = source_of(representation)
+        self._name = catalogue.source_of(representation)
 
     def settle(self, dataset: Dataset, planned: Named | None = None) -> tuple[Named | None, int]:
         """Chooses the folder and the representation if the settings don't contain them.
@@ -512,8 +498,7 @@ class FeatureSums:
         if any(a.shares(b.key) for a, b in itertools.combinations(sources, 2)):
             warnings.warn(
                 f"merge: several parts have the same source {source.name}. A record in two parts "
-                f"counts twice and is protected like two records. Merge parts with different "
-                f"records.",
+                f"counts twice and is protected like two records. Merge other parts.",
                 stacklevel=2,
             )
         if merged.is_stored(described, source):
@@ -570,12 +555,12 @@ class FeatureSums:
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool must have the data set of the records, got {difference}")
         self.settle(dataset)
-        self._name = self._name or default_of_sums(dataset, has_pool=len(pool) > 0)
-        check_representation(self._name, dataset, has_pool=len(pool) > 0)
+        self._name = self._name or catalogue.default_of_sums(dataset, has_pool=len(pool) > 0)
+        catalogue.check_representation(self._name, dataset, has_pool=len(pool) > 0)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
         with self.reporting.clock("training the representation"):
-            encoder = encoder_of(pool, self._name, self._seed)
+            encoder = catalogue.encoder_of(pool, self._name, self._seed)
         if not pool and encoder.num_features > MAX_WITH_MOMENTS:
             raise ValueError(
                 f"representation must have at most {MAX_WITH_MOMENTS:,} features without public "
@@ -594,7 +579,7 @@ class FeatureSums:
         described = {
             "dataset": encoder.dataset.to_dict(),
             "unit": "owner" if has_owners else "record",
-            "representation": name_of(self._name or default_of_sums(encoder.dataset)),
+            "representation": name_of(self._name or catalogue.default_of_sums(encoder.dataset)),
             "encoder": encoder.digest,
         }
         values: dict[str, Any] = json.loads(json.dumps(described))
@@ -765,7 +750,7 @@ class FeatureSums:
     @property
     def is_frozen(self) -> bool:
         """Whether the encoder was provided by the user, who trained it on other data."""
-        return not is_known(self.representation)
+        return not catalogue.is_known(self.representation)
 
     def __repr__(self) -> str:
         state = f"{self.unit}s, sensitive" if self.digest else "not fitted yet"
@@ -823,7 +808,7 @@ class FeatureSums:
         """
         vectors, labels, moments = self._of_single_records
         weights = weights_of_rounds(values, moments, self.num_records, noise)
-        return residual_sums(vectors, labels, weights)
+        return exact_sums.residual_sums(vectors, labels, weights)
 
 
 def of_other_data(source: Voter | FeatureSums, pool: Pool) -> ValueError:

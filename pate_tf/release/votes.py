@@ -19,14 +19,7 @@ from pate_tf.accounting.mechanisms.base import Answers
 from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
-from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.ledger_file import (
-    StoredAnswer,
-    batches_before,
-    canonical_json,
-    charge_of,
-    fault_point,
-)
+from pate_tf.ledger import Ledger, LedgerError, ledger_file
 from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
@@ -82,7 +75,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
     mechanisms: dict[int, Mechanism] = {}
     for row in ledger.history():
         if row.kind == "debit" and row.details["num_queries"]:
-            mechanisms[row.sequence] = cast(Mechanism, charge_of(row)[0])
+            mechanisms[row.sequence] = cast(Mechanism, ledger_file.charge_of(row)[0])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
             if mechanisms[debit].releases_feature_sums:  # no votes
@@ -121,7 +114,7 @@ def cost_of_labels(
     if any(charge.approximate is not None for charge in ledger.charges):
         # The user may have chosen these queries after an earlier batch got no labels, so the cost
         # of earlier batches is included.
-        before = batches_before(ledger.history(), mechanism, last=max(rows, default=0))
+        before = ledger_file.batches_before(ledger.history(), mechanism, last=max(rows, default=0))
     epsilon, _ = smallest_epsilon(Counter({mechanism: num_distinct}) + before, ledger.delta)
     return Cost(
         charge=mechanism,
@@ -141,7 +134,7 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = 
     differs (see `Dataset.target_in_words`), for example the range of predicted numbers.
     """
     known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
-    start = canonical_json(known + [target] * bool(target)).encode()
+    start = ledger_file.canonical_json(known + [target] * bool(target)).encode()
     prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
     digests = []
     for row in inputs:
@@ -251,7 +244,9 @@ def release_votes(
     )
 
 
-def _labels_of(stored: Sequence[StoredAnswer], indices: IntArray, **facts: Any) -> ReleasedLabels:
+def _labels_of(
+    stored: Sequence[ledger_file.StoredAnswer], indices: IntArray, **facts: Any
+) -> ReleasedLabels:
     """Returns the labels of stored answers, without withheld queries."""
     is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
     labelled = [answer for answer in stored if answer.label is not None]
@@ -283,7 +278,7 @@ def _charge_and_draw(
             drawn = Answers(sums.argmax(axis=1).tolist(), sums)
         else:
             drawn = mechanism.draw(exact.values, noise)
-        fault_point("noise_drawn")
+        ledger_file.fault_point("noise_drawn")
         path = ledger.folder / VOTES / f"{debit:09d}.npz"
         arrays = {
             "sums" if isinstance(exact, SumsByClass) else "counts": exact.values,
@@ -294,5 +289,5 @@ def _charge_and_draw(
             artifacts.write_arrays(path, arrays, private=True)
         except OSError as error:
             raise LedgerError(f"{path}: the charged counts can't be stored: {error}") from error
-        fault_point("counts_kept")
+        ledger_file.fault_point("counts_kept")
         ledger.store_answers(debit, queries, drawn.labels, drawn.noisy_counts)

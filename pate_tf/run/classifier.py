@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.core import checks
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.reporting import reporting
 from pate_tf.data.loaded_data import Data
@@ -151,8 +152,7 @@ def fit(
             raise ValueError("source must be FeatureSums if there are no public inputs")
         if directory is not None and source.directory != pathlib.Path(directory):
             raise ValueError(
-                f"directory must be {source.directory}, the folder of `source`, or be left out, "
-                f"got {directory}"
+                f"directory must be {source.directory}, the folder of `source`, got {directory}"
             )
         if num_teachers is not None or representation is not None:
             raise ValueError("Pass either source, or num_teachers and representation, not both.")
@@ -300,10 +300,7 @@ class _PateEstimator(BaseEstimator):
         if getattr(self, "classes", None) is not None and not hasattr(y, "dtype"):
             y = np.asarray(y, object)  # NumPy would choose a type that depends on private labels.
         labels = column_or_1d(y, warn=True)
-        if len(labels) != len(private):
-            raise ValueError(
-                f"y must have {len(private)} labels, one for each record, got {len(labels)}"
-            )
+        checks.shape([len(private)], y=labels)
         targets, target = self._coded(labels)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         public, low, high = self._public(X_public, private.shape[1])
@@ -366,10 +363,8 @@ class _PateEstimator(BaseEstimator):
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Returns the public inputs, and the lowest and highest value of each column."""
         public = None if inputs is None else check_array(inputs, dtype=np.float64)
-        if public is not None and public.shape[1] != num_columns:
-            raise ValueError(
-                f"X_public must have {num_columns} columns, as X has, got {public.shape[1]}"
-            )
+        if public is not None:
+            checks.shape(["num_public", num_columns], X_public=public)
         if self.value_range is not None:
             sides = [np.broadcast_to(side, num_columns) for side in self.value_range]
         elif public is not None:

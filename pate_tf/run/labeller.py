@@ -95,6 +95,17 @@ def delta_of(
     return delta
 
 
+def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
+    """Returns `directory`, or else the source's folder; raises ValueError without a folder."""
+    home: pathlib.Path | None = directory or getattr(source, "directory", None)
+    if home is None:
+        raise ValueError(
+            "directory is required for Teachers.from_votes and from_models: the folder with "
+            "the only ledger of these teachers"
+        )
+    return home
+
+
 class Labeller:
     """Releases noisy labels: writes the charge to the ledger, then draws the noise.
 
@@ -246,12 +257,7 @@ class Labeller:
     ) -> None:
         self.source = source
         self._identified = getattr(source, "identified", source)  # raises unless fitted
-        directory = directory or source.directory
-        if directory is None:
-            raise ValueError(
-                "directory is required for Teachers.from_votes and from_models: the folder with "
-                "the only ledger of these teachers"
-            )
+        directory = ledger_home(source, directory)
         mechanism = settings.mechanism
         identified = self._identified
         if mechanism is not None and not isinstance(mechanism, type):

@@ -36,19 +36,11 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data
 from pate_tf.models.ridge import RIDGE
+from pate_tf.planning import release_settings
 from pate_tf.planning.choose import choose
-from pate_tf.planning.release_settings import (
-    FEATURE_SUMS,
-    Electorate,
-    Known,
-    Output,
-    ReleasePlan,
-    ReleaseSettings,
-    RunSettings,
-)
 from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums, default_folder
-from pate_tf.run.labeller import Labeller, delta_of
+from pate_tf.run.labeller import Labeller, delta_of, ledger_home
 from pate_tf.run.student import REPORT, Student, student_report
 from pate_tf.statement import PAGE_FILE
 from pate_tf.statement.report import write_pages
@@ -92,7 +84,7 @@ class OneHolder:
     """
 
     source: Any
-    settings: ReleaseSettings
+    settings: release_settings.ReleaseSettings
     directory: pathlib.Path
     student_runs: Sequence[pathlib.Path] = ()
     charged_to: PrivateSource | None = None
@@ -109,7 +101,7 @@ class OneHolder:
             facts = {"data_source": data.origin, "reporting": self.reporting}
         self.source.fit(data.private, data.public.pool, **facts)
 
-    def labels(self, plan: ReleasePlan, pool: Pool) -> Labels:
+    def labels(self, plan: release_settings.ReleasePlan, pool: Pool) -> Labels:
         """Charges the ledger, draws noise from the plan's mechanism, and returns the labels."""
         labeller = Labeller.from_settings(
             self.source,
@@ -148,7 +140,7 @@ class Fitted:
 
     student: Student
     labels: Labels
-    plan: ReleasePlan
+    plan: release_settings.ReleasePlan
     source: Teachers | Voter | FeatureSums | None
     published: Any = None
 
@@ -207,7 +199,7 @@ class Fitted:
 
 def run(
     data: RunData,
-    settings: RunSettings,
+    settings: release_settings.RunSettings,
     *,
     source: Teachers | Voter | FeatureSums | None = None,
     source_folder: pathlib.Path | None = None,
@@ -241,7 +233,7 @@ def run(
     if release.budget.evaluate_epsilon is not None and data.held_back is None:
         data = held_apart(data)
     learner = student or Student.from_settings(settings.student, reporting=reporting)
-    are_sums = release.method == FEATURE_SUMS or isinstance(source, FeatureSums)
+    are_sums = release.method == release_settings.FEATURE_SUMS or isinstance(source, FeatureSums)
     released = None if output.folder is None else output.folder / artifacts.RELEASED
     # Check the student first, because trying representations takes longer.
     learner.check(pool, released, export_formats=output.export_formats, labels_whole_pool=are_sums)
@@ -252,7 +244,7 @@ def run(
     for line in plan.notes(pool.majority_share):
         reporting.note(line)
     reporting.confirm()
-    if plan.method == FEATURE_SUMS and known.sums is not None:
+    if plan.method == release_settings.FEATURE_SUMS and known.sums is not None:
         source = known.sums
         source.settle(pool.dataset, plan.representation)
     elif source is None and plan.voters is not None:
@@ -267,12 +259,7 @@ def run(
             seed=release.queries.seed,
             verbose=reporting.verbose,
         )
-    origin = source_folder or getattr(source, "directory", None)
-    if origin is None:
-        raise ValueError(
-            "directory is required for Teachers.from_votes and from_models: the folder with the "
-            "only ledger of these teachers"
-        )
+    origin = ledger_home(source, source_folder)
     folder = output.folder or origin
     giver = OneHolder(
         source=source,
@@ -307,11 +294,11 @@ def held_apart(data: RunData) -> RunData:
 
 
 def execute(
-    plan: ReleasePlan,
+    plan: release_settings.ReleasePlan,
     data: RunData,
     giver: Any,
     student: Student,
-    output: Output,
+    output: release_settings.Output,
     *,
     folder: pathlib.Path,
     is_published: bool = True,
@@ -334,7 +321,7 @@ def execute(
         pool,
         released,
         export_formats=output.export_formats,
-        labels_whole_pool=plan.method == FEATURE_SUMS,
+        labels_whole_pool=plan.method == release_settings.FEATURE_SUMS,
     )
     giver.fit(data)
     published = None
@@ -362,11 +349,11 @@ def execute(
 
 def known_of(
     data: RunData,
-    settings: ReleaseSettings,
+    settings: release_settings.ReleaseSettings,
     source: Any,
     folder: pathlib.Path | None,
     reporting: Reporting,
-) -> tuple[Known, float]:
+) -> tuple[release_settings.Known, float]:
     """Returns public facts about the data and the source of labels, and the delta of the run."""
     pool = data.public.pool
     private = data.private
@@ -380,10 +367,14 @@ def known_of(
             verbose=reporting,
         )
     elif sums is None and getattr(source, "is_fitted", True):
-        voters = Electorate.of(getattr(source, "identified", source).for_pool(pool))
+        voters = release_settings.Electorate.of(
+            getattr(source, "identified", source).for_pool(pool)
+        )
     elif sums is None and private is not None:
         _, model, representation, number = source.chosen(private, pool)
-        voters = Electorate(num_teachers=number, model=model, representation=representation)
+        voters = release_settings.Electorate(
+            num_teachers=number, model=model, representation=representation
+        )
     if private is not None:
         unit = "record" if private.owners is None else "owner"
         number = private.public_size
@@ -396,5 +387,5 @@ def known_of(
     if folder is None and (own := getattr(source, "directory", None)) is not None:
         folders = [own]
     delta = delta_of(settings.budget, folders, number, unit)
-    known = Known.of(pool, unit=unit, num_records=number, voters=voters, sums=sums)
+    known = release_settings.Known.of(pool, unit=unit, num_records=number, voters=voters, sums=sums)
     return known, delta

@@ -16,7 +16,7 @@ import scipy.special
 import tensorflow as tf
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.core import artifacts, tensorboard
+from pate_tf.core import artifacts, checks, tensorboard
 from pate_tf.core.checks import whole_numbers
 from pate_tf.core.dataset import CLASS, LIKELY, NUMBER, SEVERAL_LABELS, Dataset, is_labeled
 from pate_tf.core.public import (
@@ -454,10 +454,7 @@ class Student:
         if labels is None:
             return None
         expected = whole_numbers(numbered(labels, dataset, "labels", may_lack=True), "labels")
-        if expected.shape != predictions.shape:
-            raise ValueError(
-                f"labels must have shape [{len(predictions)}], got {list(expected.shape)}"
-            )
+        checks.shape([len(predictions)], labels=expected)
         is_known = is_labeled(expected)
         if not is_known.any():
             return None
@@ -609,8 +606,7 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
         encoder = encoder_of(pool, name)
     except ValueError:  # Stored labels contain only the name of the encoder's file.
         reporting.warn(
-            f"The encoder {name_of(name)} of these labels was not found, so the student learns "
-            f"from raw inputs instead."
+            f"The encoder {name_of(name)} was not found: the student learns from raw inputs."
         )
         return None
     vectors = record_vectors(encoder.features(pool.inputs)[taught.query_indices], encoder.scale)
@@ -698,8 +694,7 @@ def measure(
     if is_outside:
         reporting.warn(
             f"{judged.format(reached)}, which is outside of the forecast of {forecast.low:.1%} to "
-            f"{forecast.high:.1%}. The private records, or the held-out samples, seem to differ "
-            f"from the pool."
+            f"{forecast.high:.1%}. The private or held-out records seem to differ from the pool."
         )
     return values
 

@@ -171,9 +171,7 @@ class ParameterService:
     def _number(self, caller: Caller, run: bytes) -> int:
         """Checks that the caller has the same roster, and returns the caller's number."""
         if run != self._terms.run_id:
-            raise ValueError(
-                "the caller has a different roster; copy the same file to all participants"
-            )
+            raise ValueError("the caller has a different roster; copy one file to all participants")
         number = self._terms.number(caller.name)
         with self._changed:
             self.called.add(caller.name)
@@ -241,9 +239,7 @@ class RemoteServer(Connection):
         """
         request = (self._terms.run_id, facts)
         if self._until_answered("Join", request, int) != self._num_parameters:
-            raise ValueError(
-                f"the model has {self._num_parameters} parameters here, but not on the server"
-            )
+            raise ValueError(f"the server's model does not have {self._num_parameters} parameters")
 
     def pull(self, participant: int, round_number: int) -> Parameters:
         """Waits for this participant's turn, and returns the parameters.

@@ -202,9 +202,7 @@ class ParameterServer:
         if upload.round == state.rounds[participant]:
             if state.digests[participant].tobytes() == digest:
                 return True
-            raise ValueError(
-                f"another upload was applied for round {upload.round} of {participant}"
-            )
+            raise ValueError(f"another upload was applied in round {upload.round} of {participant}")
         self._check_turn(upload)
         changed = self._changed(upload)
         place = self.version % self.settings.num_participants
@@ -253,7 +251,7 @@ class ParameterServer:
         if settings.protocol == "asynchronous":
             if upload.version > self.version:
                 raise ValueError(
-                    f"the current version is {self.version}, got an upload for {upload.version}"
+                    f"the upload has version {upload.version}, the server {self.version}"
                 )
             return
         expected = self.pull(upload.participant, upload.round)

@@ -27,13 +27,7 @@ from pate_tf.net.health import Watch
 from pate_tf.release.noise import NoiseSource
 from pate_tf.representations.catalogue import default_representation, encoder_of
 from pate_tf.representations.raw import whitened
-from pate_tf.selective_sgd.local_training import (
-    FlatView,
-    SharedTraining,
-    build,
-    participants_of,
-    private_shards,
-)
+from pate_tf.selective_sgd import local_training
 from pate_tf.selective_sgd.run_state import ROUND, STATE, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import ParameterServer, upload_bytes
 from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
@@ -223,7 +217,7 @@ def train(
         LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
             run was resumed.
     """
-    shards = private_shards(private, settings.num_participants, seed=settings.seed)
+    shards = local_training.private_shards(private, settings.num_participants, seed=settings.seed)
     dataset = private.dataset
     if encoder is not None:
         dataset = encoder.feature_dataset
@@ -231,7 +225,7 @@ def train(
             PrivateExamples(dataset, encoder.features(shard.inputs), shard.labels)
             for shard in shards
         ]
-    network = build(model, dataset, seed=settings.seed)
+    network = local_training.build(model, dataset, seed=settings.seed)
     opened: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if directory is not None:
         opened = DurableRun(
@@ -249,9 +243,11 @@ def train(
         )
     with opened as run:
         records = dict(enumerate(shards))
-        participants = participants_of(settings, network, records, run=run, noise=noise)
+        participants = local_training.participants_of(
+            settings, network, records, run=run, noise=noise
+        )
         server = ParameterServer(settings, participants.view.parameters())
-        training = SharedTraining(participants, server)
+        training = local_training.SharedTraining(participants, server)
         if run is not None and ROUND in run.saved:
             server.restore(run.saved)
             training.round = int(run.saved[ROUND])
@@ -316,7 +312,7 @@ def join(
 
     settings = terms.settings
     number = terms.number(participant)
-    network = build(terms.model, shard.dataset, seed=settings.seed)
+    network = local_training.build(terms.model, shard.dataset, seed=settings.seed)
     identity = {
         "run": terms.run_id.hex(),
         "participant": participant,
@@ -336,15 +332,15 @@ def join(
         if path.exists():
             _log.info("run %s is over", terms.run)
             return path
-        num_parameters = FlatView(network).num_parameters
+        num_parameters = local_training.FlatView(network).num_parameters
         with RemoteServer(
             address, terms, files, num_parameters, run, give_up_after=give_up_after
         ) as server:
             server.join()
-            participants = participants_of(
+            participants = local_training.participants_of(
                 settings, network, {number: shard}, run=run, declare=server.join
             )
-            training = SharedTraining(participants, server)
+            training = local_training.SharedTraining(participants, server)
             training.round = int(run.saved.get(ROUND, 0))
             watch(lambda: server.health({"pate_rounds_total": training.round}))
             _log.info("joined run %s, round %d of %d", terms.run, training.round, settings.rounds)
@@ -392,8 +388,8 @@ def serve(
     from pate_tf.selective_sgd.network import ParameterService
 
     settings = terms.settings
-    network = build(terms.model, public.dataset, seed=settings.seed)
-    view = FlatView(network)
+    network = local_training.build(terms.model, public.dataset, seed=settings.seed)
+    view = local_training.FlatView(network)
     files = TlsFiles.of(certificates, COORDINATOR)
     with DurableRun(directory, "server", {"run": terms.run_id.hex()}) as run:
         server = ParameterServer(settings, view.parameters(), run=run)
@@ -420,9 +416,8 @@ def serve(
             service.wait(lambda: len(service.fetched) == len(terms.names), linger)
             if missing := ", ".join(sorted(service.called - service.fetched)):
                 _log.warning(
-                    f"the run is over, and the model was written. Waiting at most "
-                    f"{give_up_after:g} seconds for {missing} to fetch the final parameters. You "
-                    f"can stop this command."
+                    f"the run is over; the model was written. Waiting at most {give_up_after:g} "
+                    f"seconds for {missing} to fetch it. You can stop this command."
                 )
                 service.wait(lambda: service.called <= service.fetched, give_up_after)
     return report

@@ -84,14 +84,12 @@ class TrainingSettings(Seeded):
     privacy: str = setting(
         "none",
         choices=tuple(DEFAULTS),
-        help="Privacy protection. none: no protection. record: single records are protected by "
-        "noisy sums of clipped gradients.",
+        help="Privacy protection: none, or record (noise on clipped gradients protects records).",
     )
     target_epsilon: float | None = setting(
         None,
         above=0.0,
-        help="Epsilon of the whole run (replace-one), which determines the noise. Required with "
-        "--privacy=record.",
+        help="Epsilon of the run (replace-one), for the noise. Required with --privacy=record.",
     )
     delta: float = setting(
         None,

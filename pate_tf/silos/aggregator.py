@@ -111,9 +111,7 @@ class AggregatorJournal(Store):
                 raise ProtocolError(f"{task.step.value}: it is not the next step of this batch")
             return None
         if row.details["task"] != digest(task).hex():
-            raise ProtocolError(
-                f"{task.step.value}: this step of the batch was already answered for other values"
-            )
+            raise ProtocolError(f"{task.step.value}: this step was answered for other values")
         return self.step(task.terms, task.step)[0]
 
     def transcript(self, task: AggregatorTask) -> Transcript:
@@ -226,9 +224,7 @@ class Aggregator(contextlib.ExitStack):
         """
         terms = task.terms
         if self.identity not in terms.aggregators:
-            raise ValueError(
-                f"aggregators: the terms don't list {self.identity.name} with its keys"
-            )
+            raise ValueError(f"aggregators: the terms lack {self.identity.name} with its keys")
         number = terms.aggregators.index(self.identity) + 1
         with self.journal.exclusive():
             message = self.journal.answered(task)

@@ -19,11 +19,12 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.composition import Charge, delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, class_scores
+from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.ledger.ledger_file import BudgetExceeded, fault_point
-from pate_tf.silos import shamir
+from pate_tf.silos import protocol, shamir
 from pate_tf.silos.messages import (
     Mechanism,
     QueryBatch,
@@ -35,16 +36,6 @@ from pate_tf.silos.messages import (
     query_digest,
     sums_query,
 )
-from pate_tf.silos.protocol import (
-    STEPS,
-    AggregatorMessage,
-    AggregatorTask,
-    BatchTerms,
-    ProtocolError,
-    Step,
-    TooFewSilosError,
-    Transcript,
-)
 from pate_tf.silos.roster import Asking, SiloRoster
 from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundCollected, RoundResult
 from pate_tf.silos.silo import Silo
@@ -52,7 +43,7 @@ from pate_tf.statement.several_holders import SiloSpending, SilosStatement
 
 # Sends a task to one aggregator and returns its message. Raises ConnectionError or TimeoutError if
 # the aggregator can't be reached.
-Ask = Callable[[AggregatorTask], AggregatorMessage]
+Ask = Callable[[protocol.AggregatorTask], protocol.AggregatorMessage]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,7 +63,7 @@ class OpenedHistogram:
 
 
 def open_histogram(
-    terms: BatchTerms, sealed: Mapping[str, Sequence[bytes]], aggregators: Sequence[Ask]
+    terms: protocol.BatchTerms, sealed: Mapping[str, Sequence[bytes]], aggregators: Sequence[Ask]
 ) -> OpenedHistogram:
     """Runs the secure aggregation of the silos' votes and returns the noisy histogram.
 
@@ -95,13 +86,13 @@ def open_histogram(
             terms then.
         ValueError: if an aggregator refuses its task.
     """
-    transcript = Transcript(terms)
-    messages: tuple[AggregatorMessage, ...] = ()
+    transcript = protocol.Transcript(terms)
+    messages: tuple[protocol.AggregatorMessage, ...] = ()
 
-    def ask(number: int) -> AggregatorMessage | None:
+    def ask(number: int) -> protocol.AggregatorMessage | None:
         """Returns an aggregator's message for this step; None if it can't be reached."""
-        dealt = sealed if step is Step.COMMIT else {}
-        task = AggregatorTask(
+        dealt = sealed if step is protocol.Step.COMMIT else {}
+        task = protocol.AggregatorTask(
             step=step,
             terms=terms,
             sealed={silo: shares[number - 1] for silo, shares in dealt.items()},
@@ -112,14 +103,16 @@ def open_histogram(
         except (ConnectionError, TimeoutError):
             return None
         if message.aggregator != number:
-            raise ProtocolError(f"{step.value}: the message is not from aggregator {number}")
+            raise protocol.ProtocolError(
+                f"{step.value}: the message is not from aggregator {number}"
+            )
         return message
 
     with ThreadPoolExecutor(len(terms.aggregators)) as pool:
-        for step in STEPS:
+        for step in protocol.STEPS:
             answers = list(pool.map(ask, terms.numbers))
             messages = tuple(message for message in answers if message is not None)
-            is_last = step is Step.RELEASE
+            is_last = step is protocol.Step.RELEASE
             if len(messages) < (2 * terms.threshold + 1 if is_last else len(answers)):
                 raise ConnectionError(
                     f"{terms.aggregators[answers.index(None)].name} could not be reached at the "
@@ -272,10 +265,7 @@ class Coordinator(contextlib.ExitStack):
             raise ValueError(
                 f"aggregators must be those {len(roster.aggregators)}, got {len(aggregators)}"
             )
-        if len(roster.names) < self._least_silos:
-            raise ValueError(
-                f"least_silos must be at most {len(roster.names)}, got {self._least_silos}"
-            )
+        checks.whole(0, len(roster.names), least_silos=self._least_silos)
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos must be the silos of the roster")
         path = None if folder is None else pathlib.Path(folder)
@@ -596,10 +586,10 @@ class Coordinator(contextlib.ExitStack):
         if len(sealed) < max(self.asking.least_answers, self._least_silos):
             return None
         roster = self.roster
-        terms = BatchTerms.of_batch(round_.batch, roster.aggregators, roster.identities)
+        terms = protocol.BatchTerms.of_batch(round_.batch, roster.aggregators, roster.identities)
         try:
             opened = open_histogram(terms, sealed, self._aggregators)
-        except TooFewSilosError:
+        except protocol.TooFewSilosError:
             return None  # This batch can never be opened, so the round ends without a result.
         self._on_event(f"a total opened; left out: {', '.join(opened.left_out) or 'none'}")
         if isinstance(terms.mechanism, SecureFeatureSums):

@@ -115,9 +115,7 @@ class QueryBatch:
         check_name(self.batch_id, "batch_id")
         checks.one_of(("|u1", "<f4"), queries=self.queries.dtype.str)
         if self.queries.ndim < 2 or not self.queries.size:
-            raise ValueError(
-                f"queries must have the shape [num_queries, ...], got {self.queries.shape}"
-            )
+            raise ValueError(f"queries must be [num_queries, ...], got {self.queries.shape}")
         if not np.isfinite(self.queries).all():
             raise ValueError("queries must be finite numbers")
         checks.whole(2, 2**16, num_classes=self.num_classes)

@@ -559,9 +559,7 @@ class Transcript:
             ):
                 raise ProtocolError(f"{step.value}: {identity.name} did not sign its message")
             if message.seen != self.seen:
-                raise ProtocolError(
-                    f"{step.value}: {identity.name} saw other messages than the rest"
-                )
+                raise ProtocolError(f"{step.value}: {identity.name} did not see the same messages")
 
     def _conclude(self, step: Step, contents: Mapping[int, bytes]) -> None:
         """Computes the results of a step from each aggregator's content, by its number."""
@@ -601,7 +599,5 @@ class Transcript:
         else:
             (total,) = opened_values(1, terms.size)
             if total is None:
-                raise ProtocolError(
-                    "release: the sums are inconsistent: an unknown aggregator added wrongly"
-                )
+                raise ProtocolError("release: an unknown aggregator added the sums wrongly")
             self.total = total.reshape(terms.shape)

@@ -32,11 +32,7 @@ TITLE: Final = """\
 class Policy(Settings, ProtectedUnit):
     """Rules by which a silo accepts or refuses batches. Public. Each field is a line of a file."""
 
-    restated: ClassVar = {
-        "unit": {
-            "help": "For secure_feature_sums: protects each record, or all records of an owner."
-        }
-    }
+    restated: ClassVar = {"unit": {"help": "For secure_feature_sums: protects records or owners."}}
     silo: str = setting(flag="name", help="Name of the silo on the roster and in its certificate.")
     coordinator: str = setting(
         "localhost:7000",
@@ -61,9 +57,7 @@ class Policy(Settings, ProtectedUnit):
         help=f"Allowed mechanisms, from {', '.join(SILO_CHARGES)}.",
     )
     most_epsilon: float = setting(1.0, above=0.0, help="Maximum epsilon of a randomized answer.")
-    least_sigma: float = setting(
-        40.0, above=0.0, help="Minimum noise of secure_histogram in votes."
-    )
+    least_sigma: float = setting(40.0, above=0.0, help="Minimum secure_histogram noise in votes.")
     least_aggregators: int = setting(3, least=3, help="Minimum number of aggregators.")
     least_threshold: int = setting(
         1, least=1, help="A batch must tolerate at least this many colluding aggregators."
@@ -244,8 +238,7 @@ class Asking(Settings):
         600.0,
         flag="round_seconds",
         above=0.0,
-        help="How long a round waits for replies, in seconds. After a restart, the coordinator "
-        "waits this long again.",
+        help="Seconds that a round waits for replies, and again after a restart.",
     )
     least_answers: int = setting(1, least=1, help="Minimum number of answers for a label.")
 

@@ -20,17 +20,7 @@ from pate_tf.core.checks import IntArray
 from pate_tf.core.reporting import LINE_SECONDS
 from pate_tf.ledger.ledger_file import LedgerError, fault_point
 from pate_tf.net.wire_values import decode, encode
-from pate_tf.silos.messages import (
-    Answer,
-    Mechanism,
-    QueryBatch,
-    RandomisedVotes,
-    Reason,
-    Refusal,
-    Reply,
-    SealedShares,
-    reply_digest,
-)
+from pate_tf.silos import messages
 
 MAX_NAMES_LENGTH: Final = 200  # characters for the names of missing silos
 
@@ -53,9 +43,11 @@ class Round:
     """
 
     number: int
-    batch: QueryBatch
-    mechanisms: Mapping[str, Mechanism]
-    replies: dict[str, Reply] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    batch: messages.QueryBatch
+    mechanisms: Mapping[str, messages.Mechanism]
+    replies: dict[str, messages.Reply] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
     is_open: bool = dataclasses.field(default=True, init=False)
     is_collected: bool = dataclasses.field(default=False, init=False)
     result: IntArray | None = dataclasses.field(default=None, init=False, repr=False)
@@ -65,14 +57,14 @@ class Round:
         """Whether the round accepts more replies until the deadline."""
         return self.is_open and not self.is_collected
 
-    def takes(self, reply: Reply) -> bool:
+    def takes(self, reply: messages.Reply) -> bool:
         """Whether a reply fits the batch and the mechanism of its silo."""
         mechanism = self.mechanisms.get(reply.silo)
-        if isinstance(reply, RandomisedVotes):
+        if isinstance(reply, messages.RandomisedVotes):
             is_whole = len(reply.labels) == len(self.batch.queries)
             is_whole = is_whole and int(reply.labels.max()) < self.batch.num_classes
             return is_whole and isinstance(mechanism, RandomisedResponse)
-        if isinstance(reply, SealedShares):
+        if isinstance(reply, messages.SealedShares):
             return len(reply.sealed) == getattr(mechanism, "num_parties", None)
         return mechanism is not None
 
@@ -92,7 +84,7 @@ class RoundCollected:
     number: int
 
 
-Entry = Round | RoundCollected | RoundResult | Reply
+Entry = Round | RoundCollected | RoundResult | messages.Reply
 # The `fault_point` between storing and applying an entry of each type. For replies: "reply_stored".
 POINTS: Final = {
     Round: "round_opened",
@@ -150,12 +142,10 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self._take_up(decode(Entry, (folder / f"{number}.bin").read_bytes()))
             for earlier in self.rounds:
                 if run_id not in (None, earlier.batch.run_id):
-                    raise ValueError(
-                        f"the journal belongs to the run {earlier.batch.run_id}, not to {run_id}"
-                    )
+                    raise ValueError(f"the journal is of run {earlier.batch.run_id}, not {run_id}")
             self.callback(stack.pop_all().close)
 
-    def poll(self, silo: str) -> QueryBatch | None:
+    def poll(self, silo: str) -> messages.QueryBatch | None:
         """Returns the next batch that waits for a silo's reply; None if there is no such batch."""
         with self.changed:
             if silo not in self._seen:
@@ -171,21 +161,21 @@ class CoordinatorJournal(contextlib.ExitStack):
                     )
         return None
 
-    def submit(self, reply: Reply) -> Answer:
+    def submit(self, reply: messages.Reply) -> messages.Answer:
         """Accepts or rejects a reply; see `Answer`. The caller must have verified its silo."""
         with self.changed:
             round_ = {each.batch.batch_id: each for each in self.rounds}.get(reply.batch_id)
             if round_ is None or reply.run_id != round_.batch.run_id or not round_.takes(reply):
-                return Answer.UNKNOWN
+                return messages.Answer.UNKNOWN
             earlier = round_.replies.get(reply.silo)
             if earlier is not None:
-                is_same = reply_digest(earlier) == reply_digest(reply)
-                return Answer.SAME if is_same else Answer.CONFLICT
+                is_same = messages.reply_digest(earlier) == messages.reply_digest(reply)
+                return messages.Answer.SAME if is_same else messages.Answer.CONFLICT
             if not (round_.is_waiting and self.clock() < round_.batch.deadline):
-                return Answer.LATE
+                return messages.Answer.LATE
             fault_point("reply_arrived")
             self.keep(reply)
-            return Answer.OK
+            return messages.Answer.OK
 
     def reopen(self, round_: Round, seconds: float) -> None:
         """Gives silos more time to reply to a round that a restart interrupted.
@@ -196,7 +186,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         """
         with self.changed:
             for silo, reply in [*round_.replies.items()]:
-                if isinstance(reply, Refusal) and reply.reason is Reason.TOO_LATE:
+                if isinstance(reply, messages.Refusal) and reply.reason is messages.Reason.TOO_LATE:
                     del round_.replies[silo]
             batch = round_.batch
             round_.batch = dataclasses.replace(batch, deadline=self.clock() + seconds)
@@ -234,7 +224,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         return {
             "pate_rounds_total": len(self.rounds) - num_open,
             "pate_rounds_open": num_open,
-            "pate_refusals_total": sum(isinstance(reply, Refusal) for reply in replies),
+            "pate_refusals_total": sum(isinstance(reply, messages.Refusal) for reply in replies),
         }
 
     def keep(self, entry: Entry) -> None:

@@ -80,9 +80,7 @@ class SiloRun(DataSource, JointMethod):
         "The function takes the Dataset and returns a scikit-learn classifier, a Keras model, or "
         "a function from inputs to labels. Default: a teacher is trained on --data.",
     )
-    model: str = setting(
-        RANDOM_FOREST, help="Model to train: any model of `pate teachers`, or module:function."
-    )
+    model: str = setting(RANDOM_FOREST, help="Model to train, as in `pate teachers`.")
     encoder: pathlib.Path | None = setting(
         None,
         help="With feature_sums, instead of --representation: the coordinator's encoder, the file "
@@ -98,9 +96,7 @@ class AggregatorRun(Settings):
         flag="aggregator_dir",
         help="Folder of the aggregator with its keys and journal. Never restore it from a copy.",
     )
-    name: str | None = setting(
-        None, help="Create keys for an aggregator of this name, print them and exit."
-    )
+    name: str | None = setting(None, help="Create and print keys for an aggregator of this name.")
     roster: pathlib.Path = setting(
         pathlib.Path("roster.toml"), help="Roster with the keys of silos and aggregators."
     )

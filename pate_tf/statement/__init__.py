@@ -44,8 +44,7 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
     version = statement.versions.get("pate_tf", "unknown")
     require(
         not differing,
-        f"its words do not match its numbers in {', '.join(differing)} (it was made with pate_tf "
-        f"{version})",
+        f"its words do not match its numbers in {', '.join(differing)} (pate_tf {version})",
     )
     # Earlier versions wrote `num_neighbours`, which also changed the words unless it was 0.
     unknown = sorted(set(fields) - set(due) - {"num_neighbours"})

@@ -317,8 +317,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         sequence, digest = self.ledger_head
         require(
             stores[0].holds(Head(sequence=sequence, digest=digest)),
-            f"row {sequence} of the ledger does not have the quoted digest; this ledger has "
-            f"another history",
+            f"row {sequence} of the ledger does not have the quoted digest: it is another history",
         )
         rows = [row for row in stores[0].history() if row.sequence <= sequence]
         self._check_budget(rows)
@@ -361,8 +360,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         withheld = any(answers[row]["num_answered"] < answers[row]["num_queries"] for row in named)
         require(
             withheld or num_answered == num_queries,
-            f"it states {num_answered} answers to {num_queries} queries, but its rows withheld no "
-            f"label",
+            f"it states {num_answered} answers to {num_queries} queries, but its rows withheld 0",
         )
         led_here = batches_before(rows, self.mechanism, last=max(named))
         led_here -= Counter({self.mechanism: len(named)})

@@ -217,9 +217,7 @@ class SilosStatement(PrivacyStatement):
         for store in stores:
             name = "" if store.opened is None else store.opened.details.get("silo", "")
             names = ", ".join(by_name)
-            require(
-                name in by_name, f"{store.folder} is not the ledger of one of its silos: {names}"
-            )
+            require(name in by_name, f"{store.folder} is not a ledger of its silos: {names}")
             for charge, number in by_name[name].charges.items():
                 require(
                     store.charges[charge] >= number,
@@ -337,8 +335,7 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
             head = next((each for each in heads if store.holds(each)), None)
             if head is None:
                 raise ValueError(
-                    f"statement: the ledger in {store.folder} does not contain a quoted row; it "
-                    f"has another history"
+                    f"statement: the ledger in {store.folder} does not contain a quoted row"
                 )
             rows = [row for row in store.history() if row.sequence <= head.sequence]
             charges = charges_of(rows)

@@ -210,7 +210,7 @@ def hostile_files(folder):
     files = {
         "a vector": good[0],
         "no queries": good[:0],
-        "different sums": uneven,
+        "row sums differ": uneven,
         "negative": negative,
         "fractions": good + 0.5,
         "nan": missing,
@@ -286,7 +286,7 @@ def test_without_votes_or_a_place_for_results_it_is_one_line(run, tmp_path, h1):
     (tmp_path / "file").touch()
     assert_refused(run(h1, "--input_is_counts", f"--output_dir={tmp_path}/file/out"), tmp_path)
     beside = run(h1, "--input_is_counts", f"--report_file={tmp_path}/released/report.json")
-    assert "--report_file must be outside of released/" in beside.err
+    assert "--report_file is sensitive: it must be outside of released/" in beside.err
 
 
 # Ledgers and runs

@@ -398,8 +398,8 @@ def test_a_data_set_says_what_it_predicts():
     wrong = [
         (PRICES, {"target_range": (3.0, 3.0)}, "finite low < high"),
         (PRICES, {"target_range": None}, "lowest and highest value for target number"),
-        (FINDINGS, {"max_labels": 4}, "max_labels must be from 0 to 3"),
-        (FINDINGS, {"target": "class"}, "max_labels must be from 0 to 0"),
+        (FINDINGS, {"max_labels": 4}, "max_labels must be a whole number from 0 to 3"),
+        (FINDINGS, {"target": "class"}, "max_labels must be a whole number from 0 to 0"),
     ]
     for dataset, changes, message in wrong:
         with pytest.raises(ValueError, match=message):

@@ -8,13 +8,7 @@ from math import inf, nextafter, sqrt
 from typing import ClassVar, Final
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.mechanisms.base import (
-    NoiseDraws,
-    OfSigma,
-    ReleasesFeatureSums,
-    parameter,
-    register,
-)
+from pate_tf.accounting.mechanisms import base
 from pate_tf.core.checks import IntArray
 
 # Noisy sums over the private records of each class. They need no teachers.
@@ -30,9 +24,9 @@ BELOW: Final = 1.0 - 2.0**-40  # the margin exceeds rounding errors, so that no 
 MOMENT_WEIGHT = 1.0  # weight of second moments relative to class sums
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
-class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
+class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
     """Releases the sum of the feature vectors of each class, with Gaussian noise.
 
     A record adds a vector of L2 norm at most 1 to the column of its class. The vector depends only
@@ -84,7 +78,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         return MIN_RECORDS_PER_CLASS * self.sigma
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
 class GaussianResidualSums(GaussianFeatureSums):
     """Releases feature sums, then sums of the errors of a public model, in several rounds.
@@ -105,7 +99,7 @@ class GaussianResidualSums(GaussianFeatureSums):
         num_rounds: number of rounds, at least 1.
     """
 
-    num_rounds: int = parameter(1, least=1, most=MAX_ROUNDS, help="Number of rounds of sums.")
+    num_rounds: int = base.parameter(1, least=1, most=MAX_ROUNDS, help="Number of rounds of sums.")
 
     name: ClassVar[str] = "gaussian_residual_sums"
     words: ClassVar[str] = (
@@ -124,7 +118,7 @@ class GaussianResidualSums(GaussianFeatureSums):
     )
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
 class GaussianMoments(GaussianFeatureSums):
     """Releases class sums of vectors and their second moments together, with Gaussian noise.
@@ -164,9 +158,9 @@ class GaussianMoments(GaussianFeatureSums):
     labels_in_words: ClassVar[str] = "labels computed from noisy moments"
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
-class LaplaceClusterCounts(ReleasesFeatureSums):
+class LaplaceClusterCounts(base.ReleasesFeatureSums):
     """Releases the number of records of each class in each public cluster, with Laplace noise.
 
     A record adds 1 to the cell of its cluster and class; the records of an owner add at most 1
@@ -184,8 +178,10 @@ class LaplaceClusterCounts(ReleasesFeatureSums):
         unit: see `GaussianFeatureSums`.
     """
 
-    scale: float = parameter(above=0.0, help="Scale of the discrete Laplace noise, in records.")
-    num_clusters: int = parameter(1, least=1, help="Number of clusters of the pool.")
+    scale: float = base.parameter(
+        above=0.0, help="Scale of the discrete Laplace noise, in records."
+    )
+    num_clusters: int = base.parameter(1, least=1, help="Number of clusters of the pool.")
     name: ClassVar[str] = "laplace_cluster_counts"
     noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
     lacks: ClassVar[Mapping[str, str]] = {
@@ -214,7 +210,7 @@ class LaplaceClusterCounts(ReleasesFeatureSums):
         moved = 1.0 if self.unit == "owner" else CHANGED
         object.__setattr__(self, "pure_epsilon", nextafter(moved / self.scale, inf))
 
-    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
+    def draw_sums(self, sums: IntArray, noise: base.NoiseDraws) -> IntArray:
         """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
         scale = nextafter(self.scale * LATTICE, inf)
         return sums + noise.laplace_integers(scale, sums.size).reshape(sums.shape)

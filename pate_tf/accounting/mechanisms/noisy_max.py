@@ -363,9 +363,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
         sigma: standard deviation of the noise of the label, in votes.
     """
 
-    threshold: float = parameter(
-        above=-inf, help="Noisy votes that the largest class needs for a query to be answered."
-    )
+    threshold: float = parameter(above=-inf, help="Noisy votes that an answered query needs.")
     sigma_threshold: float = parameter(
         above=0.0, help="Standard deviation of the noise in the threshold test, in votes."
     )
