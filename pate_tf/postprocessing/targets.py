@@ -173,8 +173,8 @@ def _functions_of_sums(
 def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:
     """Converts the values of `target_functions` for a pool to labels of its inputs.
 
-    A number is converted to weights of the lowest and the highest value of its range. Of several
-    labels, only the most probable label is returned.
+    A number is converted to weights of the lowest and the highest value of its range. If there are
+    several labels, only the most probable label is returned.
 
     Args:
         outputs: values of the functions, `[num_inputs, num_outputs]`.
