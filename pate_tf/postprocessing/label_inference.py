@@ -7,7 +7,7 @@ so the mean of both results is used.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, is_labeled
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named
 from pate_tf.postprocessing.label_propagation import (
@@ -185,6 +185,7 @@ def labels_from_sums(
             values[0],
             noise,
             num_redrawn=num_redrawn,
+            labels=public_labels,
             num_records=num_records,
             groups=groups,
         )
@@ -216,29 +217,6 @@ def labels_from_sums(
         # wrong labels.
         labels = dataclasses.replace(labels, weights=None)
     return labels, weights
-
-
-def with_public_labels(inferred: PoolLabels, pool: Pool, linear_head: Any) -> PoolLabels:
-    """Returns training labels: public labels where they exist, and inferred labels elsewhere.
-
-    For tables and texts with a linear model, returns the inferred labels unchanged, because this
-    model has already used the public labels.
-    """
-    if linear_head is not None and pool.dataset.augmentation == "none":
-        return inferred
-    public = np.flatnonzero(is_labeled(np.asarray(pool.true_labels)))
-    is_rest = ~np.isin(inferred.query_indices, public)
-    own_labels = np.asarray(pool.true_labels)[public]
-    weights = inferred.weights
-    if weights is not None:
-        one_hot = np.eye(inferred.num_classes, dtype=np.float32)[own_labels]
-        weights = np.concatenate([one_hot, weights[is_rest]])
-    return PoolLabels(
-        query_indices=np.concatenate([public, inferred.query_indices[is_rest]]),
-        labels=np.concatenate([own_labels, inferred.labels[is_rest]]),
-        num_classes=inferred.num_classes,
-        weights=weights,
-    )
 
 
 def sums_of_pool(

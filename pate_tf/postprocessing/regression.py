@@ -328,14 +328,47 @@ def public_weights(
     return np.vstack([weights, shares - center @ weights]), root
 
 
-def joined(features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray) -> Regression:
-    """Returns a linear function that is learned from both public labels and noisy sums.
+def joined(
+    rows: npt.NDArray[np.floating],
+    features: npt.NDArray[np.floating],
+    targets: FloatArray,
+    measured: npt.NDArray[np.floating],
+    measurements: Sequence[tuple[FloatArray, float]],
+) -> list[Regression]:
+    """Returns linear functions that are learned from both public labels and noisy values.
 
-    The public labels determine the prior of the weights: its mean and covariance. The noisy sums
+    The public labels determine the prior of the weights: its mean and covariance. The noisy values
     update this prior according to their precision. If public labels and private records follow
     different rules, the covariance is too small. It is then multiplied by the factor with the
     largest evidence, which reduces the weight of the public labels (Birge 1932,
     https://doi.org/10.1103/PhysRev.40.207). Without strong evidence, the factor is 1.
+
+    Args:
+        rows: features of all inputs, with 1 in the last column, `[num_inputs, num_features + 1]`.
+        features: features of the labeled inputs, `[num_labels, num_features]`.
+        targets: targets of the labeled inputs, `[num_labels, num_targets]`.
+        measured: see `regress`, `[num_values, num_features + 1]`.
+        measurements: see `regress`. The first standard deviation is the unit of the factors.
+
+    Returns:
+        The functions, with weights `[num_features + 1, num_targets]`, the intercept last.
+    """
+    mean, root = public_weights(features, targets)
+    beyond = [(values - measured @ mean, deviation) for values, deviation in measurements]
+    inflations = INFLATIONS / measurements[0][1]
+    fits = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
+    return [
+        dataclasses.replace(
+            fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
+        )
+        for fit in fits
+    ]
+
+
+def joined_sums(
+    features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray
+) -> Regression:
+    """Returns the function of classes from noisy sums and public labels; see `joined`.
 
     Args:
         features: features of all inputs of the pool, `[num_inputs, num_features]`.
@@ -348,16 +381,11 @@ def joined(features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray
     """
     is_known = is_labeled(labels)
     one_hot = np.eye(sums.values.shape[1])[labels[is_known]]
-    mean, root = public_weights(features[is_known], one_hot)
     rows = np.column_stack([features, np.ones(len(features))])
     measured = sums.vectors.T.astype(np.float64) @ rows / len(rows)
-    deviation = sums.deviation / sums.num_records
-    beyond = [(sums.values / sums.num_records - measured @ mean, deviation)]
-    inflations = INFLATIONS / deviation
-    (fit,) = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
-    return dataclasses.replace(
-        fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
-    )
+    measurement = sums.values / sums.num_records, sums.deviation / sums.num_records
+    (fit,) = joined(rows, features[is_known], one_hot, measured, [measurement])
+    return fit
 
 
 def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
@@ -495,7 +523,7 @@ def linear_model(
             (fit,) = regress_sums([(rows, rows)], sums)
             weights, intercept = np.asarray(fit.weights), sums.shares
         else:
-            fit = joined(rows, sums, labels)
+            fit = joined_sums(rows, sums, labels)
             weights, intercept = np.split(np.asarray(fit.weights), [-1])
         weights = factors[:, None] * weights
         fits.append((fit, np.vstack([weights, (intercept - mean @ weights) / constant])))

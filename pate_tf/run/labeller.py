@@ -40,11 +40,7 @@ from pate_tf.planning.release_settings import (
     ReleasePlan,
     ReleaseSettings,
 )
-from pate_tf.postprocessing.label_inference import (
-    exceed_noise,
-    labels_from_sums,
-    with_public_labels,
-)
+from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
 from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, inputs_at
@@ -428,13 +424,9 @@ class Labeller:
                 f"The charge was {labels.cost.in_words()}."
             )
         if plan.trains_on_labels:
-            taught = with_public_labels(labels.training_labels, pool, labels.linear_head)
-            labels = dataclasses.replace(labels, training_labels=taught)
+            labels = labels.with_public_labels()
         labels = dataclasses.replace(
-            labels,
-            has_public_labels=plan.trains_on_labels,
-            representation=source.representation,
-            forecast=plan.forecast,
+            labels, representation=source.representation, forecast=plan.forecast
         )
         return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
@@ -456,7 +448,7 @@ class Labeller:
             encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         with reporting.progress_bar(
-            desc="querying teachers", total=queries.num_queries, unit="query"
+            desc="querying teachers", total=queries.num_queries, unit="input"
         ) as bar:
 
             def voter(inputs: npt.NDArray[Any]) -> VoteCounts | Votes:
@@ -543,8 +535,8 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                f"The released sums differ between classes by no more than the noise, so the "
-                f"student is not expected to be better than a guess. {HELPS}"
+                f"The differences of the released sums between classes are not larger than the noise. "
+                f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(
             labels,

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Cost
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import QUIET, Reporting, RunReport
+from pate_tf.core.reporting import QUIET, Reporting, RunReport, card
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.data_source import DataSource
@@ -195,6 +195,8 @@ class Fitted:
 
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"
+
+    _repr_html_ = card
 
 
 def run(

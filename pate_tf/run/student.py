@@ -280,13 +280,14 @@ class Student:
         callbacks = list(self._callbacks)
         folder = self._directory
         shown = None if held_out is None or folder is None else held_out.labelled()
-        if folder is not None and shown is not None:
+        kind = find_student(config, dataset)
+        if folder is not None and shown is not None and kind.has_steps:
             logs = student_training.logs_of(folder)
             callbacks.insert(0, student_training.HeldOutAccuracy(shown, logs))
         with contextlib.ExitStack() as stack:
             if folder is not None and not self._is_locked:
                 stack.enter_context(artifacts.only_writer(folder))
-            model = find_student(config, dataset).train(
+            model = kind.train(
                 config,
                 taught,
                 pool,
@@ -576,7 +577,7 @@ class Student:
             estimate_is_apart=self._is_apart,
         )
         published = dataclasses.replace(published, measured=measured)
-        if logs.exists():
+        if logs.exists() or self._directory == target:
             config = self._config
             results = {"result/epsilon": published.statement.epsilon}
             if (accuracy := published.measured.get("student_accuracy")) is not None:

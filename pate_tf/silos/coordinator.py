@@ -335,7 +335,9 @@ class Coordinator(contextlib.ExitStack):
             noisy_counts=counts,
         ).checked()
 
-    def label_from_sums(self, pool: Pool, representation: Any) -> Any:
+    def label_from_sums(
+        self, pool: Pool, representation: Any, *, trains_on_labels: bool = False
+    ) -> Any:
         """Opens the total of the silos' feature sums, and labels a pool with it.
 
         A total that was opened before is read from the journal, and no silo is charged again.
@@ -343,6 +345,7 @@ class Coordinator(contextlib.ExitStack):
         Args:
             pool: public inputs. If the pool is empty, the mechanism must have `has_moments`.
             representation: fitted `pate_tf.Representation`; the silos must use the same.
+            trains_on_labels: whether public labels of the pool are used together with the sums.
 
         Returns:
             `pate_tf.Labels` of the whole pool, with the cost and the resulting linear model.
@@ -378,6 +381,7 @@ class Coordinator(contextlib.ExitStack):
             representation=representation.source,
             seed=representation.seed,
             num_redrawn=NUM_REDRAWN,
+            public_labels=pool.true_labels if trains_on_labels else None,
         )
         released = ReleasedSums(
             values=totals[0], cost=self.cost(), ledger_rows=(), secure_noise=True
