@@ -55,7 +55,7 @@ class RunData:
     """Data of a run.
 
     Attributes:
-        public: the pool, and held-out samples that evaluate the student.
+        public: the pool, and held-out samples on which the student is evaluated.
         private: training records; None if teachers or sums are stored already. SENSITIVE.
         held_back: records for a charged estimate of the accuracy; None without an estimate.
             SENSITIVE.
