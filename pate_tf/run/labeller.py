@@ -532,7 +532,7 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                f"The released sums differ between classes by no more than the noise could alone. "
+                f"The released sums differ between classes by no more than the noise could cause. "
                 f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(

@@ -239,6 +239,7 @@ THOUGHT = {
     "many": ("the most frequent of 60 values: add any of 30 more?", lambda n: f"C{n % 60}x"),
     "own": ("most values occur once (names?)", lambda n: f"Smith{n}"),
     "owner": ('a person\'s id? Write owner = "x" and', lambda n: str(1000 + n // 3)),
+    "zeros": ('categories = ["007", "120"]', lambda n: ("007", "120")[n % 2]),
     "names": ("a different short text: if it is a name", lambda n: f"Anna Maria of House{n}"),
     "gaps": ("included in the range. The lowest number is 1", lambda n: str(n or "")),
     "identifier": ("every record has a different number: is it an identifier?", str),

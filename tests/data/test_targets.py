@@ -142,7 +142,7 @@ def test_drafts(tmp_path):
     for target, key in ((None, "classes"), ("number", "high"), ("class", "classes")):
         text = draft("days", target)
         assert f"\n{key} = " in text.partition("[columns")[0]
-        assert ("30 whole values" in text) == (target is None)
+        assert ("the label is read as a class" in text) == (target is None)
     assert '\nseparator = "|"\n' in draft("site", "labels")
     assert "# low = 0.0" in draft("days", "number", private=path).partition("[columns")[0]
     for label, target in (("site", "number"), ("edema,mass", "class")):
