@@ -60,7 +60,7 @@ class Reporting:
         when = datetime.datetime.fromtimestamp(path.stat().st_mtime)
         self.warn(
             f"{path.parent} contains {holds} of {when:%Y-%m-%d %H:%M}, which are used: the private "
-            f"records are not read again. For other records choose another folder."
+            f"records are not read again. To use other records, choose another folder."
         )
 
 
@@ -110,7 +110,7 @@ def card(shown: object) -> str:
 
 
 def reporting(verbose: bool | Reporting) -> Reporting:
-    """Returns a `Reporting` with progress bars, without output, or the one that is passed."""
+    """Returns `verbose` if it is a `Reporting`, else one with progress bars or without output."""
     if isinstance(verbose, Reporting):
         return verbose
     if not verbose:

@@ -400,9 +400,7 @@ class Schema:
             ValueError: if the caller's columns differ from the schema's `label_columns`.
         """
         if self.label_columns and label not in (None, ",".join(self.label_columns)):
-            raise ValueError(
-                f"label: the schema has the labels {', '.join(self.label_columns)}, got {label}"
-            )
+            raise ValueError(f"label: the schema has {', '.join(self.label_columns)}, got {label}")
         name = label or self.label
         return self.label_columns or ((name,) if name else ())
 
@@ -693,9 +691,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
     if entries:
         low, high = (_typed(values.get(key), (int, float), key) for key in ("low", "high"))
         if low is None or high is None or not -math.inf < low < high < math.inf:
-            raise ValueError(
-                f"low, high: write the range of the label, low below high; got {low} and {high}"
-            )
+            raise ValueError(f"low, high: the label needs low below high; got {low} and {high}")
         stated["number"] = _column(field_text(label or "label"), entries)
     return stated
 
@@ -760,9 +756,7 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
 
 def _check_keys(entries: Mapping[str, Any], allowed: set[str], what: str) -> None:
     if strange := sorted(set(entries) - allowed):
-        raise ValueError(
-            f"{what}: unknown entry {strange[0]!r}; known are {', '.join(sorted(allowed))}"
-        )
+        raise ValueError(f"{what}: unknown entry {strange[0]!r}; use {', '.join(sorted(allowed))}")
 
 
 def _texts(values: Any, what: str) -> tuple[str, ...]:
@@ -854,12 +848,10 @@ def draft(
     number = stated.get("number")
     doubts += _check_roles(fields, labels, owner)
     if numbers := [name for name in fields if re.fullmatch(number_pattern(), name)]:
-        doubts.append(
-            f"the first line contains numbers ({', '.join(numbers)}): are they column names?"
-        )
+        doubts.append(f"the first line has numbers ({', '.join(numbers)}): are they column names?")
     doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
-        f"left out: {name!r} names several columns, or a nested one"
+        f"left out: several columns are called {name!r}, or the column is nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
     if number is not None:

@@ -601,8 +601,7 @@ def planned_sums(
         if mechanism.num_rounds > 1:
             refusal = (
                 f"num_rounds={num_rounds} needs {least:,.0f} records per class at epsilon "
-                f"{target.epsilon:g}, but there are fewer: {balanced}. Use fewer rounds. "
-                f"{NOTHING_CHARGED}"
+                f"{target.epsilon:g}, more than {balanced}. Use fewer rounds. {NOTHING_CHARGED}"
             )
     return Candidate(
         mechanism=mechanism,

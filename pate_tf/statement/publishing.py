@@ -174,8 +174,8 @@ def export_with(
 def check_charged(labels: Labels, ledger: Ledger) -> None:
     """Checks that labels were charged to a ledger, even if they were stored elsewhere since.
 
-    For labels from sums, the noisy sums are compared. A seal shows that the labels follow from the
-    sums, because inferring them again would take minutes.
+    For labels from sums, the noisy sums are compared. Inferring the labels again would take
+    minutes, so a seal shows that the labels follow from the sums.
 
     Raises:
         ValueError: if the ledger has other answers or another delta, or if a fact about the labels
@@ -198,7 +198,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
         stored = {
-            # Counts are compared only if this batch has counts.
+            # Noisy counts are compared only if this batch has noisy counts.
             (index, answer.label, None if counts is None else answer.noisy_counts)
             for index, digest in zip(labels.queries.tolist(), digests, strict=True)
             if (answer := answers.get(digest)) is not None and answer.label is not None

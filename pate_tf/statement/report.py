@@ -24,7 +24,7 @@ MODEL_CARD: Final = "README.md"
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
 # Files with results about the model, in the run folder or in `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-# Stays on one line of the report: a cost, a small number, a percentage or a date.
+# Text that stays on one line of the report: a cost, a small number, a percentage or a date.
 NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
@@ -92,7 +92,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
 
 
 def _digests(released: pathlib.Path) -> dict[str, str]:
-    """Returns the SHA-256 of each released file, except the pages that are made from the others."""
+    """Returns the SHA-256 of each released file, except report and model card, by path."""
     return {
         path.relative_to(released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(released.rglob("*"))
