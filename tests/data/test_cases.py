@@ -260,7 +260,7 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
 @pytest.mark.parametrize(
     ("header", "label", "comment"),
     [
-        ("30,100,a,b", None, "the first line contains numbers (30, 100): are they column names?"),
+        ("30,100,a,b", None, "the first line has numbers (30, 100): are they column names?"),
         ("Unnamed: 0,,smoker,ill", "ill", "2 columns without a name are left out"),
         ("age,a,a,ill", "ill", "left out: 'a' names several columns, or a nested one"),
         (
