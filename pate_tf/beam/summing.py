@@ -92,7 +92,7 @@ class Block:
         inputs: `[num_records, *input_shape]`, finite.
         labels: int64 `[num_records]`.
         owners: names of owners, `[num_records]`; None if records have no owners.
-        num_bad: number of further records, which do not fit the schema.
+        num_bad: number of other records, which were left out because they do not fit the schema.
     """
 
     inputs: npt.NDArray[Any]
@@ -280,7 +280,7 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
     """Builds and runs a pipeline, and waits until it finishes.
 
     Raises:
-        ValueError: if it fails; the message is one line.
+        ValueError: if the pipeline fails; the message is one line.
     """
     import apache_beam as beam
 
@@ -437,7 +437,7 @@ class _Partial:
         receipt: sum of the weights of the spans that were read, minus the weights of owners' parts
             that are not added yet.
         num_records: number of records.
-        num_bad: number of further records, which were left out.
+        num_bad: number of other records, which were left out.
     """
 
     sums: IntArray
@@ -462,7 +462,7 @@ def _weight(*place: int) -> int:
 def _sum_span(
     source: TableSource, shared: SharedFolder, summands: Summands, span: Span
 ) -> Iterator[tuple[int, Any]]:
-    """Yields the totals of owners by bucket, then the other sums of a span under `ADDED`."""
+    """Yields keyed values of a span: owners' totals by bucket, then other sums under `ADDED`."""
     key = shared.read(KEY)
     encoder = _encoder(shared, source.dataset)
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -537,7 +537,7 @@ def _build_sums(
     shared: SharedFolder,
     pipeline: Any,
 ) -> None:
-    """Builds the pipeline of `sums`. Apart from records, workers need few and public data."""
+    """Builds the pipeline of `sums`. Apart from records, workers need little data, all public."""
     import apache_beam as beam
 
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -615,7 +615,7 @@ def sums(
 
     Raises:
         ModuleNotFoundError: if the extra is missing.
-        ValueError: if arguments or data do not fit, the pipeline fails, or the folder contains
+        ValueError: if arguments or data are not valid, the pipeline fails, or the folder contains
             other sums.
     """
     beam_options = checked_options(options)

@@ -16,7 +16,7 @@ from pate_tf.core.public import MEASURES
 from pate_tf.core.settings import EpsilonDelta
 
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
-UNEVEN_SHARE: Final = 0.8  # fraction of the most frequent class above which ranking is judged
+UNEVEN_SHARE: Final = 0.8  # if the most frequent class has a larger fraction, ranking is judged
 NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
     "To improve accuracy, use more private records, a larger epsilon, fewer classes, or an encoder "
@@ -68,18 +68,18 @@ class Forecast(NamedTuple):
         num_labels: expected number of labels.
         is_measured: whether the accuracy was measured on labels of the pool. Then the range is its
             uncertainty; otherwise it is the range on other data sets.
-        is_noise: whether labels are no better than guesses at half the assumed margin: the noise
-            leaves at most two standard deviations more correct labels than guessing.
+        is_noise: whether labels are no better than guesses, at half the assumed margin: the number
+            of correct labels exceeds the number for guesses by at most two standard deviations.
         lead: accuracy on labeled samples of the pool, minus the accuracy of the most frequent class
             on the same samples; None if it was not measured.
         auc: see `core.public.area_under_curve`; None if it was not measured.
         balanced: mean recall of the classes; None if it was not measured.
         public_accuracy: accuracy of a student that learns only from the public labels; None if the
-            student does not learn from them.
+            student does not learn from public labels.
         gain: expected increase of that accuracy by the private data.
         gain_error: standard error of the gain.
-        target: kind of target. For "number" and "labels", the range is in their measure in
-            `core.public.MEASURES` instead of accuracy.
+        target: kind of target. For "number" and "labels", the range contains values of the target's
+            measure in `core.public.MEASURES` instead of accuracies.
     """
 
     low: float
@@ -147,7 +147,7 @@ class Forecast(NamedTuple):
         return cls(low, high, num_labels, is_measured=True, target=target)
 
     def with_private(self, gain: float, gain_error: float) -> Forecast:
-        """Returns the forecast with private data, from this forecast for public labels only."""
+        """Returns the forecast with private data; this object is the forecast without them."""
         return self._replace(
             low=self.low + gain,
             high=min(self.high + gain, 1.0),
@@ -227,8 +227,8 @@ class Forecast(NamedTuple):
         more than `UNEVEN_SHARE`, few labels of other classes are expected. Then labels must rank
         inputs better than a constant does: the area under the curve must be above 1/2. A measured
         mean is as likely too high as too low, so it is compared directly, without its standard
-        error; so is the measure of numbers and several labels. If the student also learns from
-        public labels, the private data must add something (`adds_nothing`).
+        error. The same holds for the measure of numbers and several labels. If the student also
+        learns from public labels, the private data must add something (`adds_nothing`).
 
         Args:
             majority: fraction of the pool's most frequent class; None if the pool has no labels.
@@ -308,11 +308,11 @@ class Candidate(EpsilonDelta):
     Attributes:
         mechanism: mechanism with its noise.
         epsilon: worst-case cost of the labels over all possible votes; at most the target.
-        delta: delta of that epsilon; 0 for a mechanism with a pure epsilon.
+        delta: delta at which epsilon holds; 0 for a mechanism with a pure epsilon.
         outlooks: expected labels at each margin of `MARGINS`; empty for feature sums if the number
             of records is unknown.
-        refusal: for feature sums, why labels would be noise for this number of records; empty if
-            they would not be.
+        refusal: for feature sums, the reason why labels would be noise for this number of records;
+            empty if they would not be.
     """
 
     mechanism: Mechanism

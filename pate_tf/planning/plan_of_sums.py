@@ -93,7 +93,7 @@ class SumsOption:
             has_vectors = self._stored.has_vectors
         elif self._name is not None:
             check_representation(self._name, pool.dataset, has_pool=has_pool)
-        # Whether the representation is one of the library instead of the user's function.
+        # Whether the representation belongs to the library; else it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
         num_rounds = settings.num_rounds
         self._trains_on_labels = settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)
@@ -140,7 +140,7 @@ class SumsOption:
         labels each third of the pool's labeled samples from noisy sums of the other two thirds
         (`trial`). A trial costs no privacy: labels and, without owners, the number of private
         records are public. For texts, images, stored sums and a chosen representation, there is
-        only one to try. There is no forecast if owners are protected.
+        only one representation to try. There is no forecast if owners are protected.
         """
         pool = self._known.pool
         reporting = self._reporting
@@ -253,7 +253,7 @@ class SumsOption:
 def accuracy_without_noise(pool: Pool) -> Forecast | None:
     """Returns the cross-validated accuracy of a linear model on a pool's labels.
 
-    None for images, whose features take long, and for fewer than `MIN_LABELED` labels.
+    None for images, whose features take long to compute, and for fewer than `MIN_LABELED` labels.
     """
     if pool.num_labeled < MIN_LABELED or pool.dataset.kind == "image":
         return None
@@ -295,7 +295,7 @@ def trial(
     labels = true_labels[rows]
     noise = SeededNoise(num_draws)
     num_labels = len(pool)
-    if encoder.is_frozen or pool.dataset.kind == "image":  # the release needs all of them
+    if encoder.is_frozen or pool.dataset.kind == "image":  # the release needs all features
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
@@ -318,7 +318,7 @@ def trial(
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
     clusters = {} if centres is None else {len(centres): centres}
     summands = Summands(dataset, np.ones(features.shape[1]), clusters)
-    first = 0 if centres is None else vectors.shape[1]  # counts follow the sums
+    first = 0 if centres is None else vectors.shape[1]  # counts come after the sums
     of_others = [
         summands.of_records(vectors[folds != fold], labels[folds != fold])[first:]
         for fold in range(FOLDS)

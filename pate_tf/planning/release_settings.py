@@ -1,4 +1,4 @@
-"""Settings of a release, public facts about the data, and the plan that follows. Public."""
+"""Settings of a release, public facts about the data, and the plan made from both. Public."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class WishedEpsilon(Settings):
         group="privacy",
         above=0.0,
         help="Privacy budget of the release: its worst-case epsilon at --delta. Mechanism, noise "
-        "and number of queries are planned from public values, or noise and number only with "
-        "--mechanism.",
+        "and number of queries are planned from public values; with --mechanism, only noise and "
+        "number of queries.",
     )
 
 
@@ -67,15 +67,15 @@ class ReleasePrivacy(Privacy):
         group="privacy",
         above=0.0,
         help="Hold out 10 % of the private records, and release the accuracy on them with noise "
-        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of both, "
-        "because each record is in only one part. Default: no estimate.",
+        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of "
+        "the two, because each record is in only one part. Default: no estimate.",
     )
     accept_forecast: bool = setting(
         False,
         group="privacy",
         help="Continue even if a constant answer is expected to be as good as the labels: by "
         "accuracy, or by ranking if the most frequent class of the pool has more than 80 %. "
-        "Without this flag, nothing is charged then, and the command ends with exit code 4.",
+        "Without this flag, the command then ends with exit code 4, and nothing is charged.",
     )
 
 
@@ -183,7 +183,7 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         budget: privacy budgets.
         queries: queried inputs. Teachers, sums and the choice of queries use its `representation`;
             its `seed` is for everything except the noise.
-        mechanism: mechanism with its noise; with an epsilon, the type of mechanism.
+        mechanism: mechanism with its noise; or, if epsilon is given, a type of mechanism.
     """
 
     restated: ClassVar = {
@@ -296,8 +296,8 @@ class PublicNumbers(Settings, ProtectedUnit):
         group="data",
         flag="nb_records",
         least=1,
-        help="Approximate number of private records, or of owners with --unit=owner, if it is "
-        "public. Without it there is no forecast for feature_sums.",
+        help="Approximate number of private records, or of owners with --unit=owner, if this "
+        "number is public. Without it there is no forecast for feature_sums.",
     )
     pool_size: int = setting(
         1_000,
@@ -323,8 +323,9 @@ class Electorate(OnFeatures):
         num_teachers: number of teachers that vote.
         model: model of the teachers, see `pate_tf.Teachers`; None for custom teachers.
         representation: features that teachers learn from; None for raw inputs.
-        covers_pool: whether they can vote on every input of the pool.
-        is_planned: whether the plan chose them, so that it must check their number of records.
+        covers_pool: whether the teachers can vote on every input of the pool.
+        is_planned: whether the plan chose the teachers; then it must check that there are enough
+            records for them.
     """
 
     num_teachers: int

@@ -54,8 +54,8 @@ def target_functions(
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
         num_redrawn: number of bootstrap samples; 0, or at least 2.
-        labels: public labels of the pool that join the sums, `UNKNOWN` if there is none; None if
-            no labels join.
+        labels: public labels to use together with the sums, `UNKNOWN` for inputs without a label;
+            None if public labels are not used.
         **facts: `num_records` and `groups`, see `functions_of_moments`.
 
     Returns:

@@ -193,5 +193,5 @@ def test_data_frames_are_drafted_in_the_same_way():
     again = pate_tf.Data.from_dataframe(frame, label=["a", "b"], schema=data.schema)
     assert np.array_equal(again.private.labels, SEVERAL)
     whole = pyarrow.table({"x": AMOUNTS, "day": np.arange(60) % 25})
-    with pytest.warns(UserWarning, match="the label has 25 whole values: is it a number"):
+    with pytest.warns(UserWarning, match="the label is read as a"):
         assert pate_tf.Data.from_dataframe(whole, whole, label="day").dataset.num_classes == 25
