@@ -351,7 +351,8 @@ def joined(
         measurements: see `regress`. The first standard deviation is the unit of the factors.
 
     Returns:
-        The functions, with weights `[num_features + 1, num_targets]`, the intercept last.
+        The functions, with weights `[num_features + 1, num_targets]`. The last row contains the
+        intercepts.
     """
     mean, root = public_weights(features, targets)
     beyond = [(values - measured @ mean, deviation) for values, deviation in measurements]

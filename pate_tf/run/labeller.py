@@ -231,7 +231,7 @@ class Labeller:
         Args:
             source: teachers or feature sums, see `Labeller`.
             settings: default settings of `label`.
-            directory: run folder for a source that has no folder.
+            directory: run folder for a source without a folder.
             charged_to: named data source that is charged; None for the source of the records.
             student_runs: other run folders, which contain students of this source.
             reporting: how progress is shown.
@@ -252,7 +252,7 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
     ) -> None:
         self.source = source
-        self._identified = getattr(source, "identified", source)  # raises if it is not fitted
+        self._identified = getattr(source, "identified", source)  # raises unless fitted
         directory = ledger_home(source, directory)
         mechanism = settings.mechanism
         identified = self._identified
@@ -535,7 +535,7 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                f"The differences of the released sums between classes are not larger than the noise. "
+                "The differences of released sums between classes are not larger than the noise. "
                 f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(

@@ -55,7 +55,7 @@ class RunData:
     """Data of a run.
 
     Attributes:
-        public: the pool, and held-out samples that evaluate the student.
+        public: the pool, and held-out samples on which the student is evaluated.
         private: training records; None if teachers or sums are stored already. SENSITIVE.
         held_back: records for a charged estimate of the accuracy; None without an estimate.
             SENSITIVE.
@@ -216,7 +216,7 @@ def run(
         data: data of the run.
         settings: the user's settings.
         source: teachers or feature sums, fitted or not. Default: chosen by the plan.
-        source_folder: run folder for a source that has no folder.
+        source_folder: run folder for a source without a folder.
         student: student with its settings. Default: a student with `settings.student`.
         reporting: how progress is shown.
 

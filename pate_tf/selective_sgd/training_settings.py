@@ -84,8 +84,7 @@ class TrainingSettings(Seeded):
     privacy: str = setting(
         "none",
         choices=tuple(DEFAULTS),
-        help="Privacy protection. none: no protection. record: single records are protected by "
-        "noisy sums of clipped gradients.",
+        help="Privacy protection: none, or record (noise on clipped gradients protects records).",
     )
     target_epsilon: float | None = setting(
         None,

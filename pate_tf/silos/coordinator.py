@@ -408,8 +408,8 @@ class Coordinator(contextlib.ExitStack):
         if round_.result is None:
             raise ValueError(
                 f"silos: matching shares of at least {self._least_silos} silos are needed, got "
-                f"{in_words(round_)}. No total was opened. Another call asks for new sums and "
-                "charges each silo that answers once more."
+                f"{in_words(round_)}. No total was opened. If you call again, silos must send "
+                "new sums, and each silo that answers is charged again."
             )
         return round_
 
