@@ -67,6 +67,11 @@ class Result:
     scores: Scores
     setting: Setting | None = None
 
+    def __post_init__(self) -> None:
+        # Areas under the curve compare records, so scores must not have an offset of their own.
+        if np.abs(self.scores.sum(axis=1) - 1.0).max() > 1e-3:
+            raise ValueError("scores must be probabilities, got rows that do not add up to 1")
+
 
 def measures(scores: Scores, truth: IntArray) -> dict[str, float]:
     """Returns the measures of a scoreboard's row."""
