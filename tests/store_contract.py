@@ -118,7 +118,7 @@ class StoreContract:
             other = self.open(elsewhere, acknowledge_reset=True)
             assert other.charges.total() == 5
             spend(self.kind, other, range(20, 21))
-            assert "another ledger of the same subject was continued" in self.refusal(folder)
+            assert "another ledger of this subject was continued" in self.refusal(folder)
         else:
             with pytest.warns(LedgerWarning, match="2 ledgers use the records of the source pat"):
                 other = self.open(elsewhere, source=source)

@@ -23,7 +23,7 @@ from pate_tf.core.checks import IntArray
 # results are sensitive. Only a release (see `release`) may be published.
 
 
-# The largest and smallest union bound among histograms that differ in a number of votes.
+# The largest and smallest union bound of all histograms that differ in a given number of votes.
 #
 # Replacing one record, or adding or removing one owner, changes one teacher. This moves at most one
 # vote in each query (docs/proofs/theory.md, Propositions S1 and S2). Lemma 2 of that page describes
@@ -56,17 +56,15 @@ def distinct_histograms(counts: IntArray) -> DistinctHistograms:
     """Sorts the counts of each query and merges equal rows. The order of classes has no effect.
 
     Args:
-        counts: int64 [num_queries, num_classes], with at least one query.
+        counts: the `values` of `VoteCounts`, with at least one query.
 
     Raises:
-        ValueError: if there are no queries, or if queries have different numbers of votes. The
-            theorems here do not cover teachers that abstain.
+        ValueError: if queries have different numbers of votes. The theorems here do not cover
+            teachers that abstain.
     """
-    if counts.ndim != 2 or not counts.size:
-        raise ValueError(f"counts must be [num_queries, num_classes], got {list(counts.shape)}")
     totals = counts.sum(axis=1)
     if (totals != totals[0]).any():
-        raise ValueError("every teacher must vote on every query, but totals differ")
+        raise ValueError("every teacher must vote on every query; some votes are missing")
     rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
     return DistinctHistograms(rows, weights.astype(np.int64))
 
@@ -260,8 +258,8 @@ def log_smooth_cost(
 ) -> float:
     """Returns ln Cbar of Theorem B2, in natural logarithms. Sensitive.
 
-    Cbar = max(floor, max_k e^{-eta k} K_k), where K_k = sum_i of the cost at the largest q and u
-    within k changes of votes.
+    Cbar = max(floor, max_k e^{-eta k} K_k), where K_k is the sum over all queries of the cost at
+    the largest q and u within k changes of votes.
 
     Formal guarantee (Theorem B2), for non-adaptive queries and up to rounding errors, which the
     caller covers: Cbar is at least the total cost, and ln Cbar changes by at most eta between

@@ -36,8 +36,7 @@ def define() -> None:
         "statement",
         None,
         "JSON file of a statement to verify. It is compared with --ledger, else with --train_dir, "
-        "else with the ledger of the run whose released/ folder contains it. The command fails if "
-        "they disagree.",
+        "else with the ledger of the run whose released/ contains it. Fails if they disagree.",
     )
     command_line.shown_in_help("statement", "votes")
     flags.DEFINE_string("report_file", None, "JSON file for the printed results (sensitive).")
@@ -63,16 +62,12 @@ def mechanism() -> Mechanism | None:
     names = {name for _, name in KINDS.values() if FLAGS[name].value is not None}
     if FLAGS.counts_file is None:
         if FLAGS.mechanism or names:
-            raise command_line.FlagValueError(
-                "mechanism: this flag and the noise flags need --counts_file"
-            )
+            raise command_line.FlagValueError("mechanism: it and noise flags need --counts_file")
         return None
     default = "gaussian_noisy_max" if names == {"sigma"} else "laplace_noisy_max"
     kind, name = KINDS[FLAGS.mechanism or default]
     if names - {name}:
-        raise command_line.FlagValueError(
-            f"mechanism: {kind.name} takes only the noise flag --{name}"
-        )
+        raise command_line.FlagValueError(f"mechanism: {kind.name} takes only --{name}")
     return command_line.chosen(kind, in_analysis=True)
 
 

@@ -39,22 +39,14 @@ TEXTS = {  # defaults and help
     "train_dir": ("runs/selective_sgd", "Run folder. It contains sensitive state and the ledger."),
     "model": (
         None,
-        "Model: linear, another model of `pate teachers`, or module:function. Default: cnn for "
-        "images, otherwise mlp.",
+        "Model: linear, another model of `pate teachers`, or module:function. Default: cnn or mlp.",
     ),
     "representation": (
         None,
-        "Representation learned from the public pool without labels: whitened, or another "
-        "representation of `pate teachers`.",
+        "Representation learned from the pool: whitened, or another of `pate teachers`.",
     ),
-    "roster": (
-        "roster.toml",
-        "Terms of the run. Every participant and the server use the same file.",
-    ),
-    "certificates": (
-        "certificates",
-        "Folder with authority.pem and your own NAME.pem and NAME.key.",
-    ),
+    "roster": ("roster.toml", "Terms of the run: the same file for everybody."),
+    "certificates": ("certificates", "Folder of authority.pem, NAME.pem and NAME.key."),
     "address": ("localhost:7000", "HOST:PORT of the server."),
     "participant": (None, "Your name on the roster and in your certificate."),
     "data": (None, "A .npz file of inputs and labels, as an alternative to --private."),
@@ -62,7 +54,7 @@ TEXTS = {  # defaults and help
 
 
 def _define(*names: str, without: tuple[str, ...] = ()) -> None:
-    """Defines the flags in `TEXTS`, data flags and, for private records, ledger flags."""
+    """Defines the flags `names` of `TEXTS`, data flags and, for private records, ledger flags."""
     command_line.define(DataSource, group="data", without=(*NO_FLAG, *without))
     for name in ("train_dir", *names):
         default, text = TEXTS[name]
@@ -73,9 +65,8 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
             False,
-            "Resume although the run's ledger, or rows of it, are missing. The known part of their "
-            "cost is charged, and the run is charged again above its target. The ledger records "
-            "this permanently.",
+            "Resume although the run's ledger, or rows of it, are missing. Their known cost is "
+            "charged, and the run is charged again above its target. The ledger records this.",
         )
     if "address" in names:
         command_line.define_operation()

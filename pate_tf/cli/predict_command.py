@@ -18,17 +18,13 @@ FLAGS = flags.FLAGS
 def define() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string(
-        "student",
-        None,
-        "A run folder, its released/ folder, or a version such as RUN/released/student/1.",
+        "student", None, "A run folder, its released/ folder or a version (RUN/released/student/1)."
     )
     flags.DEFINE_string("inputs", None, "A table, or a folder of images.")
     flags.DEFINE_string("output", None, "CSV file to create. Default: evaluate the student.")
-    flags.DEFINE_string("label", None, "Column of the label. Default: the schema's.")
+    flags.DEFINE_string("label", None, "Column of the label. Default: the label of the schema.")
     flags.DEFINE_boolean(
-        "strict",
-        False,
-        "Fail on an invalid record. Default: leave invalid records out and report them.",
+        "strict", False, "Fail on an invalid record. Default: leave them out and report them."
     )
     flags.DEFINE_string("report_file", None, "JSON file for the results of the evaluation.")
 

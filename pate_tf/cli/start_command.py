@@ -46,9 +46,7 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
             return check(text)
         except EOFError:
-            raise ValueError(
-                f"{flag} is required: the input ended before the answer. Pass --{flag}."
-            ) from None
+            raise ValueError(f"{flag} is required: the input ended early. Pass --{flag}.") from None
         except (ValueError, OSError) as error:
             if is_given:
                 raise
@@ -89,9 +87,7 @@ def confirm() -> None:
     try:
         answer = input(f"\nRun it? It charges epsilon {FLAGS.epsilon:g}. Type yes or no: ")
     except EOFError:
-        raise ValueError(
-            "yes is required: the input ended before the answer. Nothing was charged."
-        ) from None
+        raise ValueError("yes is required: the input ended early. Nothing was charged.") from None
     if answer.strip().lower() not in ("y", "yes"):
         print("Nothing was charged. To start the run later, use the command above.")
         raise SystemExit(0)
@@ -131,8 +127,7 @@ def main() -> None:
         if public is None:
             print(
                 f"{schema} contains the names of the columns. Without a public file, you must add "
-                f"the range or the categories of each column from public knowledge. Then run this "
-                f"command again."
+                f"the range or the categories of each column from public knowledge. Run it again."
             )
             return
         print(f"{schema} was drafted from {public}. Review it before you answer yes.")

@@ -11,8 +11,7 @@ from tensorboard.plugins.hparams import api as hparams_plugin
 TAGS: Final[Mapping[str, str]] = {
     "progress/teachers_done": "Teachers that are trained.",
     "loss": "SENSITIVE: percentiles over the teachers of the loss at each step.",
-    "accuracy/by_percentile": "SENSITIVE: accuracies of the teachers on public samples; the step "
-    "is the percentile.",
+    "accuracy/by_percentile": "SENSITIVE: teachers' accuracies on public samples by percentile.",
     "result/mean_accuracy": "SENSITIVE: mean accuracy of the teachers on public samples.",
     "epoch_accuracy": "Accuracy on public samples outside of the pool.",
     "result/accuracy": "Accuracy of the version on public samples outside of the pool.",
@@ -21,7 +20,7 @@ TAGS: Final[Mapping[str, str]] = {
 
 
 def scalar(tag: str, value: Any, step: int | None = None) -> None:
-    """Writes a scalar of `TAGS` with the default writer; by default, at the writer's step."""
+    """Writes a scalar of `TAGS` with the default writer. Default of `step`: the writer's step."""
     tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
 
 

@@ -73,9 +73,7 @@ class FileSource(Settings):
     @functools.cached_property
     def _schema(self) -> Schema:
         if self.schema is None:
-            raise ValueError(
-                "schema is required for files; pate schema drafts it from a public file"
-            )
+            raise ValueError("schema is required; pate schema drafts it from a public file")
         return read_schema(self.schema)
 
     @functools.cached_property

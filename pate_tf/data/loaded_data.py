@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.dataset import (
     BACKGROUND,
     CLASS,
@@ -31,7 +31,7 @@ from pate_tf.core.dataset import (
     to_input_type,
 )
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import QUIET, Reporting
+from pate_tf.core.reporting import QUIET, Reporting, card
 from pate_tf.core.sensitive import PrivateExamples, owner_array, owner_partition, random_partition
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
@@ -139,9 +139,7 @@ def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kin
             f"highest value of an input, from public knowledge"
         )
     if len(value_range) != 2:
-        raise ValueError(
-            f"value_range must be a lowest and a highest value, got {len(value_range)} values"
-        )
+        raise ValueError(f"value_range must be (lowest, highest), got {len(value_range)} values")
     # A `Dataset` takes numbers or tuples of numbers.
     sides = [np.asarray(side, np.float64).tolist() for side in value_range]
     return tuple(tuple(side) if isinstance(side, list) else side for side in sides)
@@ -184,11 +182,7 @@ def arrays_of(
                 f"x_public must have shape [num_images, height, width] or [num_images, height, "
                 f"width, channels], got {list(public.shape)}"
             )
-    if private.shape[1:] != public.shape[1:]:
-        raise ValueError(
-            f"x_private: inputs have shape {list(private.shape[1:])}, but "
-            f"{list(public.shape[1:])} in x_public"
-        )
+    checks.shape(["num_records", *public.shape[1:]], x_private=private)
     return private, public, kind
 
 
@@ -262,6 +256,8 @@ class Data:
                 f"  held out  {len(self.held_out):,} public samples, {labels} labels",
             ]
         )
+
+    _repr_html_ = card
 
     @property
     def dataset(self) -> Dataset:

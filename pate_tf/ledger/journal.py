@@ -17,6 +17,7 @@ from typing import Any
 
 from pate_tf.accounting.composition import Charge
 from pate_tf.core.source import PrivateSource
+from pate_tf.ledger import rollback_guard
 from pate_tf.ledger.ledger_file import (
     DEBITS,
     LedgerError,
@@ -25,14 +26,6 @@ from pate_tf.ledger.ledger_file import (
     canonical_json,
     charge_of,
     first_debit,
-)
-from pate_tf.ledger.rollback_guard import (
-    SEEN,
-    Identity,
-    Missing,
-    RollbackGuard,
-    SourceSpending,
-    warn,
 )
 
 
@@ -44,21 +37,23 @@ class Store(LedgerFile):
     copy, or whose copy was continued. Such a store is refused until its user acknowledges that rows
     are missing. The charges of the missing rows are then charged again.
 
-    Assumptions. Everyone who can write to the folder is trusted not to rewrite it. The file system
+    Assumptions. Everyone who can write to the folder is trusted not to rewrite the store. The file
+    system
     honors fsync and file locks. The registry covers only this user on this machine. A commitment
     covers only the rows that its keeper has received.
 
     All attributes are read-only; `LedgerFile` has more.
 
     Attributes:
-        guard: notes the rows outside the folder; None for a store that is read-only or in memory.
+        guard: object that notes the rows outside the folder; None for a store that is read-only or
+            in memory.
         opened: the row that opened the store; None before it is written.
         source: the source that the store charges, fixed at first use.
         was_reset: whether the user ever continued although rows or an earlier store were missing.
-        charges: the charges with their numbers.
+        charges: how many times each charge was charged.
         num_debits: number of debits.
-        epsilon_budget: the current budget; None without a budget.
-        delta: the current delta; NaN without a delta.
+        epsilon_budget: the current budget; None if there is no budget.
+        delta: the current delta; NaN if there is no delta.
         was_raised: whether the budget or its delta was ever raised.
     """
 
@@ -67,7 +62,7 @@ class Store(LedgerFile):
         folder: pathlib.Path | None,
         *,
         source: PrivateSource | None = None,
-        identity: Identity | None = None,
+        identity: rollback_guard.Identity | None = None,
         unit: str | None = None,
         read_only: bool = False,
         acknowledge_reset: bool = False,
@@ -87,7 +82,7 @@ class Store(LedgerFile):
             LedgerError: if the store is damaged, was changed, or can't be used.
         """
         super().__init__(folder, read_only=read_only, acknowledge_reset=acknowledge_reset)
-        self.guard: RollbackGuard | None = None
+        self.guard: rollback_guard.RollbackGuard | None = None
         self.opened: LedgerRow | None = None
         self.source = source
         self.was_reset = False
@@ -102,7 +97,7 @@ class Store(LedgerFile):
         self._charged: set[str] = set()
         self._acknowledged: set[str] = set()
         if folder is not None and not read_only:
-            self.guard = RollbackGuard(folder, source, identity=identity, unit=unit)
+            self.guard = rollback_guard.RollbackGuard(folder, source, identity=identity, unit=unit)
             self.callback(self.guard.close)
 
     def _record(self, row: LedgerRow) -> None:
@@ -118,8 +113,7 @@ class Store(LedgerFile):
             if source is not None and source.is_named and not source.shares(fixed.key):
                 was = "a file" if source.name == fixed.name else fixed.name or "its run folder"
                 raise LedgerError(
-                    f"{self.folder}: this ledger charges the source {was}, so `source_name` can't "
-                    f"be {source.name}"
+                    f"{self.folder}: this ledger charges the source {was}, not {source.name}"
                 )
             self.source = fixed
             self._has_source = True
@@ -154,9 +148,9 @@ class Store(LedgerFile):
         Warns if other ledgers of the same source are known.
 
         Args:
-            opening: content of the first row, in addition to the source, a secret `salt` and
-                whether an earlier store is missing.
-            verify: checks that the store agrees with the arguments that the caller opened it with.
+            opening: content of the first row. The source, a secret `salt` and whether an earlier
+                store is missing are added to it.
+            verify: checks that the store agrees with the arguments with which the caller opened it.
             runs: see `RollbackGuard.missing_before`.
 
         Raises:
@@ -192,9 +186,9 @@ class Store(LedgerFile):
                 "an unknown epsilon, because they protect different units, have charges that are "
                 "not registered here, or drew noise from a seed"
             )
-        warn(
-            f"{self.folder}: {spending.num_ledgers} ledgers use the records of the source {name}; "
-            f"together they cost {total}"
+        rollback_guard.warn(
+            f"{self.folder}: {spending.num_ledgers} ledgers use the records of the source {name}. "
+            f"Their total cost is {total}"
         )
 
     def _write_opening(self, opening: Mapping[str, Any], runs: Sequence[pathlib.Path]) -> None:
@@ -203,7 +197,7 @@ class Store(LedgerFile):
         if missing is not None and not self._acknowledge_reset:
             if not missing.left_nothing:
                 raise LedgerError(missing.reason)
-            warn(
+            rollback_guard.warn(
                 f"{self.folder}: an earlier ledger in this folder was deleted with its results; "
                 f"its known costs are charged again, and every statement will report this"
             )
@@ -223,8 +217,8 @@ class Store(LedgerFile):
             if missing is not None:
                 self._append_missing(missing)
 
-    def _missing_rows(self) -> Missing | None:
-        """Returns the rows that the registry knows and that are missing here; None if none are."""
+    def _missing_rows(self) -> rollback_guard.Missing | None:
+        """Returns the noted rows that are missing from this store; None if it has all of them."""
         if self.guard is None or self.opened is None:
             return None
         return self.guard.missing_from(self.opened.digest, self._sequences, self._acknowledged)
@@ -261,9 +255,9 @@ class Store(LedgerFile):
     def witness(self, digest: str | None = None) -> bytes:
         """Returns a commitment to a row, 32 bytes, for another party to keep.
 
-        The secret salt of the first row is its key, so the commitment reveals nothing about the
-        row. When the party returns it later, `holds_witness` detects whether the store lost the
-        row.
+        The key of the commitment is the secret salt of the first row, so the commitment reveals
+        nothing about the row. When the party later returns the commitment, `holds_witness` detects
+        whether the store lost the row.
 
         Args:
             digest: digest of the row. Default: the last row.
@@ -272,9 +266,9 @@ class Store(LedgerFile):
         return hmac.digest(self._salt, content, "sha256")
 
     def holds_witness(self, witness: bytes) -> bool:
-        """Returns whether the store has the row of a commitment, or an acknowledgment without it.
+        """Returns whether the store has the row of a commitment, or recorded the row as missing.
 
-        If it has neither, then this store was restored from an older copy, a copy of it was
+        If neither is the case, this store was restored from an older copy, a copy of it was
         continued, it is a different store, or the commitment is forged.
         """
         return witness.hex() in self._acknowledged or any(
@@ -285,7 +279,7 @@ class Store(LedgerFile):
     def acknowledge_witness(self, witness: bytes) -> bool:
         """Records that the row of a commitment is missing, if a reset was acknowledged.
 
-        Call it inside `exclusive`. This works for one commitment each time the store is opened: any
+        Call it inside `exclusive`. It works for one commitment each time the store is opened. Any
         later commitment is to a row that the store has.
 
         Returns:
@@ -297,17 +291,17 @@ class Store(LedgerFile):
             self.write("acknowledged", {"missing": [witness.hex()]})
         return is_acknowledged
 
-    def source_spending(self) -> SourceSpending | None:
+    def source_spending(self) -> rollback_guard.SourceSpending | None:
         """Returns the charges of all ledgers of the same source, including this one.
 
-        It covers the ledgers in this user's registry. None without a registry.
+        The result covers the ledgers in this user's registry. It is None if there is no registry.
         """
         if self.opened is None or self.folder is None:
             return None
         rows = self.history() if self.charges else ()
         debits = {first_debit(row): charge_of(row) for row in rows if row.kind in DEBITS}
         with contextlib.ExitStack() as stack:
-            guard = self.guard or RollbackGuard(self.folder, self.source)
+            guard = self.guard or rollback_guard.RollbackGuard(self.folder, self.source)
             if self.guard is None:
                 stack.callback(guard.close)
             return guard.source_spending(self.opened.digest, debits)
@@ -333,18 +327,20 @@ class Store(LedgerFile):
             noted.append((row.sequence, row.digest, debit))
         self.guard.note(self.opened.digest, noted)
 
-    def _append_missing(self, missing: Missing) -> None:
+    def _append_missing(self, missing: rollback_guard.Missing) -> None:
         """Appends a list of the missing rows, and charges their debits again."""
         self.append("acknowledged", {"missing": list(missing.digests)})
         if self.guard is None:
             return
         charged = set(self._charged)
         for digest in missing.digests:
-            for row in self.guard.query(f"{SEEN}digest = ? AND debit IS NOT NULL", digest):
+            for row in self.guard.query(
+                f"{rollback_guard.SEEN}digest = ? AND debit IS NOT NULL", digest
+            ):
                 debit = json.loads(row["debit"])
                 first = debit["carried_from"]
                 if first not in charged:
                     charged.add(first)
-                    queries_digest = hashlib.sha256().hexdigest()  # of no queries
+                    queries_digest = hashlib.sha256().hexdigest()  # for an empty list of queries
                     details = {**debit, "queries_digest": queries_digest, "past": True}
                     charge_of(self.append("debit", details))

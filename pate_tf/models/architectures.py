@@ -49,7 +49,7 @@ def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
 
 def _check_image(dataset: Dataset, smallest: int = 0) -> None:
     if dataset.kind != "image":
-        raise ValueError(f"model: this network needs images; {dataset.name} is {dataset.kind}")
+        raise ValueError(f"model: this network needs images; use mlp for {dataset.kind} data")
     height, width = dataset.input_shape[:2]
     if min(height, width) < smallest:
         raise ValueError(
@@ -159,9 +159,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     """
     is_shipped = isinstance(name, str) and name in BUILDERS
     if not (is_shipped or is_named_function(name)):
-        raise ValueError(
-            f"model: {name!r} is unknown. Use one of {', '.join(BUILDERS)}, or module:function."
-        )
+        raise ValueError(f"model {name!r} is unknown; use {', '.join(BUILDERS)} or module:function")
     # Keras draws the seeds of initializers and dropout from Python's generator.
     with seeded(seed):
         if is_shipped:
@@ -247,9 +245,7 @@ def load_keras_file(path: pathlib.Path) -> Any:
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # Keras and zipfile raise different exceptions
-        raise ValueError(
-            f"{path} is not a Keras model, is damaged, or contains code: {type(error).__name__}"
-        ) from error
+        raise ValueError(f"{path} is not a Keras model, is damaged, or contains code") from error
 
 
 # Random generators of a model: its own, or generators that the whole process shares.

@@ -358,9 +358,7 @@ def record_features(
     if is_frozen:
         del encoder.digest  # clears the cached value
         if encoder.digest != digest:
-            raise ValueError(
-                "representation: the model's weights changed; use a model that stores nothing"
-            )
+            raise ValueError("representation: the model's weights changed; it must store nothing")
 
 
 def _batches_of_features(

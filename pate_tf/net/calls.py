@@ -66,9 +66,8 @@ def with_retries(
             away = clock() - reached
             if away >= give_up_after:
                 raise ConnectionError(
-                    f"gave up after {away:.0f} seconds without a connection (limit: "
-                    f"{give_up_after:g}): {str(error) or UNREACHED}. If the run is not over, start "
-                    f"the same command again."
+                    f"gave up after {away:.0f} s without a connection (limit {give_up_after:g}): "
+                    f"{str(error) or UNREACHED}. If the run is not over, start this command again."
                 ) from None
             _log.warning("%s; trying again", str(error) or UNREACHED)
             done = False

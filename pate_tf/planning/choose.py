@@ -35,13 +35,7 @@ from pate_tf.postprocessing.regression import MAX_QUERIES
 from pate_tf.queries.strategies import STRATEGIES, QueryConfig, check_queries, recommended
 from pate_tf.release.noise import check_drawable
 from pate_tf.release.votes import check_sums
-from pate_tf.representations.catalogue import (
-    IMAGES,
-    KINDS,
-    default_of_teachers,
-    is_known,
-    joined_names,
-)
+from pate_tf.representations import catalogue
 from pate_tf.students.student_kinds import fitting
 from pate_tf.teachers.run_folder import recommended_num_teachers
 
@@ -81,7 +75,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     # Only sums of single records give a linear model, not cluster counts, votes or sums of owners.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
-    trains_on_labels = known.trains_on_labels(settings)
+    trains_on_labels = settings.trains_on_labels(known.pool, plan.method, settings.num_rounds)
     # With public labels the accuracy may be too low: for images, the forecast does not use them.
     if (
         not trains_on_labels
@@ -94,7 +88,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         dataset,
         of_sums=plan.method == FEATURE_SUMS,
         has_pool=len(known.pool) > 0,
-        is_frozen=features is not None and not is_known(features),
+        is_frozen=features is not None and not catalogue.is_known(features),
         num_rounds=getattr(plan.mechanism, "num_rounds", 1),
         label_accuracy=label_accuracy,
     )
@@ -122,7 +116,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
 
 
 def _named_method(known: Known, settings: ReleaseSettings) -> str:
-    """Returns the method of the settings or the only possible one; `AUTO` if both are possible."""
+    """Returns the chosen method or the only possible method; `AUTO` if both are possible."""
     method = settings.method
     has_owners = known.unit == "owner"
     if method == AUTO:
@@ -135,9 +129,7 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
         elif known.pool.dataset.target != CLASS:
             method = FEATURE_SUMS
     if method == PATE and not known.pool:
-        raise ValueError(
-            "public is required with method pate: teachers vote on labels of public records"
-        )
+        raise ValueError("public is required with method pate: teachers label public records")
     if method == PATE and known.voters is None and has_owners and settings.num_teachers is None:
         raise ValueError(
             "num_teachers is required with unit owner, because the number of owners is private. "
@@ -157,7 +149,7 @@ def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
     return Electorate(
         num_teachers=number,
         model=RIDGE,
-        representation=settings.queries.representation or default_of_teachers(dataset),
+        representation=settings.queries.representation or catalogue.default_of_teachers(dataset),
         is_planned=True,
     )
 
@@ -192,7 +184,7 @@ def check_answers(mechanism: Mechanism, delta: float) -> None:
     """Checks that a mechanism works with method pate and has a guarantee at delta.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if the mechanism does not.
     """
     if mechanism.releases_feature_sums:
         raise ValueError(
@@ -224,8 +216,9 @@ def _plan_of_predictions(
 ) -> ReleasePlan:
     """Returns the plan of noisy sums of predictions, for targets that are not classes.
 
-    A linear function is learned from all sums together. Twice as many queries double the noise
-    variance of each query, so the whole pool is queried, up to the limit of the regression.
+    A linear function is learned from all sums together. With twice as many queries, the noise
+    variance of each query doubles, but so does the number of observations. So the whole pool is
+    queried, up to the limit of the regression.
 
     Raises:
         ValueError: if the mechanism is not Gaussian, or the strategy propagates classes.
@@ -241,7 +234,7 @@ def _plan_of_predictions(
         mechanism = GaussianHistogram.for_target(target, profile_counts(1, 2, DEFAULT_MARGIN))
         reason = f"The noise is the least possible for {number:,} queries within epsilon."
     strategy = given.strategy or ("random" if voters.covers_pool else "first")
-    checks.one_of(("random", "first"), query_strategy=strategy)  # others propagate classes
+    checks.one_of(("random", "first"), query_strategy=strategy)  # the others propagate classes
     description = (
         f"{mechanism.summary()}, {number:,} queries by {strategy}. No accuracy forecast: it would "
         f"need the accuracy of the teachers."
@@ -259,7 +252,7 @@ def _checked(
     pool: Pool,
     **facts: Any,
 ) -> ReleasePlan:
-    """Returns the plan of votes on queries, after checks of mechanism, strategy and pool."""
+    """Checks mechanism, strategy and pool, and returns the plan of votes on queries."""
     check_answers(mechanism, settings.budget.delta or 0.0)
     checks.one_of(STRATEGIES, strategy=strategy)
     given = settings.queries
@@ -267,7 +260,7 @@ def _checked(
     if representation is None or representation == voters.representation:
         name = voters.representation
         # A function that was passed as an object has no name, so it can't be loaded later.
-        has_name = isinstance(name, str) and (":" in name or is_known(name))
+        has_name = isinstance(name, str) and (":" in name or catalogue.is_known(name))
         compares = STRATEGIES[strategy].infer is not None
         representation = name if has_name and compares else None
     queries = QueryConfig(
@@ -311,8 +304,10 @@ def _plan_of_votes(
     joint = None
     forecast = None
     if voters.model == RIDGE and voters.representation and known.has_augmentation:
-        kinds = [KINDS.get(name) for name in joined_names(voters.representation)]
-        if all(kind is not None and kind.data_kinds == IMAGES for kind in kinds):
+        kinds = [
+            catalogue.KINDS.get(name) for name in catalogue.joined_names(voters.representation)
+        ]
+        if all(kind is not None and kind.data_kinds == catalogue.IMAGES for kind in kinds):
             joint = joint_plan(stated)
     if joint is not None:
         comparison = compared(joint, None)
@@ -354,12 +349,13 @@ def joint_plan(stated: PlanSettings) -> PlanSettings | None:
 
     The settings have a mechanism, a number of queries, a strategy and a purpose.
 
-    They are not suitable at delta 0, if the noise would exceed half of the teachers, if there are
-    too many queries, or if the user chose another mechanism or strategy.
+    They are not suitable if delta is 0, the standard deviation of the noise would exceed half of
+    the number of teachers, there are too many queries, or the user chose another mechanism or
+    strategy.
 
     Args:
         stated: settings of a comparison: the target cost and the numbers of teachers, classes and
-            public inputs. Its number of queries is kept if it has one.
+            public inputs. If it states a number of queries, that number is used.
     """
     wishes = stated.release.queries
     num_queries = wishes.num_queries

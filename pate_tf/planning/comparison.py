@@ -34,6 +34,7 @@ from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
 from pate_tf.core import checks
 from pate_tf.core.public import cluster_numbers
+from pate_tf.core.reporting import card
 from pate_tf.planning.forecast import (
     ENCODER_HELPS,
     HELPS,
@@ -385,6 +386,8 @@ class Plan:
 
     __str__ = in_words
 
+    _repr_html_ = card
+
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
         target = self.settings.target
@@ -598,8 +601,7 @@ def planned_sums(
         if mechanism.num_rounds > 1:
             refusal = (
                 f"num_rounds={num_rounds} needs {least:,.0f} records per class at epsilon "
-                f"{target.epsilon:g}, but there are fewer: {balanced}. Use fewer rounds. "
-                f"{NOTHING_CHARGED}"
+                f"{target.epsilon:g}, more than {balanced}. Use fewer rounds. {NOTHING_CHARGED}"
             )
     return Candidate(
         mechanism=mechanism,

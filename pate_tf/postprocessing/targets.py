@@ -13,12 +13,13 @@ import scipy.special
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, LIKELY, Dataset
+from pate_tf.core.dataset import CLASS, LIKELY, Dataset, is_labeled, target_rows
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT
 from pate_tf.postprocessing.regression import (
     MIN_VARIANCE,
     functions_of_moments,
+    joined,
     labels_of,
     regress,
     standardisation,
@@ -36,6 +37,7 @@ def target_functions(
     noise: float,
     *,
     num_redrawn: int = 0,
+    labels: npt.NDArray[Any] | None = None,
     **facts: Any,
 ) -> npt.NDArray[np.float64]:
     """Returns the student's linear functions of vectors, `[width, num_outputs]`. Public.
@@ -52,6 +54,8 @@ def target_functions(
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
         num_redrawn: number of bootstrap samples; 0, or at least 2.
+        labels: public labels to use together with the sums, `UNKNOWN` for inputs without a label;
+            None if public labels are not used.
         **facts: `num_records` and `groups`, see `functions_of_moments`.
 
     Returns:
@@ -63,13 +67,17 @@ def target_functions(
     again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
     tables = [values, *(values + each for each in again)]
     if len(vectors):
-        found = _functions_of_sums(dataset, vectors, tables, noise, facts.get("num_records"))
+        of_sums = dataset, vectors, tables, noise, facts.get("num_records")
+        if labels is None:
+            found = _functions_of_sums(*of_sums)
+        else:
+            found = _functions_with_labels(*of_sums, labels)
     else:
         number = dataset.num_classes
         facts["max_labels"] = dataset.max_labels
         found = [functions_of_moments(each, number, noise, **facts)[:2] for each in tables]
     if dataset.target_range is not None:
-        function, *others = (each[:, 1] for each, _ in found)
+        function, *others = (each[:, -1] for each, _ in found)
         if not others:
             return function[:, None]
         changes = (np.array(others) - np.mean(others, axis=0)) / math.sqrt(num_redrawn - 1)
@@ -166,6 +174,55 @@ def _functions_of_sums(
     frequencies = np.concatenate(of_tables)
     functions = np.vstack([weights, (frequencies - mean @ weights) / CONSTANT])
     return list(zip(np.split(functions, len(of_tables), axis=1), of_tables, strict=True))
+
+
+def _functions_with_labels(
+    dataset: Dataset,
+    vectors: npt.NDArray[np.floating],
+    tables: Sequence[npt.NDArray[Any]],
+    noise: float,
+    num_records: int | None,
+    labels: npt.NDArray[Any],
+) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Returns functions and frequencies from public labels and each table; see `joined`.
+
+    Each target has its own prior and its own noise. A number has one function.
+    """
+    mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
+    rows = np.column_stack([(vectors[:, :-1] - mean) * factors, np.ones(len(vectors))])
+    measured = vectors.T.astype(np.float64) @ rows / len(rows)
+    is_known = is_labeled(labels)
+    targets = target_rows(labels[is_known], dataset)
+    unit = LATTICE * CONSTANT * max(float(targets.sum(axis=1).mean()), EPS)  # of `table[-1]`
+    totals = [float(num_records or max(table[-1].sum() / unit, 1.0)) for table in tables]
+    if dataset.target_range is None:
+        contrasts = math.sqrt(dataset.max_labels) * np.eye(dataset.num_classes)
+        centers = np.zeros(dataset.num_classes)
+    else:  # the sum of v (s - c), where c is the mean of the public labels
+        centers = targets[:, -1:].mean(axis=0)
+        contrasts = np.vstack([-centers, 1.0 - centers])
+    targets = targets @ contrasts
+    sums = [table @ contrasts / LATTICE for table in tables]
+    spread = float(np.square(vectors, dtype=np.float64).mean())
+    # The sampling error of the records and of the pool, per record.
+    drawn = spread * np.square(targets).mean(axis=0)
+    by_noise = noise**2 * np.square(contrasts).sum(axis=0)
+    solved = []
+    for place in range(len(centers)):
+        measurements = []
+        for number, each in zip(totals, sums, strict=True):
+            variance = by_noise[place] + number * (1.0 + number / len(rows)) * drawn[place]
+            measurements.append((each[:, [place]] / number, math.sqrt(variance) / number))
+        known = targets[:, [place]]
+        fits = joined(rows[:1], rows[is_known, :-1], known, measured, measurements)
+        solved.append([np.asarray(fit.weights)[:, 0] for fit in fits])
+    found = []
+    for columns in zip(*solved, strict=True):
+        slopes, intercepts = np.split(np.column_stack(columns), [-1])
+        frequencies = intercepts[0] + centers
+        weights = factors[:, None] * slopes
+        found.append((np.vstack([weights, (frequencies - mean @ weights) / CONSTANT]), frequencies))
+    return found
 
 
 def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:

@@ -270,9 +270,4 @@ def inputs_at(pool: Pool, queries: IntArray) -> npt.NDArray[Any]:
     Raises:
         ValueError: if a position is not in the pool.
     """
-    if queries.size and not 0 <= queries.min() <= queries.max() < len(pool.inputs):
-        raise ValueError(
-            f"queries must be positions in a pool of {len(pool)}, got {queries.min()} to "
-            f"{queries.max()}"
-        )
-    return pool.inputs[queries]
+    return pool.inputs[checks.whole_numbers(queries, "queries", below=len(pool))]

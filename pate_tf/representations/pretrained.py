@@ -99,9 +99,7 @@ def resolved(name: str) -> str:
     if head == HUB and not where:
         raise ValueError(f"representation must be {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")
     if head not in (PREFIX, HUB) and where and not path.is_file():
-        raise ValueError(
-            f"representation: there is no file {path} with weights of {head} (.keras or .h5)"
-        )
+        raise ValueError(f"representation: {path} is missing: weights of {head} (.keras or .h5)")
     absolute = os.path.abspath(where) if where and path.exists() else where
     return f"{name.removesuffix(where)}{absolute}"
 

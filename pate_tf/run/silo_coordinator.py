@@ -21,7 +21,13 @@ from pate_tf.core.settings import ProtectedUnit, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.net.credentials import COORDINATOR, GIVE_UP_SECONDS, Limits, TlsFiles
 from pate_tf.net.health import CONTACT, Watch
-from pate_tf.planning.release_settings import FEATURE_SUMS, Output, ReleasePlan, WishedEpsilon
+from pate_tf.planning.release_settings import (
+    FEATURE_SUMS,
+    Output,
+    PublicLabelUse,
+    ReleasePlan,
+    WishedEpsilon,
+)
 from pate_tf.queries.strategies import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import Mechanism
@@ -35,7 +41,7 @@ DIGITS = 16  # digits of a digest in messages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUnit):
+class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabelUse, ProtectedUnit):
     """Settings of a coordinator; `asking` has the settings of rounds except the mechanism."""
 
     restated: ClassVar = {
@@ -137,6 +143,7 @@ def coordinate(
         raise ValueError("method must be feature_sums if there are no public inputs, got pate")
     if not are_sums:
         check_queries(run.queries, pool)
+    trains_on_labels = run.trains_on_labels(pool, run.method)
     artifacts.RunDirectory(run.folder).check(files=[REPORT])
     student = Student.from_settings(
         run.student, directory=run.folder / artifacts.RELEASED, is_locked=True
@@ -157,7 +164,12 @@ def coordinate(
         mechanism = SecureHistogram(
             sigma=run.sigma, num_parties=len(roster.aggregators), threshold=run.threshold
         )
-    plan = ReleasePlan(mechanism=mechanism, queries=run.queries, representation=representation)
+    plan = ReleasePlan(
+        mechanism=mechanism,
+        queries=run.queries,
+        representation=representation,
+        trains_on_labels=trains_on_labels,
+    )
     asking = dataclasses.replace(run.asking, mechanism=mechanism)
     aggregators = None
     if asking.mechanism is not None:
@@ -232,6 +244,7 @@ class Silos:
     def labels(self, plan: ReleasePlan, pool: Pool) -> Any:
         """Returns labels; the silos charge the mechanism of the plan."""
         started = time.monotonic()
+        labels: Any
         if plan.representation is None:
             labels = self.coordinator.label(
                 pool,
@@ -240,10 +253,13 @@ class Silos:
                 seed=plan.queries.seed,
             )
             self.seconds = time.monotonic() - started
-            return labels
-        self.coordinator.open_total(pool, plan.representation.encoder_)
-        self.seconds = time.monotonic() - started
-        return self.coordinator.label_from_sums(pool, plan.representation)
+        else:
+            self.coordinator.open_total(pool, plan.representation.encoder_)
+            self.seconds = time.monotonic() - started
+            labels = self.coordinator.label_from_sums(
+                pool, plan.representation, trains_on_labels=plan.trains_on_labels
+            )
+        return labels.with_public_labels() if plan.trains_on_labels else labels
 
 
 def _mechanism_of_sums(

@@ -19,25 +19,9 @@ import tensorflow as tf
 from pate_tf.core import artifacts, checks
 from pate_tf.core.dataset import BACKGROUNDS, LIKELY, SEVERAL_LABELS, Dataset
 from pate_tf.core.public import STANDARD_DEVIATIONS
-from pate_tf.data.preprocessing import (
-    TOKENIZERS,
-    input_spec,
-    ngram_features,
-    refuse_state,
-    text_inputs,
-)
+from pate_tf.data import preprocessing
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
-from pate_tf.serving.served import (
-    DATASET,
-    DIGESTS,
-    EXTRA,
-    FEATURES,
-    KERAS,
-    SCHEMA,
-    SERVING_DEFAULT,
-    STATEMENT,
-    file_digests,
-)
+from pate_tf.serving import served
 
 TEXT = "text"  # the input of SERVING_DEFAULT for texts
 ENCODED_IMAGES = "encoded_images"
@@ -90,10 +74,10 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
         return answered.get_concrete_function(**specs)
 
     specs, raw_inputs = default_inputs(dataset)
-    by_name = {SERVING_DEFAULT: serve(raw_inputs, specs)}
+    by_name = {served.SERVING_DEFAULT: serve(raw_inputs, specs)}
     if dataset.kind == "text" or dataset.schema is not None:
-        raw = input_spec(dataset)
-        by_name[FEATURES] = serve(
+        raw = preprocessing.input_spec(dataset)
+        by_name[served.FEATURES] = serve(
             lambda fields: tf.ensure_shape(fields[raw.name], raw.shape), {raw.name: raw}
         )
     if dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
@@ -107,7 +91,7 @@ def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInput
     """Returns the named inputs of `serving_default`, and a function from these to raw inputs."""
     schema: Schema | None = dataset.schema
     if dataset.kind == "text":
-        return {TEXT: STRINGS}, lambda fields: text_inputs(fields[TEXT], dataset)
+        return {TEXT: STRINGS}, lambda fields: preprocessing.text_inputs(fields[TEXT], dataset)
     if schema is not None:
         names = schema.input_names()
         specs = {
@@ -120,7 +104,7 @@ def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInput
             return tf.concat(parts, axis=1)
 
         return specs, tf.function(features, autograph=False)  # traced once for all signatures
-    raw = input_spec(dataset)
+    raw = preprocessing.input_spec(dataset)
     return {raw.name: raw}, lambda fields: tf.ensure_shape(fields[raw.name], raw.shape)
 
 
@@ -159,7 +143,7 @@ def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
     is_gap = tf.reduce_any(tf.equal(texts[:, tf.newaxis], column.gap_words), axis=1)
     texts = tf.where(is_gap, column.missing or "", texts)
     if column.text:
-        return ngram_features(texts, column.text)
+        return preprocessing.ngram_features(texts, column.text)
     if column.date:
         return _days(texts, column)[:, tf.newaxis]
     listed = tf.equal(texts[:, tf.newaxis], tf.constant(column.categories)[tf.newaxis, :])
@@ -294,7 +278,9 @@ def export_student(
     module = tf.Module()
     by_name = signatures(model, dataset)
     for function in by_name.values():
-        refuse_state(function, "student", {"CheckNumerics", *TOKENIZERS})  # inputs are checked
+        preprocessing.refuse_state(
+            function, "student", {"CheckNumerics", *preprocessing.TOKENIZERS}
+        )  # inputs are checked
     module.weights = _variables(model)
     folder.mkdir(parents=True, exist_ok=True)
     while True:
@@ -302,22 +288,22 @@ def export_student(
         try:
             with artifacts.atomic_folder(target, replace=False) as temporary:
                 tf.saved_model.save(module, str(temporary), signatures=by_name)
-                extra = temporary / EXTRA
+                extra = temporary / served.EXTRA
                 extra.mkdir()
-                artifacts.write_json(extra / STATEMENT, statement)
-                artifacts.write_json(extra / DATASET, dataset.to_dict())
+                artifacts.write_json(extra / served.STATEMENT, statement)
+                artifacts.write_json(extra / served.DATASET, dataset.to_dict())
                 if dataset.schema is not None:
-                    artifacts.write_text(extra / SCHEMA, dataset.schema.to_toml())
+                    artifacts.write_text(extra / served.SCHEMA, dataset.schema.to_toml())
                 if isinstance(model, keras.Model):
-                    model.save(extra / KERAS)
+                    model.save(extra / served.KERAS)
                 write_formats(model, dataset, module, extra, formats)
                 manifest = {
                     "model": folder.name,
                     "version": int(target.name),
-                    "files": file_digests(temporary),
+                    "files": served.file_digests(temporary),
                 }
                 mark = None if seal is None else seal(manifest)
-                artifacts.write_json(extra / DIGESTS, {**manifest, "seal": mark})
+                artifacts.write_json(extra / served.DIGESTS, {**manifest, "seal": mark})
             return target
         except FileExistsError:  # another process took this number
             continue
@@ -344,7 +330,7 @@ def write_formats(
     formats: Sequence[str],
 ) -> None:
     """Writes the requested formats; raises ValueError if the student can't be converted."""
-    signature = [input_spec(dataset)]
+    signature = [preprocessing.input_spec(dataset)]
     function = tf.function(
         lambda inputs: answer(model, inputs, dataset), autograph=False, input_signature=signature
     )
@@ -364,6 +350,4 @@ def write_formats(
                 )
                 (folder / "student.tflite").write_bytes(converter.convert())
         except Exception as error:  # the converters raise different exceptions
-            raise ValueError(
-                f"{name}: the student has operations that can't be converted"
-            ) from error
+            raise ValueError(f"{name} can't convert an operation of the student") from error

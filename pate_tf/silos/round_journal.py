@@ -1,8 +1,8 @@
-"""The coordinator's interface for silos: hands out batches, accepts replies, stores both.
+"""The coordinator's interface for silos: it hands out batches, accepts replies and stores both.
 
-The transport calls it from its own threads. It can be killed at any time: every round is on disk
-before it is sent to a silo, and every reply before it is acknowledged. The journal contains no
-secrets, because answers are randomized or sealed before they arrive.
+The transport calls it from its own threads. The process can be killed at any time: every round is
+stored before it is sent to a silo, and every reply is stored before it is acknowledged. The journal
+contains no secrets, because silos randomize or seal their answers before they send them.
 """
 
 import contextlib
@@ -20,17 +20,7 @@ from pate_tf.core.checks import IntArray
 from pate_tf.core.reporting import LINE_SECONDS
 from pate_tf.ledger.ledger_file import LedgerError, fault_point
 from pate_tf.net.wire_values import decode, encode
-from pate_tf.silos.messages import (
-    Answer,
-    Mechanism,
-    QueryBatch,
-    RandomisedVotes,
-    Reason,
-    Refusal,
-    Reply,
-    SealedShares,
-    reply_digest,
-)
+from pate_tf.silos import messages
 
 MAX_NAMES_LENGTH: Final = 200  # characters for the names of missing silos
 
@@ -40,19 +30,24 @@ class Round:
     """Queries that were sent to silos together, and their result. Public.
 
     Attributes:
-        number: 1 for the first round.
-        batch: batch of the first silo; every silo gets the same batch with its own mechanism.
-        mechanisms: mechanism of each queried silo, by name.
-        replies: replies received so far, by silo.
-        is_open: whether the round has no result yet.
-        is_collected: whether aggregators may have its replies already; it then accepts no others.
-        result: result of a closed round, `[num_queries, ...]`; None without a result.
+        number: number of the round, from 1.
+        batch: the batch for the first silo. Every silo gets the same queries with its own
+            mechanism.
+        mechanisms: maps the name of each queried silo to its mechanism.
+        replies: maps the name of each silo that has replied to its reply.
+        is_open: whether the round is not closed yet.
+        is_collected: whether replies may have been passed to aggregators. The round then accepts no
+            further replies.
+        result: result of a closed round, `[num_queries, ...]`; None if the round is open or ended
+            without a result.
     """
 
     number: int
-    batch: QueryBatch
-    mechanisms: Mapping[str, Mechanism]
-    replies: dict[str, Reply] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    batch: messages.QueryBatch
+    mechanisms: Mapping[str, messages.Mechanism]
+    replies: dict[str, messages.Reply] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
     is_open: bool = dataclasses.field(default=True, init=False)
     is_collected: bool = dataclasses.field(default=False, init=False)
     result: IntArray | None = dataclasses.field(default=None, init=False, repr=False)
@@ -62,21 +57,21 @@ class Round:
         """Whether the round accepts more replies until the deadline."""
         return self.is_open and not self.is_collected
 
-    def takes(self, reply: Reply) -> bool:
-        """Whether a reply is valid for its silo."""
+    def takes(self, reply: messages.Reply) -> bool:
+        """Whether a reply fits the batch and the mechanism of its silo."""
         mechanism = self.mechanisms.get(reply.silo)
-        if isinstance(reply, RandomisedVotes):
+        if isinstance(reply, messages.RandomisedVotes):
             is_whole = len(reply.labels) == len(self.batch.queries)
             is_whole = is_whole and int(reply.labels.max()) < self.batch.num_classes
             return is_whole and isinstance(mechanism, RandomisedResponse)
-        if isinstance(reply, SealedShares):
+        if isinstance(reply, messages.SealedShares):
             return len(reply.sealed) == getattr(mechanism, "num_parties", None)
         return mechanism is not None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
-    """Result of a round, `[num_queries, ...]`; None without a result."""
+    """Closes a round. `values` is its result, `[num_queries, ...]`; None if it has no result."""
 
     number: int
     values: IntArray | None = dataclasses.field(repr=False)
@@ -84,13 +79,13 @@ class RoundResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundCollected:
-    """Marks the replies of a round as complete. Aggregators with opened shares accept no others."""
+    """Marks the replies of a round as complete: later shares would not be accepted."""
 
     number: int
 
 
-Entry = Round | RoundCollected | RoundResult | Reply
-# Names of `fault_point` between storing and applying an entry; otherwise "reply_stored".
+Entry = Round | RoundCollected | RoundResult | messages.Reply
+# The `fault_point` between storing and applying an entry of each type. For replies: "reply_stored".
 POINTS: Final = {
     Round: "round_opened",
     RoundCollected: "round_collected",
@@ -102,18 +97,18 @@ class CoordinatorJournal(contextlib.ExitStack):
     """The coordinator's interface for silos, stored in files. Safe to call from several threads.
 
     Args:
-        run_id: name of the run, fixed at the first use of the folder; None to read the current
-            content while another process writes it.
-        names: names of the silos; only they may call.
-        folder: folder of the journal, whose content is loaded; None to keep it in memory.
-        clock: returns seconds since 1970.
+        run_id: name of the run, fixed at the first use of the folder; None to only read the
+            journal while another process writes it.
+        names: names of the silos. Nobody else may call.
+        folder: folder of the journal, whose content is loaded; None to keep the journal in memory.
+        clock: function that returns the time in seconds since 1970.
         on_event: called with messages about missing silos.
 
     Attributes:
         names: names of the silos.
         rounds: all rounds in order.
-        changed: condition that is notified of every change and whose lock guards every change.
-        clock: returns seconds since 1970.
+        changed: condition that is notified after every change; its lock guards every change.
+        clock: function that returns the time in seconds since 1970.
 
     Raises LedgerError if the journal is damaged, belongs to another run, or is in use.
     """
@@ -147,13 +142,11 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self._take_up(decode(Entry, (folder / f"{number}.bin").read_bytes()))
             for earlier in self.rounds:
                 if run_id not in (None, earlier.batch.run_id):
-                    raise ValueError(
-                        f"the journal belongs to the run {earlier.batch.run_id}, not to {run_id}"
-                    )
+                    raise ValueError(f"the journal is of run {earlier.batch.run_id}, not {run_id}")
             self.callback(stack.pop_all().close)
 
-    def poll(self, silo: str) -> QueryBatch | None:
-        """Returns the next batch that waits for a silo's reply; None without a batch."""
+    def poll(self, silo: str) -> messages.QueryBatch | None:
+        """Returns the next batch that waits for a silo's reply; None if there is no such batch."""
         with self.changed:
             if silo not in self._seen:
                 self._seen.add(silo)
@@ -168,32 +161,32 @@ class CoordinatorJournal(contextlib.ExitStack):
                     )
         return None
 
-    def submit(self, reply: Reply) -> Answer:
-        """Accepts a reply whose silo the caller has verified; see `Answer`."""
+    def submit(self, reply: messages.Reply) -> messages.Answer:
+        """Accepts or rejects a reply; see `Answer`. The caller must have verified its silo."""
         with self.changed:
             round_ = {each.batch.batch_id: each for each in self.rounds}.get(reply.batch_id)
             if round_ is None or reply.run_id != round_.batch.run_id or not round_.takes(reply):
-                return Answer.UNKNOWN
+                return messages.Answer.UNKNOWN
             earlier = round_.replies.get(reply.silo)
             if earlier is not None:
-                is_same = reply_digest(earlier) == reply_digest(reply)
-                return Answer.SAME if is_same else Answer.CONFLICT
+                is_same = messages.reply_digest(earlier) == messages.reply_digest(reply)
+                return messages.Answer.SAME if is_same else messages.Answer.CONFLICT
             if not (round_.is_waiting and self.clock() < round_.batch.deadline):
-                return Answer.LATE
+                return messages.Answer.LATE
             fault_point("reply_arrived")
             self.keep(reply)
-            return Answer.OK
+            return messages.Answer.OK
 
     def reopen(self, round_: Round, seconds: float) -> None:
         """Gives silos more time to reply to a round that a restart interrupted.
 
-        A silo identifies the batch by its `question`, which excludes the deadline, so a silo that
-        was charged for the batch sends its stored answer. A silo that was too late gets the batch
-        again.
+        Silos identify a batch by its `question`, which does not depend on the deadline. So a silo
+        that already charged the batch sends its stored answer again. A silo that refused the batch
+        as too late gets the batch again.
         """
         with self.changed:
             for silo, reply in [*round_.replies.items()]:
-                if isinstance(reply, Refusal) and reply.reason is Reason.TOO_LATE:
+                if isinstance(reply, messages.Refusal) and reply.reason is messages.Reason.TOO_LATE:
                     del round_.replies[silo]
             batch = round_.batch
             round_.batch = dataclasses.replace(batch, deadline=self.clock() + seconds)
@@ -201,19 +194,19 @@ class CoordinatorJournal(contextlib.ExitStack):
         self._on_event(f"{batch.batch_id} is open again for {seconds:g} seconds")
 
     def gather(self, seconds: float) -> set[str]:
-        """Returns the silos that have called, after all have called or after the time limit."""
+        """Waits until all silos have called, at most `seconds`; returns the silos that have."""
         self.wait(set(self.names), self._seen, self.clock() + seconds, "silos called")
         with self.changed:
             return set(self._seen)
 
     def wait(self, names: Set[str], arrived: Set[str], deadline: float, what: str) -> None:
-        """Waits for silos and reports the missing ones, at the start and every half minute.
+        """Waits for silos, and reports missing silos at the start and every half minute.
 
         Args:
             names: names of the expected silos.
-            arrived: growing set of the silos that have arrived.
-            deadline: latest end of the wait.
-            what: words for the arrival in the message.
+            arrived: names of the silos that have arrived; other threads add names while this waits.
+            deadline: latest end of the wait, in seconds since 1970.
+            what: what the arrived silos did, in words for the message, such as "silos called".
         """
         while (missing := names - arrived) and (seconds := deadline - self.clock()) > 0.0:
             some = textwrap.shorten(
@@ -224,22 +217,22 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self.changed.wait_for(lambda: names <= arrived, min(LINE_SECONDS, seconds))
 
     def numbers(self) -> dict[str, float]:
-        """Returns the numbers of closed rounds, open rounds and refusals."""
+        """Returns metrics: the numbers of closed rounds, open rounds and refusals, by name."""
         with self.changed:
             num_open = sum(each.is_open for each in self.rounds)
             replies = [reply for each in self.rounds for reply in each.replies.values()]
         return {
             "pate_rounds_total": len(self.rounds) - num_open,
             "pate_rounds_open": num_open,
-            "pate_refusals_total": sum(isinstance(reply, Refusal) for reply in replies),
+            "pate_refusals_total": sum(isinstance(reply, messages.Refusal) for reply in replies),
         }
 
     def keep(self, entry: Entry) -> None:
         """Stores an entry durably, then applies it.
 
         Args:
-            entry: a round, before it is sent to a silo; a reply; the mark that replies are
-                complete, after which others are late; or the result of a round.
+            entry: a round, before it is sent to a silo; a reply; the mark that a round's replies
+                are complete; or the result of a round.
         """
         with self._reporting():
             if self._folder is not None:

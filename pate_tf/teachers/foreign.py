@@ -5,7 +5,6 @@ import hashlib
 import json
 import pathlib
 import re
-import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -20,7 +19,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.checks import whole_numbers
 from pate_tf.core.dataset import CLASS, SEVERAL_LABELS, Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import SensitiveWarning, Sharding, Votes
+from pate_tf.core.sensitive import Sharding, Votes, warn_holder
 from pate_tf.core.source import PrivateSource
 from pate_tf.models import estimators
 from pate_tf.models.architectures import definition_of
@@ -162,9 +161,7 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     )
     if others or not paths:
         found = f"contains {others[0]}" if others else "contains no model"
-        raise ValueError(
-            f"models: {folder} {found}. Save models by model.save (.keras) or model.export."
-        )
+        raise ValueError(f"models: {folder} {found}. Save by model.save (.keras) or model.export.")
     return paths
 
 
@@ -182,9 +179,7 @@ def load_model(path: pathlib.Path) -> Any:
     except Exception as error:  # Keras, TensorFlow and zipfile raise different exceptions
         layer = re.search(r"Could not locate \w+ '(\w+)'|deserialization of a `(\w+)`", str(error))
         if layer is None:
-            raise ValueError(
-                f"models: {path} can't be read. It must be a .keras file or a SavedModel."
-            ) from None
+            raise ValueError(f"models: {path} is not a .keras file or a SavedModel") from None
         raise ValueError(
             f"models: {path} contains {layer[1] or layer[2]}, which is not registered with Keras. "
             f"Save the model by model.export(FOLDER): a SavedModel contains its graph."
@@ -236,11 +231,7 @@ def _labels(
     else:
         answer = _in_batches(model, inputs)
     if answer.dtype.kind == "f" and np.isnan(answer).any():
-        warnings.warn(
-            "sensitive, only for the data holder: NaN scores of some teachers count as the lowest",
-            SensitiveWarning,
-            stacklevel=2,
-        )
+        warn_holder("NaN scores of some teachers count as the lowest")
     if dataset is not None and dataset.target != CLASS:
         shape = (len(inputs), *dataset.label_shape)
         if answer.shape not in (shape, (*shape, 1)):

@@ -100,9 +100,7 @@ def load_teachers(
 
         teachers = ForeignModels(elsewhere)
     if num_teachers not in (None, teachers.num_teachers):
-        raise ValueError(
-            f"num_teachers must be {teachers.num_teachers}, the ensemble size, got {num_teachers}"
-        )
+        raise ValueError(f"num_teachers must be {teachers.num_teachers}, got {num_teachers}")
     return teachers.for_pool(public.pool), place
 
 
@@ -137,9 +135,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
     def check(self, *, num_teachers: int | None = None) -> None:
         """Raises ValueError if `num_teachers` is not None and not the run's number of teachers."""
         if num_teachers not in (None, self.num_teachers):
-            raise ValueError(
-                f"num_teachers must be {self.num_teachers}, as in this run, got {num_teachers}"
-            )
+            raise ValueError(f"num_teachers is {self.num_teachers} in this run, got {num_teachers}")
 
     def data(
         self,

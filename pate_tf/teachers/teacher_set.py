@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -23,9 +22,9 @@ from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, repo
 from pate_tf.core.sensitive import (
     Partition,
     PrivateExamples,
-    SensitiveWarning,
     owner_partition,
     random_partition,
+    warn_holder,
 )
 from pate_tf.core.source import PrivateSource, Records, content_sum, record_digests
 from pate_tf.data.data_source import DataSource
@@ -203,9 +202,7 @@ class Teachers:
             ValueError: if settings, records and directory contradict each other.
         """
         if not isinstance(private, PrivateExamples):
-            raise ValueError(
-                f"private must be data.private of a pate_tf.Data, got {type(private).__name__}"
-            )
+            raise ValueError(f"private must be data.private, got {type(private).__name__}")
         if self._voter is not None and self._voter.config is None:
             raise ValueError("teachers made by from_votes or from_models can't be trained")
         show = reporting or self._reporting
@@ -305,9 +302,7 @@ class Teachers:
             representation = representations.default_of_teachers(dataset)
         number = self.num_teachers
         if number is None and private.owners is not None:
-            raise ValueError(
-                "num_teachers is required with owners, because the number of records is private"
-            )
+            raise ValueError("num_teachers is required with owners: the record count is private")
         if number is None and kind.features == "required":
             number = recommended_num_teachers(len(private), dataset)
         return kind, model, representation, DEFAULT_NUM_TEACHERS if number is None else number
@@ -377,11 +372,9 @@ class Teachers:
             )
         artifacts.write_json(directory.sensitive / REPORT, values, private=True)
         number = self.num_teachers
-        words = (
-            f"{finished} of {number} trained"
-            if config is None
-            else f"{number} of {_in_words(config)}"
-        )
+        words = f"{finished} of {number} trained"
+        if config is not None:
+            words = f"{number} of {_in_words(config)}"
         size = f"{len(data.private):,} private records; sensitive"
         rows: list[Row] = [
             ("data set", f"{public.dataset.name}, {size}"),
@@ -675,16 +668,12 @@ def write_losses(
     These teachers vote nevertheless, because whether training diverged depends on private records.
     """
     if not all(np.isfinite(values).all() for values in losses):
-        warnings.warn(
-            "sensitive, only for the data holder: some teachers diverged; lower learning_rate",
-            SensitiveWarning,
-            stacklevel=3,
-        )
+        warn_holder("some teachers diverged; lower learning_rate", stacklevel=4)
     padded = np.full((len(losses), max(map(len, losses))), np.nan, np.float32)
     for row, values in zip(padded, losses, strict=True):
         row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
     steps = np.flatnonzero(~np.isnan(padded).all(axis=0))
-    for name, percentile in PERCENTILES.items():
+    for name, percentile in PERCENTILES.items() if len(steps) else ():
         values = np.nanpercentile(padded[:, steps], percentile, axis=0)
         with _writer(directory, name) as writer, writer.as_default():
             for step, value in zip(steps.tolist(), values, strict=True):

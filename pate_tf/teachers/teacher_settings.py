@@ -41,8 +41,7 @@ class TeacherSettings(Seeded, OnFeatures):
             "sums of tables: bins, or coarse_bins with much noise and no pool."
         },
         "seed": {
-            "help": "Seed of partition, initial weights, shuffling and augmentation. Privacy noise "
-            "never depends on it."
+            "help": "Seed of partition, weights, shuffling and augmentation, not of privacy noise."
         },
     }
     model: Named | None = setting(

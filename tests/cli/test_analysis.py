@@ -107,10 +107,10 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda labels: np.where(labels == 3, -1, labels), "not negative. Give abstentions"),
+        (lambda labels: np.where(labels == 3, -1, labels), "not negative. Use a separate class"),
         (lambda labels: labels + 1, "They seem to start at 1: subtract 1"),
         (lambda labels: labels + 3, "votes must be labels from 0 to 9"),
-        (lambda labels: labels[0], "got [200]; are they aggregated already?"),
+        (lambda labels: labels[0], "got [200]; did you pass aggregated labels?"),
     ],
 )
 def test_labels_that_are_not_as_they_should_be_are_explained(run, tmp_path, change, told):
@@ -210,7 +210,7 @@ def hostile_files(folder):
     files = {
         "a vector": good[0],
         "no queries": good[:0],
-        "different sums": uneven,
+        "row sums differ": uneven,
         "negative": negative,
         "fractions": good + 0.5,
         "nan": missing,
@@ -286,7 +286,7 @@ def test_without_votes_or_a_place_for_results_it_is_one_line(run, tmp_path, h1):
     (tmp_path / "file").touch()
     assert_refused(run(h1, "--input_is_counts", f"--output_dir={tmp_path}/file/out"), tmp_path)
     beside = run(h1, "--input_is_counts", f"--report_file={tmp_path}/released/report.json")
-    assert "--report_file must be outside of released/" in beside.err
+    assert "--report_file is sensitive: it must be outside of released/" in beside.err
 
 
 # Ledgers and runs

@@ -128,6 +128,6 @@ def test_reports_are_private_json(tmp_path):
 def test_reports_stay_out_of_what_is_published(tmp_path, name):
     (tmp_path / "released").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "released")
-    with pytest.raises(ValueError, match="report_file must be"):
+    with pytest.raises(ValueError, match="report_file is sensitive"):
         command_line.write_report(str(tmp_path / name), {"epsilon": 1.0})
     assert list(pathlib.Path(tmp_path / "released").iterdir()) == []

@@ -94,7 +94,10 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
         ),
         (SUMS[1:], "epsilon is required with method feature_sums"),
         ((*SUMS[1:], "--epsilon=1", "--public=x.csv"), "--private is required with --public"),
-        ((f"--train_dir={RUN}", "--method=pate", "--queries=9"), "--method=pate differs from"),
+        (
+            (f"--train_dir={RUN}", "--method=pate", "--queries=9"),
+            "--method must be feature_sums in this run folder",
+        ),
         ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset must be digits"),
         ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "must be raw for"),
     ],

@@ -66,7 +66,7 @@ def test_sigterm_ends_a_command_in_order(tmp_path, before):
     process = start_waiting(tmp_path, "aggregator", before=before)
     until_printed(process, "dials")
     second = start_waiting(tmp_path, "aggregator")
-    assert "another process is using this folder" in second.communicate(timeout=PATIENCE)[1]
+    assert "is used by another process" in second.communicate(timeout=PATIENCE)[1]
     number = process.pid
     if before:
         number = int(pathlib.Path(f"/proc/{number}/task/{number}/children").read_text())
@@ -140,7 +140,7 @@ def test_a_second_command_is_refused_before_tensorflow_starts(tmp_path):
     with artifacts.only_writer(tmp_path / "run/sensitive/teachers"):
         process = start(tmp_path, sys.executable, "-X", "importtime", *PATE[1:], *flags)
         _, err = process.communicate(timeout=PATIENCE)
-    assert "another process is using this folder" in err and not re.search(
+    assert "is used by another process" in err and not re.search(
         r"\| +tensorflow$", err, re.MULTILINE
     )
 

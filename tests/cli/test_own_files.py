@@ -49,7 +49,7 @@ def clinic(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--private=patients.csv"], "--schema is required for files"),
+        (["--private=patients.csv"], "--schema is required; "),
         (["--schema=schema.toml"], "--private is required with --schema"),
         (
             ["--private=patients.csv", *FILES, "--dataset=digits"],

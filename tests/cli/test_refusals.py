@@ -69,15 +69,15 @@ OF_NUMBERS = [
         told="The labels are not expected to be worth their cost",
     ),
     ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
-    ask("--nb_teachers=11", told="nb_teachers must be"),
-    ask("--stdnt_share=597", told="--stdnt_share must be from"),
+    ask("--nb_teachers=11", told="--nb_teachers is 12 in this run, got 11"),
+    ask("--stdnt_share=597", told="--stdnt_share must be a whole number from 1 to 596"),
     ask("--stdnt_share=9", told="--queries must be from 1 to 9,"),
     ask("--model=nosuch", told="--model must be one of", code=2),
     ask("--new_budget_i_understand", "--epsilon_budget=1", told="_i_understand needs --delta"),
     teach("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     ask("--learning_rate=5", told="--learning_rate must be a number in (0, 1]"),
     *(
-        teach(f"--nb_teachers={number}", told="must be at most the number of records, 1200")
+        teach(f"--nb_teachers={number}", told="must be a whole number from 1 to 1200")
         for number in (10**9, 2**63, 2**64 + 1)
     ),
     *(
@@ -149,10 +149,10 @@ OF_PLACES = [
             ("released/logs", "is not a writable folder"),
             ("released/logs/student", "is not a writable folder"),
             ("released/unfinished_student", "is not a writable folder"),
-            ("released/labels.npz/in_the_way", "a file is needed there"),
-            ("released/labels.json/in_the_way", "a file is needed there"),
-            ("released/privacy_statement.md/in_the_way", "a file is needed there"),
-            ("released/privacy_statement.json/in_the_way", "a file is needed there"),
+            ("released/labels.npz/in_the_way", "but a file will be written there"),
+            ("released/labels.json/in_the_way", "but a file will be written there"),
+            ("released/privacy_statement.md/in_the_way", "but a file will be written there"),
+            ("released/privacy_statement.json/in_the_way", "but a file will be written there"),
         )
     ),
 ]
@@ -181,7 +181,7 @@ OF_LEDGERS = [
         script=ANALYSIS,
         flags=("--ledger=text",),
         prepare=partial(bad_folders.files, names=["text"]),
-        told="--ledger must name a file ledger.sqlite3 or the folder that contains it, got text",
+        told="--ledger must be a file ledger.sqlite3 or its folder, got text",
     ),
     Case(
         script=ANALYSIS,
@@ -251,9 +251,9 @@ def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
     with artifacts.only_writer(tmp_path / "run" / "released"):
         ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
     assert ended.code == 1
-    assert "released: another process is using this folder" in ended.err
+    assert "released is used by another process" in ended.err
     assert not list((tmp_path / "run" / "sensitive").glob("ledger*"))  # nothing was charged
     with artifacts.only_writer(tmp_path / "run" / "sensitive" / "teachers"):
         ended = run_script(TEACHERS, *TEACH[:2], "--train_dir=run", folder=tmp_path)
-    assert "teachers: another process is using this folder" in ended.err
+    assert "teachers is used by another process" in ended.err
     assert run_script(STUDENT, *LITTLE, folder=tmp_path).code == 0

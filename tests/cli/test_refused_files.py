@@ -64,7 +64,10 @@ def folder(tmp_path):
             ["run", "--epsilon=1", "--private=private.csv", *FILES],
             [*FAULTS, "line 4 has 2 fields instead of 3"],
         ),
-        (["run", "--epsilon=1", "--private=public.csv", *FILES], ["is also the private file"]),
+        (
+            ["run", "--epsilon=1", "--private=public.csv", *FILES],
+            ["is the private file, but the pool is released"],
+        ),
         (
             ["run", "--epsilon=1", "--private=private.csv", FILES[0], "--schema=broken.toml"],
             ["age"],

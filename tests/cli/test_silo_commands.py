@@ -120,7 +120,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     assert "clinic: the run is over" in said("silo", *serve, "--give_up_after=1").splitlines()[-1]
     (tmp_path / "clinic" / "ended").unlink()
     *_, error = said("silo", *serve, "--give_up_after=1", code=75).splitlines()
-    assert error.startswith("error: gave up after") and "start the same command again" in error
+    assert error.startswith("error: gave up after") and "start this command again" in error
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
     flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--private={tmp_path / 'clinic.csv'}", files)
@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     assert not (tmp_path / "run/coordinator").exists()  # no silo got a query
     shutil.rmtree(tmp_path / "run")
     with only_writer(tmp_path / "run"):
-        assert "run: another process is using this folder" in refused("coordinator", *flags)
+        assert "run is used by another process" in refused("coordinator", *flags)
     assert "must contain clinic with the keys" in refused("silo", *serve)
     assert "--method must be feature_sums, which policy" in refused("silo", *serve[:3])
     assert "--data is required: a .npz file" in refused("silo", *serve, f"--roster={roster}")

@@ -56,7 +56,7 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     assert (tmp_path / "schema.toml").exists()
     ended = run_script(PATE, "start", f"--private={folder}/private.csv", folder=tmp_path)
     assert ended.code == 1 and ended.err.count("\n") == 1, ended.err
-    assert ended.err.startswith("error: --label is required: the input ended before the answer")
+    assert ended.err.startswith("error: --label is required: the input ended early")
 
 
 def test_flags_answer_and_the_run_leaves_a_report_and_a_model_card(folder):

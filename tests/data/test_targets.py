@@ -66,7 +66,7 @@ def test_several_labels_have_a_column_each(tmp_path):
     expected = "effusion must be 1, yes or true, or 0, no or false"
     with pytest.raises(ValueError, match=f"line 2: {expected}$"):
         bring(tmp_path, COLUMNWISE, public, public)
-    with pytest.raises(ValueError, match="label: the schema has the labels edema, effusion, mass"):
+    with pytest.raises(ValueError, match="label: the schema has edema, effusion, mass, got mass"):
         bring(tmp_path, COLUMNWISE, public, public, label="mass")
 
 
@@ -94,8 +94,11 @@ def test_several_labels_are_in_one_field(tmp_path):
         ({**COLUMNWISE, "label": "x2"}, "got labels, label$"),
         ({**COLUMNWISE, "labels": ["a"]}, 'one label is a class; write label = "a" and classes'),
         ({**COLUMNWISE, "labels": ["a", "x"]}, "columns.x is the label"),
-        ({**NUMBER, "low": 100}, "low, high: write the range .* got 100 and 100"),
-        ({"label": "cost", "unit": "$"} | COLUMNS, "low, high: write .* got None and None"),
+        ({**NUMBER, "low": 100}, "low, high: the label needs low below high; got 100 and 100"),
+        (
+            {"label": "cost", "unit": "$"} | COLUMNS,
+            "low, high: the label needs .* got None and None",
+        ),
         ({**ONE_FIELD, "classes": ["a", "b|c"]}, "classes: a label must not be empty, or contain"),
     ],
     ids=str,
@@ -190,5 +193,5 @@ def test_data_frames_are_drafted_in_the_same_way():
     again = pate_tf.Data.from_dataframe(frame, label=["a", "b"], schema=data.schema)
     assert np.array_equal(again.private.labels, SEVERAL)
     whole = pyarrow.table({"x": AMOUNTS, "day": np.arange(60) % 25})
-    with pytest.warns(UserWarning, match="the label has 25 whole values: is it a number"):
+    with pytest.warns(UserWarning, match="the label is read as a"):
         assert pate_tf.Data.from_dataframe(whole, whole, label="day").dataset.num_classes == 25

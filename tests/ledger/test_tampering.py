@@ -104,7 +104,7 @@ def test_another_ledger_under_the_same_head_is_refused(folder, tmp_path):
         for start in range(0, 60, 20):
             label(ledger, start, start + 20)
     shutil.copy(tmp_path / "other" / "ledger.sqlite3", folder / "ledger.sqlite3")
-    assert refused(folder, "differs from the row noted")
+    assert refused(folder, "differs from its note in")
 
 
 @pytest.mark.parametrize(

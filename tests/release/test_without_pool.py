@@ -156,7 +156,7 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
             folder = None if "source" in changes else tmp_path
             pate_tf.fit(data, **{"epsilon": 4.0, "directory": folder, **changes})
     assert not (tmp_path / "released").exists()
-    with pytest.raises(ValueError, match="schema is required without public records"):
+    with pytest.raises(ValueError, match="is required without public records"):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     assert not list(tmp_path.rglob("*.sqlite3"))
     with pytest.raises(

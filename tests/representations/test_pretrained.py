@@ -171,7 +171,7 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
     for name, message in (
         ("EfficientNetV2B9", "Did you mean EfficientNetV2B"),
         (f"mobilenet:{weights}", "Did you mean MobileNet"),
-        ("MobileNet:none.h5", "with weights of MobileNet"),
+        ("MobileNet:none.h5", "none.h5 is missing: weights of MobileNet"),
         ("MobileNet@8", "in NAME@SIDE the name must be"),
         (f"ResNet50:{weights}", "does not contain weights of this network"),
         (f"MobileNetV2@96:{weights}", "does not contain weights of this network"),

@@ -98,7 +98,7 @@ def with_value(value, place="x_private"):
             "y_private: all labels must be among the class_names a, b, c, d",
         ),
         ({"num_classes": 1}, "num_classes must be a whole number of at least 2"),
-        ({"class_names": ["one"]}, "class_names must have 4 names"),
+        ({"class_names": ["one"]}, "class_names must have the shape [4]"),
         ({"owners": np.zeros(19, int)}, "owners must have one entry for each record"),
         ({"held_out": 1.0}, "held_out must"),
         ({"kind": "sound"}, "kind must be one of"),

@@ -109,7 +109,7 @@ def test_of_two_copies_that_run_at_once_one_at_most_releases(
 
 
 def test_a_second_process_in_the_folder_and_a_copy_without_the_ledger_are_refused(tmp_path):
-    with begun(tmp_path / "run"), pytest.raises(ValueError, match="another process is using"):
+    with begun(tmp_path / "run"), pytest.raises(ValueError, match="used by another process"):
         begun(tmp_path / "run")
     copied = tmp_path / "copy" / "sensitive" / "run"
     shutil.copytree(tmp_path / "run" / "sensitive" / "run", copied)

@@ -146,7 +146,7 @@ def test_only_the_roster_gets_in_and_no_larger_message(served, caplog, monkeypat
         served.push(line, values=np.ones(LIMITS.message_bytes // 4, np.float32))
     with pytest.raises(ValueError, match="different roster"):
         served.connect("clinic", terms=terms_of(seed=1)).join()
-    with pytest.raises(ValueError, match="model has 41 parameters here"):
+    with pytest.raises(ValueError, match="server's model does not have 41 parameters"):
         served.connect("clinic", num_parameters=SIZE + 1).join()
 
     def fails(*_):

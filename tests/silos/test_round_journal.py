@@ -129,11 +129,11 @@ def test_a_round_that_is_open_again_takes_replies_until_they_are_complete(tmp_pa
 
 
 def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path, journal):
-    with pytest.raises(LedgerError, match="another process is using"):
+    with pytest.raises(LedgerError, match="used by another process"):
         CoordinatorJournal("r", "abc", tmp_path)
     journal.submit(votes("a", [0, 1, 2, 3]))
     journal.close()
-    with pytest.raises(LedgerError, match=r"belongs to the run .*, not to s"):
+    with pytest.raises(LedgerError, match=r"is of run .*, not s"):
         CoordinatorJournal("s", "abc", tmp_path)
     for path in (tmp_path / "1.bin", tmp_path / "2.bin"):
         whole = path.read_bytes()

@@ -124,7 +124,7 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"epsilon_ledger": float("nan")}, "epsilon.* must be at least"),
         ({"ledger_rows": [1]}, "row 1 of the ledger is not a debit"),
         ({"ledger_rows": [99]}, "row 99 of the ledger is not a debit"),
-        ({"mechanism": GaussianNoisyMax(sigma=400.0).to_dict()}, "another mechanism"),
+        ({"mechanism": GaussianNoisyMax(sigma=400.0).to_dict()}, "a different mechanism"),
         ({"ledger_head": [3, "00" * 32]}, "another history"),
         ({"ledger_head": [99, "00" * 32]}, "another history"),
         ({"ledger_head": []}, "is invalid: "),
@@ -239,11 +239,15 @@ def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_
     Ledger.open(other, ensemble_digest="ab" * 32, delta=DELTA).close()
     for some, change, told in (
         ([], {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
-        ([other], {}, "another history"),
+        ([other], {}, "does not contain a quoted row"),
         (folders, {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
         (folders, {"epsilon_source": 0.1}, "epsilon_source must be at least"),
         (folders, {"delta": 1e-4}, "delta is .*, but .* in the ledger"),
-        (folders, {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]}, "another history"),
+        (
+            folders,
+            {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]},
+            "does not contain a quoted row",
+        ),
         (folders, {"charge": {**fields["charge"], "rounds": 19}}, "not charged for this training"),
         (folders, {"kind": "perfect"}, "its numbers in kind"),
     ):
@@ -269,7 +273,7 @@ def test_silos_are_checked_by_their_accounts(tmp_path):
         ({"epsilon": epsilon / 2}, "epsilon.* must be at least"),
         ({"delta": 1e-9}, "delta must be at least"),
         ({"charged": ((charge, 6),), "epsilon": 50.0}, "ledger of north was not charged for"),
-        ({"name": "south"}, "not the ledger of one of its silos: south"),
+        ({"name": "south"}, "is not a ledger of its silos: south"),
     ):
         wrong = dataclasses.replace(made, silos=(dataclasses.replace(spent, **change),))
         with pytest.raises(ValueError, match=told):

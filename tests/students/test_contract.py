@@ -140,20 +140,16 @@ BATCH_STATISTICS = f"{__name__}:with_batch_statistics"
     [
         (DIGITS, {"student": "nosuch"}, "student must be one of consistency, gan"),
         (DIGITS, {"student": "gan", "model": "cnn"}, "the student gan has its own networks"),
-        (
-            DIGITS,
-            {"student": "consistency", "model": "random_forest"},
-            "model: .* is unknown. Use one of",
-        ),
+        (DIGITS, {"student": "consistency", "model": "random_forest"}, "model .* is unknown; use"),
         (DIGITS, {"student": "random_forest", "model": "cnn"}, "is not a forest"),
-        (DIGITS, {"student": "supervised", "model": "nosuch"}, "model: .* is unknown. Use one of"),
+        (DIGITS, {"student": "supervised", "model": "nosuch"}, "model .* is unknown; use"),
         (
             DIGITS,
             {"student": "consistency", "model": BATCH_STATISTICS},
             "student consistency: the model has batch statistics",
         ),
         (TABLE, {"student": "gan", "model": "improved_gan"}, "student gan needs images"),
-        (TABLE, {"student": "consistency"}, "student consistency: .* names no augmentation"),
+        (TABLE, {"student": "consistency"}, "student consistency: .* has no augmentation"),
     ],
     ids=str,
 )

@@ -110,7 +110,7 @@ def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
         {"6/0": arrays["3/0"]},
         {"3/0": np.frombuffer(pickle.dumps(Payload()), np.uint8)},
     ):
-        with pytest.raises(ValueError, match="teachers: the ensemble"):
+        with pytest.raises(ValueError, match="incomplete or damaged"):
             load_with(changes)
     assert ran == []
 

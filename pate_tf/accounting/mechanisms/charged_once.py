@@ -8,13 +8,7 @@ from math import inf, nextafter, sqrt
 from typing import ClassVar, Final
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.mechanisms.base import (
-    NoiseDraws,
-    OfSigma,
-    ReleasesFeatureSums,
-    parameter,
-    register,
-)
+from pate_tf.accounting.mechanisms import base
 from pate_tf.core.checks import IntArray
 
 # Noisy sums over the private records of each class. They need no teachers.
@@ -30,26 +24,26 @@ BELOW: Final = 1.0 - 2.0**-40  # the margin exceeds rounding errors, so that no 
 MOMENT_WEIGHT = 1.0  # weight of second moments relative to class sums
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
-class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
+class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
     """Releases the sum of the feature vectors of each class, with Gaussian noise.
 
     A record adds a vector of L2 norm at most 1 to the column of its class. The vector depends only
-    on the record and on public values. The records of one owner together add at most an L2 norm of
-    1, too. So the L2 sensitivity of the sums is 2 if a record is replaced. With unit "owner" it is
-    1 if an owner is added or removed, and 2 if an owner is replaced. This is a Gaussian mechanism
-    on multiples of 1 / LATTICE (docs/proofs/theory.md, Proposition D8). The partition of records
-    among teachers does not matter. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds
-    et al. 2016.
+    on the record and on public values. The records of one owner together add a table of L2 norm at
+    most 1, too. So the L2 sensitivity of the sums is 2 if a record is replaced. With unit "owner",
+    it is 1 if an owner is added or removed, and 2 if an owner is replaced. This is a Gaussian
+    mechanism on multiples of 1 / LATTICE (docs/proofs/theory.md, Proposition D8). The partition of
+    records among teachers does not matter. Perturbed sufficient statistics: Vu and Slavkovic 2009,
+    Foulds et al. 2016.
 
     >>> import pate_tf
     >>> round(pate_tf.mechanisms.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
     0.1
 
     Attributes:
-        sigma: standard deviation of the noise on each number; a record adds an L2 norm of at most
-            1.
+        sigma: standard deviation of the noise on each number. The vector of a record has L2 norm at
+            most 1.
         unit: "record" (default) charges for replacing a record, or for any change of one owner;
             "owner" charges for adding or removing an owner.
     """
@@ -84,16 +78,16 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         return MIN_RECORDS_PER_CLASS * self.sigma
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
 class GaussianResidualSums(GaussianFeatureSums):
     """Releases feature sums, then sums of the errors of a public model, in several rounds.
 
     Round 1 is `GaussianFeatureSums`. In each later round a record adds its vector times `e_y - p`,
-    clipped to L2 norm `RESIDUAL_NORM` and divided by this norm. Here p are the probabilities that a
-    model of the earlier noisy sums predicts for the record. Each round is a Gaussian mechanism of
-    sensitivity 2. All rounds are charged together before the first one is drawn
-    (docs/proofs/theory.md, Proposition D10).
+    clipped to L2 norm `RESIDUAL_NORM` and divided by this norm. Here `e_y` is the one-hot class of
+    the record, and `p` are the probabilities that a model computed from the earlier noisy sums
+    predicts for the record. Each round is a Gaussian mechanism of sensitivity 2. All rounds are
+    charged together before the first one is drawn (docs/proofs/theory.md, Proposition D10).
 
     >>> import pate_tf
     >>> sums = pate_tf.mechanisms.GaussianResidualSums(sigma=123.0, num_rounds=4)
@@ -105,7 +99,7 @@ class GaussianResidualSums(GaussianFeatureSums):
         num_rounds: number of rounds, at least 1.
     """
 
-    num_rounds: int = parameter(1, least=1, most=MAX_ROUNDS, help="Number of rounds of sums.")
+    num_rounds: int = base.parameter(1, least=1, most=MAX_ROUNDS, help="Number of rounds of sums.")
 
     name: ClassVar[str] = "gaussian_residual_sums"
     words: ClassVar[str] = (
@@ -124,7 +118,7 @@ class GaussianResidualSums(GaussianFeatureSums):
     )
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
 class GaussianMoments(GaussianFeatureSums):
     """Releases class sums of vectors and their second moments together, with Gaussian noise.
@@ -143,7 +137,7 @@ class GaussianMoments(GaussianFeatureSums):
     0.1
 
     Attributes:
-        sigma: standard deviation of the noise on each number; a record adds a table of L2 norm at
+        sigma: standard deviation of the noise on each number. A record adds a table of L2 norm at
             most 1.
     """
 
@@ -164,13 +158,13 @@ class GaussianMoments(GaussianFeatureSums):
     labels_in_words: ClassVar[str] = "labels computed from noisy moments"
 
 
-@register
+@base.register
 @dataclass(frozen=True, kw_only=True)
-class LaplaceClusterCounts(ReleasesFeatureSums):
+class LaplaceClusterCounts(base.ReleasesFeatureSums):
     """Releases the number of records of each class in each public cluster, with Laplace noise.
 
-    A record adds 1 to the cell of its cluster and class; the records of an owner add at most 1
-    together. Replacing a record or an owner moves the table by at most 2 in the L1 norm, so noise
+    A record adds 1 to the cell of its cluster and class. All records of an owner together add at
+    most 1. Replacing a record or an owner moves the table by at most 2 in the L1 norm, so noise
     of scale b costs a pure epsilon of 2 / b at delta 0. Adding or removing an owner costs 1 / b
     (Proposition D9).
 
@@ -184,8 +178,10 @@ class LaplaceClusterCounts(ReleasesFeatureSums):
         unit: see `GaussianFeatureSums`.
     """
 
-    scale: float = parameter(above=0.0, help="Scale of the discrete Laplace noise, in records.")
-    num_clusters: int = parameter(1, least=1, help="Number of clusters of the pool.")
+    scale: float = base.parameter(
+        above=0.0, help="Scale of the discrete Laplace noise, in records."
+    )
+    num_clusters: int = base.parameter(1, least=1, help="Number of clusters of the pool.")
     name: ClassVar[str] = "laplace_cluster_counts"
     noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
     lacks: ClassVar[Mapping[str, str]] = {
@@ -214,7 +210,7 @@ class LaplaceClusterCounts(ReleasesFeatureSums):
         moved = 1.0 if self.unit == "owner" else CHANGED
         object.__setattr__(self, "pure_epsilon", nextafter(moved / self.scale, inf))
 
-    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
+    def draw_sums(self, sums: IntArray, noise: base.NoiseDraws) -> IntArray:
         """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
         scale = nextafter(self.scale * LATTICE, inf)
         return sums + noise.laplace_integers(scale, sums.size).reshape(sums.shape)

@@ -22,13 +22,6 @@ from pate_tf.data import preprocessing
 from pate_tf.models import architectures
 from pate_tf.students import student_training
 from pate_tf.students.student_kinds import FitOptions, StudentConfig, StudentKind
-from pate_tf.students.student_training import (
-    AveragedStudent,
-    Batch,
-    augment_strongly,
-    loss_of_replica,
-    step_seeds,
-)
 
 UNLABELED_PER_LABEL = 2  # unlabeled inputs in a batch for each labeled input
 CONFIDENT = 0.95  # lowest probability of a confident prediction
@@ -37,7 +30,7 @@ MIN_ROBUSTNESS = 1e-3  # for this q the formula equals cross-entropy to three di
 WARM_UP_FRACTION = 1 / 3  # fraction of the steps in which q grows to its final value
 
 
-class ConsistencyStudent(AveragedStudent):
+class ConsistencyStudent(student_training.AveragedStudent):
     """A classifier with a loss on labels and a loss on agreement with itself.
 
     A batch is a dictionary: `labelled`, raw inputs float32 `[batch, *input_shape]`; `labels`, int64
@@ -57,7 +50,7 @@ class ConsistencyStudent(AveragedStudent):
         super().__init__(classifier, dataset, **kwargs)
         self.warm_up_steps = warm_up_steps
 
-    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+    def train_step(self, data: student_training.Batch) -> dict[str, tf.Tensor]:
         """Takes one step on the sum of the label loss, the agreement loss and the regularizers."""
         weights = self.classifier.trainable_weights
         labels = data["labels"]
@@ -77,7 +70,7 @@ class ConsistencyStudent(AveragedStudent):
             agreement = agreement_loss(averaged, other_logits)
             regularizers = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
             loss = labelled_loss + agreement + regularizers
-            replica_loss = loss_of_replica(loss)
+            replica_loss = student_training.loss_of_replica(loss)
         gradients = tape.gradient(replica_loss, weights)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.step_end(loss, labelled_loss, agreement)
@@ -141,13 +134,15 @@ def fit(
     student.compile(optimizer=keras.optimizers.Adam(schedule))
     student.optimizer.build(classifier.trainable_weights)
 
-    def change(step: tf.Tensor, inputs: tf.Tensor, labels: tf.Tensor, others: tf.Tensor) -> Batch:
-        labelled_seed, weak_seed, strong_seed = step_seeds(config.seed, step, 3)
+    def change(
+        step: tf.Tensor, inputs: tf.Tensor, labels: tf.Tensor, others: tf.Tensor
+    ) -> student_training.Batch:
+        labelled_seed, weak_seed, strong_seed = student_training.step_seeds(config.seed, step, 3)
         return {
             "labelled": preprocessing.augment(inputs, dataset, labelled_seed),
             "labels": labels,
             "unlabelled": preprocessing.augment(others, dataset, weak_seed),
-            "changed": augment_strongly(others, dataset, strong_seed),
+            "changed": student_training.augment_strongly(others, dataset, strong_seed),
         }
 
     return student.train_on_pool(
@@ -163,9 +158,7 @@ def fit(
 def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError unless inputs can be augmented and the model has no batch statistics."""
     if dataset.augmentation == "none":
-        raise ValueError(
-            f"student consistency: {dataset.name} names no augmentation; use the student supervised"
-        )
+        raise ValueError(f"student consistency: {dataset.name} has no augmentation; use supervised")
     model = student_training.network_of(config, dataset)
     check_model(model)
     architectures.check_draws(model, training=False)

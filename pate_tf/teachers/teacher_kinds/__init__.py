@@ -165,9 +165,7 @@ class TeacherKind:
         """Raises ValueError if a setting was given that this kind does not support."""
         for name in TRAINING_SETTINGS:
             if getattr(settings, name) is not None and name not in self.settings:
-                raise ValueError(
-                    f"{name} must not be given for {name_of(model)}, which is {self.name}"
-                )
+                raise ValueError(f"{name} does not apply to {name_of(model)}, which is {self.name}")
         if settings.representation is not None and self.features == "none":
             raise ValueError(
                 f"representation must not be given for {name_of(model)}, which learns from raw "
@@ -225,9 +223,7 @@ def check_model(model: Named | None) -> None:
     """Raises ValueError if no kind has a model with this name."""
     names = [name for models in KINDS.values() for name in models]
     if not (model is None or is_named_function(model) or model in names):
-        raise ValueError(
-            f"model must be one of {', '.join(names)} or module:function, got {model!r}"
-        )
+        raise ValueError(f"model must be {', '.join(names)} or module:function, got {model!r}")
 
 
 def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
@@ -283,6 +279,4 @@ def load_ensemble(folder: pathlib.Path) -> Ensemble:
         ) from error
     except Exception as error:  # TensorFlow and JSON raise different exceptions
         reason = f": {error}" if type(error) is ValueError else ""
-        raise ValueError(
-            f"teachers: the ensemble in {folder} is incomplete or damaged{reason}"
-        ) from error
+        raise ValueError(f"teachers: {folder} is incomplete or damaged{reason}") from error

@@ -300,9 +300,7 @@ class Networks(TeacherKind):
         architectures.check_draws(model, training=not model.compiled)
         name = name_of(job.config.model)
         if not model.trainable_variables:
-            raise ValueError(
-                f"model {name} has no trainable weights. Set trainable = True for the last layers."
-            )
+            raise ValueError(f"model {name} has no trainable weights; set trainable = True")
         inputs = np.ones((1, *job.config.dataset.input_shape), np.float32)
         if np.isnan(model(inputs, training=False)).any():
             raise ValueError(f"model {name}: the untrained model returns NaN for an input of ones")

@@ -139,7 +139,7 @@ def test_forged_messages_are_refused(tmp_path, batch, step, lie):
     rounds = run_until(aggregators, terms, sealed, step)
     messages = (lie(rounds[step][0], step, batch), *rounds[step][1:])
     task = AggregatorTask(step=STEPS[STEPS.index(step) + 1], terms=terms, messages=messages)
-    with pytest.raises(ProtocolError, match=r"sign|saw other|not a message|seed|must have|named"):
+    with pytest.raises(ProtocolError, match=r"sign|did not see|not a message|seed|must have|named"):
         aggregators[2].answer(task)
     honest = open_histogram(terms, sealed, asked(aggregators))  # a lie harms no one
     assert len(honest.silos) == 3
@@ -164,7 +164,7 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
     for number in stories:
         last = by_party(dataclasses.replace(agreed[number], aggregator=4), batch)
         task = AggregatorTask(step=Step.RELEASE, terms=terms, messages=(*agreed.values(), last))
-        with pytest.raises(ProtocolError, match=r"agree: .* saw other messages"):
+        with pytest.raises(ProtocolError, match=r"agree: .* did not see the same messages"):
             aggregators[number].answer(task)
 
 
@@ -186,7 +186,7 @@ def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
     last = by_party(dataclasses.replace(revealed[2], aggregator=4), batch, content=b"s" * 32)
     task = AggregatorTask(step=Step.MASK, terms=terms, messages=(*revealed.values(), last))
     for number in stories:
-        with pytest.raises(ProtocolError, match=r"reveal: .* saw other messages"):
+        with pytest.raises(ProtocolError, match=r"reveal: .* did not see the same messages"):
             aggregators[number].answer(task)
 
 

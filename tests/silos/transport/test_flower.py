@@ -252,9 +252,7 @@ def test_a_run_over_flower_is_that_of_pate_coordinator(tmp_path, processes, monk
     start_link()
     for number in itertools.count():
         submit(f"again-{number}")
-        if over_flower.until(
-            f"again-{number}", "epsilon of hospital-3", "another process is using"
-        ):
+        if over_flower.until(f"again-{number}", "epsilon of hospital-3", "used by another process"):
             break  # otherwise the first ServerApp is still running
     roster = tmp_path / "roster.toml"
     roster.write_text(roster.read_text().replace('"ward"', '"ward-2"'))
