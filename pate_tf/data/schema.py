@@ -934,7 +934,7 @@ def _drafted_label_number(
     is_clear = is_numbering and len(amounts) < MAX_NUMBERED
     if target is None and not is_clear and len(amounts) <= MAX_CLASSES:
         drafted, other = (CLASS, NUMBER) if is_numbering or not is_many else (NUMBER, CLASS)
-        doubts.append(f"the label is read as a {drafted}; or use --target={other}")
+        doubts.append(f"is the label a {drafted}? If it is a {other}, use --target={other}")
     if target is None and (is_numbering or not is_many):
         return None, doubts
     return dataclasses.replace(number, low=float(amounts[0])), doubts
@@ -1160,7 +1160,10 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     if column.text and is_short and len(distinct) == len(texts):
         doubts.append("every record has a different short text: if it is a name, remove the column")
     if column.categories and (rest := len(set(distinct) - set(column.categories))):
-        doubts.append(f"the most frequent of {len(distinct)} values: add any of {rest} more?")
+        doubts.append(
+            f"the most frequent of {len(distinct)} values; `other` covers {rest} more. Add those "
+            f"that matter to the list"
+        )
     if column.date and column.date != ISO_DATE:
         days = [text for text in distinct if text not in column.gap_words]
         doubts += [
@@ -1185,7 +1188,10 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
     numbers = [text for text in distinct if text not in column.gap_words]
     if CODES.fullmatch(column.name) or any(re.fullmatch(r"0\d.*|\d+[eE]\d+", n) for n in numbers):
         listed = _quoted(sorted(numbers)[:MAX_CATEGORIES])
-        doubts.append(f"codes? Then replace low, high and missing by categories = {listed}")
+        doubts.append(
+            f"are these codes instead of numbers? Then replace low, high and missing by "
+            f"categories = {listed}"
+        )
     elif (far := _far_value(ascending)) is not None:
         doubt = "does it mean unknown?" if far in SENTINELS else "correct the range if it is wrong"
         doubts.append(f"{far:.12g} is far from all other values: {doubt}")

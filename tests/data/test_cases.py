@@ -232,13 +232,17 @@ THOUGHT = {
     ),
     "range": ("is -200 possible?", lambda n: "-200" if n == 3 else str(n + 0.5)),
     "codes": (
-        'codes? Then replace low, high and missing by categories = ["12E3", "5E0"]',
+        'instead of numbers? Then replace low, high and missing by categories = ["12E3", "5E0"]',
         lambda n: ("5E0", "12E3")[n % 2],
     ),
     "blanks": ("1\u202f234,5 is read as 1234.5", lambda n: "1\u202f234,5" if n else "1\xa0000"),
-    "many": ("the most frequent of 60 values: add any of 30 more?", lambda n: f"C{n % 60}x"),
+    "many": (
+        "the most frequent of 60 values; `other` covers 30 more. Add",
+        lambda n: f"C{n % 60}x",
+    ),
     "own": ("most values occur once (names?)", lambda n: f"Smith{n}"),
     "owner": ('a person\'s id? Write owner = "x" and', lambda n: str(1000 + n // 3)),
+    "zeros": ('categories = ["007", "120"]', lambda n: ("007", "120")[n % 2]),
     "names": ("a different short text: if it is a name", lambda n: f"Anna Maria of House{n}"),
     "gaps": ("included in the range. The lowest number is 1", lambda n: str(n or "")),
     "identifier": ("every record has a different number: is it an identifier?", str),
@@ -347,7 +351,7 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
         ([str(7 * n) for n in range(60)], "low = 0.0\nhigh = 413.0"),
         (
             [str(7 * (n % 30)) for n in range(60)],
-            "# the label is read as a number; or use --target=class",
+            "# is the label a number? If it is a class, use --target=class",
         ),
         ([str(n) for n in range(60)], "has 60 values: is it an identifier or a number?"),
         (["flu", "ill", "flu;ill"] * 20, 'classes = ["flu", "ill"]\nseparator = ";"'),
