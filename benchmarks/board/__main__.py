@@ -61,8 +61,10 @@ def cells(flags: argparse.Namespace, stored: list[page.Line]) -> Iterator[page.L
 def reason_to_skip(problem: Problem, method: str) -> str:
     """Returns why a method is not run, or ""."""
     try:
-        problem.data  # noqa: B018 - raises if it is not on this machine
-        return METHODS[method].skipped(problem)
+        reason = METHODS[method].skipped(problem)
+        if not reason:
+            problem.data  # noqa: B018 - raises if it is not on this machine
+        return reason
     except NotHereError as error:
         return str(error)
 

@@ -153,6 +153,11 @@ def _pool(has_pool: bool) -> str:
     return "with a pool" if has_pool else "no pool"
 
 
+def _name(problem: tuple[str, bool]) -> str:
+    name, has_pool = problem
+    return f"{name}+pool" if has_pool else name
+
+
 def counts(board: Board) -> str:
     """Returns numbers of data sets on which our accuracy is ahead, tied and behind."""
     rows = []
@@ -187,9 +192,8 @@ def differences(board: Board) -> str:
                         and (other := board.value(problem, method, epsilon)) is not None
                     ]
                     if pairs:
-                        row["data sets"] = str(len(pairs))
-                        row[f"epsilon {epsilon:g}"] = f"{100 * np.mean(pairs):+.1f}"
-                if "data sets" in row:
+                        row[f"epsilon {epsilon:g}"] = f"{100 * np.mean(pairs):+.1f} ({len(pairs)})"
+                if len(row) > 2:
                     rows.append(row)
     return markdown_table(rows)
 
@@ -198,7 +202,7 @@ def cells(board: Board) -> str:
     """Returns our accuracy and the best other one in each cell."""
     rows = []
     for problem in board.problems():
-        row = {"data set": f"{problem[0]}, {_pool(problem[1])}"}
+        row = {"data set": _name(problem)}
         for epsilon in board.epsilons:
             ours, other = board.value(problem, OURS, epsilon), board.best_other(problem, epsilon)
             outcome = board.outcome(problem, epsilon)
@@ -220,24 +224,23 @@ def skipped(board: Board) -> str:
         if (name, pool) not in problems:
             names[f"{name}: {reason}"].append("")
         elif reason not in OBVIOUS:
-            names[f"{METHODS[method].title}: {reason}"].append(f"{name}, {_pool(pool)}")
+            names[f"{METHODS[method].title}: {reason}"].append(_name((name, pool)))
     for epsilon in board.epsilons:
-        for problem in problems:
+        for method, entry in METHODS.items():
             missing = [
-                entry.short
-                for method, entry in METHODS.items()
+                problem
+                for problem in problems
                 if board.value(problem, method, epsilon) is None
                 and (*problem, method) not in board.skipped
             ]
-            which = "" if METHODS[OURS].short in missing else f" ({', '.join(missing)})"
             if missing:
                 names[f"No time at epsilon {epsilon:g}"].append(
-                    f"{problem[0]}, {_pool(problem[1])}{which}"
+                    f"{entry.short} on {len(missing)} of {len(problems)}"
                 )
     reached = {name for name, *_ in [*problems, *board.skipped]}
     names["No time for any epsilon"] = [name for name in DATA_SETS if name not in reached]
     names["Fewer than five repetitions"] = sorted(
-        f"{METHODS[method].title} on {name}, {_pool(pool)}, epsilon {epsilon:g} ({number})"
+        f"{METHODS[method].short}, {_name((name, pool))}, epsilon {epsilon:g} ({number})"
         for (name, pool, method, epsilon), number in board.repetitions.items()
         if number < 5 and METHODS[method].has_epsilon
     )
@@ -269,7 +272,7 @@ def full_table(board: Board) -> str:
                     mark = "best other"
                 table.writerow(
                     [
-                        f"{problem[0]}, {_pool(problem[1])}",
+                        _name(problem),
                         f"{epsilon:g}",
                         entry.title,
                         board.repetitions[key],
