@@ -212,7 +212,9 @@ def cells(board: Board) -> str:
                 second = second if outcome == AHEAD else f"**{second}**"
                 row[f"epsilon {epsilon:g}"] = f"{first}, {METHODS[other[0]].short} {second}"
         without = board.value(problem, "no_privacy", 0.0)
-        rows.append({**row, "no privacy": "" if without is None else f"{100 * without.mean:.1f}"})
+        if len(row) > 1:
+            value = "" if without is None else f"{100 * without.mean:.1f}"
+            rows.append({**row, "no privacy": value})
     return markdown_table(rows)
 
 
