@@ -188,7 +188,8 @@ def differences(board: Board) -> str:
                     pairs = [
                         (ours.mean - other.mean)
                         for problem in problems
-                        if (ours := board.value(problem, OURS, epsilon)) is not None
+                        if board.outcome(problem, epsilon) is not None
+                        and (ours := board.value(problem, OURS, epsilon)) is not None
                         and (other := board.value(problem, method, epsilon)) is not None
                     ]
                     if pairs:
