@@ -51,7 +51,7 @@ def adult(side: str, data_dir: pathlib.Path | None) -> Side:
     Raises:
         ValueError: if a file or one of its records is broken, or if the download fails.
     """
-    path = _raw_files("adult", data_dir)[int(side == "public")]
+    path = raw_files("adult", data_dir)[int(side == "public")]
     lines = path.read_text("utf-8", errors="replace").splitlines()
     # The first line of the test file is not a record.
     records = (line for line in lines if not line.startswith("|"))
@@ -60,10 +60,10 @@ def adult(side: str, data_dir: pathlib.Path | None) -> Side:
 
 def diabetes(side: str, data_dir: pathlib.Path | None) -> Side:
     """Returns a side of Diabetes; see `adult`."""
-    return _side("diabetes", read_diabetes(*_raw_files("diabetes", data_dir), side == "public"))
+    return _side("diabetes", read_diabetes(*raw_files("diabetes", data_dir), side == "public"))
 
 
-def _raw_files(name: str, data_dir: pathlib.Path | None) -> list[pathlib.Path]:
+def raw_files(name: str, data_dir: pathlib.Path | None) -> list[pathlib.Path]:
     folder = (data_dir or DEFAULT_FOLDER) / name
     paths = [folder / pathlib.Path(file).name for file in FILES[name]]
     for path, (file, digest) in zip(paths, FILES[name].items(), strict=True):

@@ -40,17 +40,22 @@ def cells(flags: argparse.Namespace, stored: list[page.Line]) -> Iterator[page.L
             problem = Problem(name=name, has_pool=has_pool, is_quick=flags.smoke)
             for method in flags.methods:
                 line: page.Line = {"dataset": name, "pool": has_pool, "method": method}
-                if reason := reason_to_skip(problem, method):
-                    line |= {"epsilon": None, "seed": None, "skipped": reason}
-                    if page.key_of(line) not in known:
-                        yield line
-                    continue
+                skip = {**line, "epsilon": None, "seed": None}
                 has_noise = METHODS[method].has_epsilon
-                for epsilon in flags.epsilons if has_noise else (None,):
-                    for seed in range(flags.repetitions if has_noise else 1):
-                        line |= {"epsilon": epsilon, "seed": seed}
-                        if page.key_of(line) not in known:
-                            yield line | measured(problem, method, epsilon or 0.0, seed)
+                missing = [
+                    {**line, "epsilon": epsilon, "seed": seed}
+                    for epsilon in (flags.epsilons if has_noise else (None,))
+                    for seed in range(flags.repetitions if has_noise else 1)
+                ]
+                missing = [each for each in missing if page.key_of(each) not in known]
+                if not missing or page.key_of(skip) in known:
+                    continue
+                if reason := reason_to_skip(problem, method):
+                    yield {**skip, "skipped": reason}
+                    continue
+                for each in missing:
+                    epsilon, seed = each["epsilon"] or 0.0, each["seed"]
+                    yield {**each, **measured(problem, method, epsilon, seed)}
 
 
 def reason_to_skip(problem: Problem, method: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
@@ -60,12 +60,17 @@ class Result:
     """Scores of the test records.
 
     Attributes:
-        scores: `[num_test, num_classes]`; the prediction is the largest one.
+        scores: probabilities `[num_test, num_classes]`; the prediction is the largest one.
         setting: the chosen settings.
     """
 
     scores: Scores
     setting: Setting | None = None
+
+    def __post_init__(self) -> None:
+        # Areas under the curve compare records, so scores must not have an offset of their own.
+        if np.abs(self.scores.sum(axis=1) - 1.0).max() > 1e-3:
+            raise ValueError("scores must be probabilities, got rows that do not add up to 1")
 
 
 def measures(scores: Scores, truth: IntArray) -> dict[str, float]:
@@ -142,7 +147,7 @@ def public_head(problem: Problem, features: str) -> Array:
 
     def scores(setting: Setting, rows: IntArray, left_out: IntArray) -> Scores:
         head = _logistic(wide[rows], labels[rows], problem.num_classes, setting.regularization)
-        return wide[left_out] @ head
+        return softmax(wide[left_out] @ head, axis=1)
 
     grid = [("regularization", (1.0, 30.0, 1_000.0))]
     setting = chosen(problem, Setting(), grid if problem.kind != "image" else [], scores, labels)
@@ -230,7 +235,7 @@ def _head_of(
 def _head_setting(problem: Problem, epsilon: float, representations: tuple[str, ...]) -> Setting:
     def scores(setting: Setting, rows: IntArray, left_out: IntArray) -> Scores:
         head = _head_of(problem, setting, epsilon, rows, seed=len(rows))
-        return problem.features(setting.features).private[left_out] @ head
+        return softmax(problem.features(setting.features).private[left_out] @ head, axis=1)
 
     rates = ("rate", (0.25, 1.0, 4.0, 16.0, 64.0))
     return chosen(
@@ -256,7 +261,8 @@ def head(
     representations = representations or problem.representations
     setting = _head_setting(problem, epsilon, representations)
     weights = _head_of(problem, setting, epsilon, slice(None), 1_000 + seed)
-    return Result(scores=problem.features(setting.features).test @ weights, setting=setting)
+    logits = problem.features(setting.features).test @ weights
+    return Result(scores=softmax(logits, axis=1), setting=setting)
 
 
 # Small networks.
@@ -330,7 +336,7 @@ def _network_setting(problem: Problem, epsilon: float) -> Setting:
         weights = _weights_of(problem, setting, epsilon, rows, seed=len(rows))
         private, _, _ = _network_inputs(problem, setting.features)
         net = _network(private.shape[1:], problem.num_classes)
-        return net.logits(weights, private[left_out])
+        return softmax(net.logits(weights, private[left_out]), axis=1)
 
     rates = ("rate", (0.1, 0.3, 1.0, 3.0))
     features = {"table": ("bins",), "text": problem.representations, "image": ()}[problem.kind]
@@ -356,7 +362,7 @@ def small_network(problem: Problem, epsilon: float, seed: int) -> Result:
     weights = _weights_of(problem, setting, epsilon, slice(None), 1_000 + seed)
     _, _, test = _network_inputs(problem, setting.features)
     net = _network(test.shape[1:], problem.num_classes)
-    return Result(scores=net.logits(weights, test), setting=setting)
+    return Result(scores=softmax(net.logits(weights, test), axis=1), setting=setting)
 
 
 # DP-EBM (Nori et al. 2021, arXiv 2106.09680).
@@ -498,7 +504,7 @@ def sums_and_student(problem: Problem, epsilon: float, seed: int) -> Result:
         query_indices=np.arange(len(labels)), labels=labels, num_classes=num_classes
     )
     model = kind_of(config.student).train(config, released, data.pool)
-    return Result(scores=outputs(model, data.held_out.inputs))
+    return Result(scores=softmax(outputs(model, data.held_out.inputs), axis=1))
 
 
 def _without_privacy(problem: Problem, seed: int, uses_private: bool) -> Result:
@@ -512,7 +518,8 @@ def _without_privacy(problem: Problem, seed: int, uses_private: bool) -> Result:
         labels = np.concatenate([data.private.labels, *([] if labels is None else [labels])])
 
     def linear(rows: IntArray | slice, queries: Array) -> Scores:
-        return queries @ _logistic(wide[rows], labels[rows], problem.num_classes, 30.0)
+        head = _logistic(wide[rows], labels[rows], problem.num_classes, 30.0)
+        return softmax(queries @ head, axis=1)
 
     def boosted(rows: IntArray | slice, queries: npt.NDArray) -> Scores:
         model = HistGradientBoostingClassifier(random_state=seed)

@@ -30,6 +30,7 @@ MEASURES = {
     "processor_seconds": "processor seconds",
 }
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
+REQUIRED = {"head", "network"}  # other methods that run on all data
 OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no list repeats
 PAGES = {  # pages below docs, and the tables between their marks
     "../README.md": ("counts",),
@@ -128,14 +129,19 @@ class Board:
         return None if cell is None else cell[measure]
 
     def best_other(self, problem: tuple[str, bool], epsilon: float) -> tuple[str, Value] | None:
-        """Returns the most accurate other method with the same guarantee."""
+        """Returns the most accurate other method with the same guarantee.
+
+        None if a method that runs on all data has not been measured, because it could be better.
+        """
         others = {
             method: value
             for method in METHODS
             if method not in (OURS, *NOT_RANKED)
             and (value := self.value(problem, method, epsilon)) is not None
         }
-        return max(others.items(), key=lambda item: item[1].mean) if others else None
+        if not others.keys() >= REQUIRED:
+            return None
+        return max(others.items(), key=lambda item: item[1].mean)
 
     def outcome(self, problem: tuple[str, bool], epsilon: float) -> str | None:
         """Returns how our accuracy compares with the best other one; None if one is missing."""

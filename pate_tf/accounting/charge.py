@@ -45,8 +45,8 @@ class Cost(EpsilonDelta, ProtectedUnit):
     Attributes:
         charge: the charge.
         number: the number of charges.
-        before: earlier charges that `epsilon` includes, with their numbers: batches of a mechanism
-            that is charged once per batch, which preceded these labels.
+        before: earlier charges that `epsilon` also covers, with the number of each charge. They are
+            the earlier batches of a mechanism that is charged once per batch.
     """
 
     charge: Charge
@@ -114,14 +114,14 @@ class ReleasedLabels(PoolLabels):
         num_queries: number of queries. A mechanism with a threshold may answer fewer.
         cost: data-independent cost of only these queries, with the mechanism that was charged.
         ledger_rows: sequence numbers of the ledger rows that charged them.
-        secure_noise: False if the noise came from a seed. Nothing is private then.
-        weights: `shares` of the noisy counts; None without noisy counts.
+        secure_noise: False if the noise came from a seed. Then nothing is private.
+        weights: `shares` of the noisy counts; None if there are no noisy counts.
         noisy_counts: noisy counts released with the labels, int64 `[num_answered, num_classes]` in
             units of 1 / LATTICE votes; None if only labels were released.
-        noisy_sums: noisy feature sums that were released, and from which the labels were computed:
-            sums of the records' vectors by class, int64 `[num_features + 1, num_classes]` in units
-            of 1 / LATTICE. Without a pool, more columns contain second moments. None if labels were
-            drawn.
+        noisy_sums: the released noisy feature sums from which the labels were computed: for each
+            class, the sum of the vectors of its records, int64 `[num_features + 1, num_classes]` in
+            units of 1 / LATTICE. If there is no pool, further columns contain second moments. None
+            if the labels were drawn from votes.
     """
 
     num_queries: int
@@ -135,7 +135,9 @@ class ReleasedLabels(PoolLabels):
         """See `PoolLabels.checked`; computes the weights from the counts."""
         labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
-            raise ValueError(f"labels: {len(self.labels)} answers to {self.num_queries} queries")
+            raise ValueError(
+                f"a query gets at most one label, got {len(self.labels)} for {self.num_queries}"
+            )
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")
             checks.shape([len(self.labels), self.num_classes], noisy_counts=counts)
@@ -169,10 +171,10 @@ class PlannedRelease(Settings):
     Attributes:
         release: "log_cost" (a sanitized epsilon) or "smooth_sensitivity".
         profile: vote margin of the hypothetical votes in the plan, as a fraction of the teachers.
-        moment: moment of the plan. Default for this and the following: the best value.
-        smoothness: eta, or beta for "smooth_sensitivity".
-        sigma: scale of the noise, as a multiple of the sensitivity.
-        confidence: probability that the released epsilon is not too low.
+        moment: moment of the plan. Default: the best value.
+        smoothness: eta, or beta for "smooth_sensitivity". Default: the best value.
+        sigma: scale of the noise, as a multiple of the sensitivity. Default: the best value.
+        confidence: probability that the released epsilon is not too low. Default: 0.99.
 
     Raises:
         ValueError: if a value is out of range.
@@ -189,8 +191,8 @@ class PlannedRelease(Settings):
 def integer_step(smoothness: Smoothness) -> Smoothness:
     """Returns eta', the size of one integer step of ln Cbar, which is slightly larger than eta.
 
-    The difference covers rounding errors: the computed ln Cbar of neighbors may differ by more than
-    eta.
+    The difference covers rounding errors, which can make the computed values of ln Cbar of two
+    neighbors differ by more than eta.
     """
     return smoothness * (1.0 + 1e-6) + 1e-8
 
@@ -211,10 +213,11 @@ def steps_above(sigma: float, failure: float) -> int:
 def gaussian_smooth_sensitivity_rdp(
     order: float, *, beta: float, sigma: float, b: float = 0.0
 ) -> float:
-    """Returns the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
+    """Returns a bound on the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
 
-    U is e^beta-smooth and at least the local sensitivity of R (docs/proofs/theory.md, Theorem B1;
-    exact for b = 0). Infinite if the theorem does not apply: (order - 1)(e^{2 beta} - 1) >= 1.
+    U is e^beta-smooth and at least the local sensitivity of R. The bound is Theorem B1 of
+    docs/proofs/theory.md, and is exact for b = 0. It is infinite if the theorem does not apply:
+    (order - 1)(e^{2 beta} - 1) >= 1.
 
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
@@ -261,9 +264,9 @@ class CostRelease(Charge):
         release: "log_cost" (Theorem B2) or "smooth_sensitivity" (B1).
         bound: bound on the cost of a query: "paper", "tight", "two_sided" or "class_aware".
         moment: l, the Renyi order minus one.
-        smoothness: eta of B2 (maximum change of ln Cbar with one teacher), or beta of B1.
-        sigma: standard deviation of the noise, as a multiple of the sensitivity: steps of ln Cbar,
-            or U.
+        smoothness: eta of B2 (the maximum change of ln Cbar if one teacher changes), or beta of B1.
+        sigma: standard deviation of the noise, as a multiple of the sensitivity. The sensitivity is
+            one step of ln Cbar (B2), or U (B1).
         failure: tau, the probability that the published cost is below the true cost.
         num_queries: number of labeled queries.
         profile: description of the hypothetical votes for which the parameters were chosen.
@@ -298,7 +301,7 @@ class CostRelease(Charge):
 
     @property
     def shift(self) -> float:
-        """The b of B1: standard deviations added so that the result is rarely below the cost."""
+        """The b of B1: standard deviations to add so that the result is rarely below the cost."""
         return -float(scipy.special.ndtri(self.failure))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
@@ -347,10 +350,10 @@ class CostRelease(Charge):
         """Checks that the plan can release the cost of a mechanism.
 
         Raises:
-            ValueError: if the mechanism does not have the bound; for smooth sensitivity, if Theorem
-                A does not hold for it; and for `ConfidentGaussianNoisyMax`: the votes determine
-                which queries it answers, so their cost differs from the cost of queries chosen in
-                advance.
+            ValueError: if the mechanism does not have the bound, or if the release is by smooth
+                sensitivity and Theorem A does not hold for the mechanism. Also for
+                `ConfidentGaussianNoisyMax`: the votes determine which queries it answers, so the
+                cost of these queries differs from the cost of queries that were chosen in advance.
         """
         if mechanism.withholds or not mechanism.bounds:
             raise ValueError(
@@ -366,7 +369,7 @@ class CostRelease(Charge):
 class SanitisedEpsilon(EpsilonDelta):
     """Publishable: a privately released data-dependent epsilon of the labels and the release.
 
-    It holds for these votes, at `delta`.
+    The epsilon holds for these votes, at `delta`.
 
     Attributes:
         confidence: probability that the noise of the release did not make `epsilon` too small.
@@ -412,15 +415,15 @@ def check_recordable(charge: Charge) -> None:
 
 
 def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntArray:
-    """Returns the sorted counts of the profile, int64 [1, num_classes].
+    """Returns the hypothetical counts of one query, in descending order, int64 [1, num_classes].
 
     The vote margin of the first class is the fraction `profile` of the teachers. The remaining
     votes are distributed evenly among all classes.
 
     Args:
-        num_teachers: at least 1.
-        num_classes: at least 1.
-        profile: in (0, 1].
+        num_teachers: number of teachers, at least 1.
+        num_classes: number of classes, at least 1.
+        profile: vote margin as a fraction of the teachers, in (0, 1].
 
     Raises:
         ValueError: if a number is below 1.

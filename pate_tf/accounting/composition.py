@@ -6,7 +6,7 @@ as the ledger, only uses the interface of `Charge`, and never depends on the kin
 
 Charges with moments add up at each moment. Charges that are only (epsilon, delta) differentially
 private add their epsilons and deltas (basic composition), or their privacy losses if this gives a
-smaller result. Both hold for charges of any kind, in any order.
+smaller result. Both results hold for charges of any kind, in any order.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class Charge(ABC):
         releases_feature_sums: whether it releases feature sums of records, without teachers.
         counted: singular and plural of what is charged, for example "query" and "queries".
         labels_in_words: description of its labels.
-        approximate: the (epsilon, delta) of the part without finite moments; None without this
-            part.
-        pure_epsilon: epsilon at delta 0; None without a pure guarantee.
-        unit: adjacency of the cost: "record" for replace-one records, or any other change of one
-            teacher; "owner" for add-or-remove-one owner.
+        approximate: the (epsilon, delta) of the part without finite moments; None if there is no
+            such part.
+        pure_epsilon: epsilon at delta 0; None if there is no guarantee at delta 0.
+        unit: adjacency of the cost. "record": one record is replaced, or one teacher changes in any
+            other way. "owner": one owner is added or removed.
         replaced_steps: the distance by which replacing one owner moves the value that gets Gaussian
             noise, as a multiple of the distance between neighbors.
         chosen_by_answers: whether somebody, such as a coordinator of silos, may choose between
-            several kinds of charge based on earlier answers. Several kinds together are then
-            composed by moments only.
+            several kinds of charge based on earlier answers. In this case, several kinds together
+            are composed only by moments.
         noise_fields: names of the fields that are noise scales, in votes.
         lacks: unsupported features, with the reason of each as the end of a sentence. A test checks
             that each charge has all features of its family, or lists them here.
@@ -98,10 +98,10 @@ class Charge(ABC):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Noise multipliers of Gaussian mechanisms that together cost at least as much as this.
+        """Noise multipliers of Gaussian mechanisms that together cost at least as much as a charge.
 
-        A multiplier is the standard deviation divided by the L2 sensitivity. Empty if there are no
-        such mechanisms.
+        A multiplier is the standard deviation divided by the L2 sensitivity. The result is empty if
+        there are no such mechanisms.
         """
         return ()
 
@@ -111,9 +111,10 @@ class Charge(ABC):
         return {name: getattr(self, name) for name in self.noise_fields}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns epsilon of `number` of these charges only, by a theorem other than moments.
+        """Returns the epsilon of only `number` such charges, by a theorem that uses no moments.
 
-        The default is the optimal composition of pure mechanisms; infinite without a pure epsilon.
+        The default is the optimal composition of pure mechanisms, which is infinite if the charge
+        has no pure epsilon.
         """
         if self.pure_epsilon is None:
             return inf
@@ -122,8 +123,8 @@ class Charge(ABC):
     def number_charged(self, num_queries: int) -> int:
         """Returns how often this is charged for a batch of num_queries new queries.
 
-        For a release of feature sums, this is 1, or 0 without queries. If it does not answer
-        queries, this is 1.
+        A charge that does not answer queries is charged once. Feature sums are charged once if
+        there are queries. Other charges are charged once for each query.
         """
         if not self.answers:
             return 1
@@ -194,7 +195,7 @@ def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueErr
 # are rounded up.
 
 
-# If there are more privacy losses, adjacent losses are merged into the largest of them.
+# If there are more privacy losses than this, adjacent losses are merged into the largest of them.
 MAX_LOSSES = 2**13
 
 MAX_EPSILON = 2.0**30
@@ -329,7 +330,7 @@ def privacy_profile(
 
 Charges = Mapping[Charge, int]
 
-# With more charges without moments than this, only basic composition is used.
+# If more charges than this have no moments, only basic composition is used.
 MAX_APPROXIMATE = 1024
 CACHE_SIZE: Final = 1024  # number of cached results of each function
 
@@ -361,7 +362,7 @@ def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
 
 @remembered
 def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
-    """Returns epsilon by moments, and the best moment; None if no moment was used.
+    """Returns epsilon by moments, and the best moment (None if no moment was used).
 
     The deltas of parts without moments are subtracted from delta before the moments are converted.
     Epsilon is infinite if these deltas exceed delta. At delta 0, epsilon is `pure_epsilon`.
@@ -425,17 +426,17 @@ def check_pure(charge: Charge) -> None:
 def smallest_epsilon(
     charges: Charges, delta: float, *, enough: float = 0.0
 ) -> tuple[float, float | None]:
-    """Returns the smallest known epsilon, and its moment; None if another theorem was used.
+    """Returns the smallest known epsilon, and its moment (None if another theorem was used).
 
-    For a single kind of charge, the other theorem is its own composition theorem. For several
-    kinds, there are `by_losses`, and the sum of all pure epsilons and the epsilon of all other
-    charges together (Proposition S5).
+    If all charges are of one kind, the other theorem is the composition theorem of this kind. If
+    there are several kinds, two other results are computed: `by_losses`, and the sum of all pure
+    epsilons plus the epsilon of all other charges together (Proposition S5).
 
     Args:
         charges: the number of each charge.
         delta: in [0, 1).
-        enough: if epsilon by moments is at most this, the other theorems are not tried, because
-            they are slow for many queries.
+        enough: if epsilon by moments is at most this value, the other theorems are not tried,
+            because they are slow for many queries.
     """
     epsilon, moment = moments_epsilon(charges, delta)
     if epsilon <= enough or not delta:
@@ -463,8 +464,9 @@ def fits(charges: Charges, delta: float, epsilon_budget: float) -> bool:
 def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
     """Returns the delta of a budget if the kinds of charges depend on earlier answers.
 
-    With one kind, this is delta. With several kinds, any of the moments may be the best one, or the
-    first kind's own theorem before them (docs/proofs/theory.md, Proposition S4 c).
+    With one kind, this is `delta`. With several kinds, any moment may turn out to be the best one,
+    so `delta` is multiplied by the number of moments. One more `delta` is for the composition
+    theorem of the first kind (docs/proofs/theory.md, Proposition S4 c).
     """
     kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
@@ -479,8 +481,8 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # may move k votes of each query.
 #
 # The cost for k teachers follows from k steps between neighbors. It is more than k times the cost
-# of one step: the moments of a Gaussian grow with the square of k. For labels, for any counts and
-# any moved votes, here for k = 2:
+# of one step: the moments of a Gaussian grow with the square of k. These are the costs of labels
+# for k = 2, any counts and any moved votes:
 #
 # - Pure: each moved vote multiplies any probability by at most e^{2 gamma}. Two moved votes
 #   multiply it by at most e^{4 gamma}, so D* of 4 gamma bounds the moments.
@@ -516,9 +518,9 @@ def several_teachers_alpha(
 ) -> FloatArray:
     """Returns the worst-case cost of one charge if several teachers change, `[num_moments]`.
 
-    It is derived from the attributes of the charge for one teacher, and is infinite if they are not
-    sufficient. It does not include `Charge.approximate`, which may cover the whole cost. For
-    `replaced`, see `by_losses`.
+    The cost is derived from the attributes of the charge for one teacher, and is infinite if these
+    are not sufficient. It does not include `Charge.approximate`, which may cover the whole cost.
+    For `replaced`, see `by_losses`.
     """
     if num_teachers == 1:
         return charge.alphas(moments)
@@ -536,7 +538,7 @@ def several_teachers_alpha(
 
 
 def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> float:
-    """Returns the squared distance of the means, relative to the noise, for several teachers."""
+    """Returns the squared distance by which several teachers move the means, relative to noise."""
     steps = charge.replaced_steps if replaced else num_teachers
     return sum((steps / multiplier) ** 2 for multiplier in charge.noise_multipliers)
 
@@ -546,8 +548,8 @@ def _squared_distance_of_all(
 ) -> float | None:
     """Returns the total squared distance of the means of all Gaussian charges.
 
-    None if there are charges that are not Gaussian, not pure, and not fully covered by
-    `Charge.approximate`.
+    Returns None if there are charges that are neither Gaussian nor pure, and that
+    `Charge.approximate` does not fully cover.
     """
     squared = 0.0
     for charge, number in charges.items():
@@ -567,16 +569,17 @@ def by_losses(
 ) -> float:
     """Returns an epsilon at delta from the losses of all charges; infinite if it is unknown.
 
-    (epsilon, delta) private parts are treated as leaking randomized response, combined with the
-    moments of all other charges (docs/proofs/approximate_dp.md, Theorem G5). If all other charges
-    are pure or Gaussian, pure parts are treated as randomized response, and all Gaussian parts are
-    treated exactly, as one Gaussian (docs/proofs/theory.md, Proposition S5).
+    A part that is only (epsilon, delta) private is treated as randomized response that leaks
+    everything with probability delta. The losses of these parts are combined with the moments of
+    all other charges (docs/proofs/approximate_dp.md, Theorem G5). If all other charges are pure or
+    Gaussian, pure parts are treated as randomized response, and all Gaussian parts are treated
+    exactly, as one Gaussian (docs/proofs/theory.md, Proposition S5).
 
     Args:
         charges: the number of each charge, with at least one charge, fixed in advance.
         delta: in [0, 1).
         num_teachers: number of teachers, records or owners that change.
-        replaced: whether the change of two is the replacement of one owner.
+        replaced: whether the two changes are the replacement of one owner.
     """
     if not delta or (len(charges) > 1 and any(charge.chosen_by_answers for charge in charges)):
         return inf
@@ -618,11 +621,11 @@ def several_teachers_epsilon(
 ) -> float:
     """Returns the smallest known epsilon at delta if several teachers change.
 
-    By default, it is the cost for replace-one owner, in contrast to `smallest_epsilon`, which is
-    the cost of the same charges for add-or-remove-one owner.
+    The default is the cost for replace-one owner. For the same charges, `smallest_epsilon` returns
+    the cost for add-or-remove-one owner.
 
     Args:
-        charges: the number of each charge, chosen adaptively or not.
+        charges: the number of each charge. Charges may have been chosen adaptively.
         delta: in [0, 1).
         num_teachers: number of teachers, records or owners that change, at least 2; None for the
             replacement of one owner.

@@ -241,8 +241,8 @@ class WishedDelta(Settings):
         least=0.0,
         below=1.0,
         help="Delta of the guarantee, at most one over the number of private records; 0 for pure "
-        "differential privacy. Fixed by the first release. Default: at most a tenth of one over "
-        "the number of records, and at most 1e-5.",
+        "differential privacy. The first release fixes it. Default: 1e-5, or a smaller power of "
+        "ten if there are more than 10,000 records.",
     )
 
 
@@ -258,8 +258,8 @@ def default_delta(num_records: int | None) -> float:
 def check_delta(delta: float, num_records: int | None, unit: str = "record") -> None:
     """Checks that delta is meaningful for the number of records.
 
-    If the number is unknown or private, there is a warning for every delta above `DEFAULT_DELTA`.
-    The warning reveals nothing about a private number.
+    If the number of records is unknown or private, every delta above `DEFAULT_DELTA` causes a
+    warning. The warning reveals nothing about a private number.
 
     Args:
         delta: delta of the guarantee; 0 for pure differential privacy.

@@ -29,7 +29,7 @@ ABSENT: Final = -1  # marks a missing answer of a silo
 MIN_EPSILON: Final = 2.0**-20
 MAX_EPSILON: Final = 40.0
 MAX_CLASSES: Final = 2**16
-MAX_LOSSES: Final = 2**15  # with more distinct sums of losses, another theorem is used
+MAX_LOSSES: Final = 2**15  # if there are more distinct sums of losses, another theorem is used
 LOST: Final = 1e-290  # upper bound on the probability that is lost to underflow
 
 
@@ -46,8 +46,8 @@ class RandomisedResponse(Charge):
     Attributes:
         num_classes: number of classes, at least 2. Votes and answers are integers from 0 to
             num_classes - 1.
-        epsilon: maximum cost of one answer, with delta 0, in natural logarithms; from 2**-20 to 40.
-            The exact epsilon of the sampler is at most this.
+        epsilon: maximum epsilon of one answer at delta 0, in natural logarithms; from 2**-20 to 40.
+            The exact epsilon of the sampler is at most this value.
     """
 
     num_classes: int
@@ -87,7 +87,7 @@ class RandomisedResponse(Charge):
 
     @property
     def losses(self) -> FloatArray:
-        """Probabilities of the privacy losses -epsilon, 0 and epsilon; the same for all votes."""
+        """Probabilities of the privacy losses -epsilon, 0 and epsilon, equal for all votes."""
         return np.array([self.other, (self.num_classes - 2) * self.other, self.kept])
 
     def draw(self, votes: IntArray, noise: NoiseDraws) -> IntArray:
@@ -287,7 +287,7 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
         ValueError: if the scale is below 1/2 or the number below 1.
     """
     if not scale >= 0.5 or number < 1:
-        raise ValueError(f"scale must be at least 1/2 and `number` 1, got {scale} and {number}")
+        raise ValueError(f"need scale >= 1/2 and number >= 1, got {scale} and {number}")
     few = min(number - 1, 1_000)
     total = sum(exp(-2.0 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, few + 1))
     # The terms decrease with k.
@@ -347,12 +347,13 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         check_parties(self.num_parties, self.threshold)
         if not 1 <= self.colluding < self.least_silos <= MAX_SILOS:
             raise ValueError(
-                f"colluding must be at least 1, and `least_silos` more than that and at most "
-                f"{MAX_SILOS:,}, got {self.colluding} and {self.least_silos}"
+                f"need 1 <= colluding < least_silos <= {MAX_SILOS:,}, got colluding "
+                f"{self.colluding} and least_silos {self.least_silos}"
             )
         if self.share_scale < MIN_STEPS:
             raise ValueError(
-                f"`sigma` {self.sigma} is too small: a silo needs {MIN_STEPS:g} / {LATTICE:,}"
+                f"sigma {self.sigma} must be larger: the noise of a silo must have a scale of at "
+                f"least {MIN_STEPS:g} / {LATTICE:,}"
             )
 
     @property
@@ -377,12 +378,12 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
     @property
     def sensitivity(self) -> float:
-        """Maximum L2 distance by which one neighbor (see `unit`) moves the total."""
+        """Maximum L2 distance between the totals of two neighbors (see `unit`)."""
         return sqrt(self.of_one_holder.squared_distance)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Sigma over the sensitivity. The effects of lattice and sum are below rounding errors."""
+        """Sigma / sensitivity. The lattice and the sum change it by less than rounding errors."""
         return (self.sigma / self.sensitivity,)
 
     def shape(self, num_classes: int) -> tuple[int, int]:
@@ -400,7 +401,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         return sqrt(num_silos) * self.share_scale / LATTICE
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus the effect of a sum of Gaussians."""
+        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus the effect of adding up noise."""
         gaussian = self.sensitivity**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
         added = (2.0 * moments + 1.0) * self.log_ratio
         return np.asarray((gaussian + added) * (1.0 + SAFETY_MARGIN))

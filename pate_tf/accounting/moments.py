@@ -75,7 +75,7 @@ def directed_alphas(laws: NeighbourLaws, moments: FloatArray) -> tuple[FloatArra
 
 
 def _log_probability(law: FloatArray, multiplicity: FloatArray) -> FloatArray:
-    """Returns ln of each probability. For large ones, it uses the complement for accuracy."""
+    """Returns ln of each probability. Large probabilities use the complement, for accuracy."""
     large = law > 0.75
     others = np.sum(np.where(large, 0.0, law * multiplicity), axis=1, keepdims=True)
     return np.where(large, np.log1p(-np.minimum(others, 0.25)), np.log(law))
@@ -114,7 +114,7 @@ def bound_of(name: str, mechanism: Mechanism) -> Bound:
 def union_bound(
     tail: Tail, sorted_counts: IntArray, *, moved_votes: int = 0
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the largest q and u within moved_votes changes of votes, each [num_queries].
+    """Returns the largest q and u after at most moved_votes votes changed, each [num_queries].
 
     q = sum_j F(D_j) bounds Pr[label != plurality], and u = F(D_2) is its largest term. For
     moved_votes > 0, they are qmax and umax of Lemma 2, which are 1 if a tie is in reach.

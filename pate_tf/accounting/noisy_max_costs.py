@@ -38,8 +38,8 @@ class Quadrature(NamedTuple):
         below: probability that a class wins and all noisy counts are below the points.
         ties: points and weights on (0, 1) for the priority that breaks a tie; a single point if
             ties have probability zero.
-        log_law: function of distances and a priority. Distances are real between the kinks. It
-            returns ln Pr[noise = distance] and
+        log_law: function of distances and a priority. Between two kinks, distances can be any real
+            numbers. The function returns ln Pr[noise = distance] and
             ln(Pr[noise < distance] + priority * Pr[noise = distance]), with the shape of distances.
     """
 
@@ -67,12 +67,12 @@ def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
 
 
 def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
-    """Returns the quadrature of Pr[k] = (1 - p)/(1 + p) p^|k|, p = e^-gamma.
+    """Returns the quadrature of discrete Laplace noise.
 
-    It has integers near the counts, Gauss points between them, and both geometric tails. For the
-    upper tail, it uses the Gauss rule of the little q-Legendre polynomials,
-    sum_i p^i f(p^i) = sum w f(s), which is exact for f up to degree num_classes + 1. Ties are
-    broken by random priority.
+    The noise has the law Pr[k] = (1 - p)/(1 + p) p^|k|, where p = e^-gamma. The points are integers
+    near the counts, Gauss points between them, and points in both geometric tails. The upper tail
+    uses the Gauss rule of the little q-Legendre polynomials, sum_i p^i f(p^i) = sum w f(s), which
+    is exact for f up to degree num_classes + 1. Ties are broken by random priority.
 
     Args:
         gamma: inverse scale, per vote.
@@ -131,8 +131,8 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
 def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
     """Returns the quadrature of the normal distribution with standard deviation sigma.
 
-    It has composite Gauss-Legendre points where the density of a winning count is not negligible.
-    Ties have probability zero. For the arguments, see `discrete_laplace`.
+    Its points are composite Gauss-Legendre points, where the density of a winning count is not
+    negligible. Ties have probability zero. For the arguments, see `discrete_laplace`.
     """
     del total
 
@@ -171,7 +171,7 @@ class NeighbourLaws:
         here: probability of each class of the group, [num_neighbours, num_groups].
         there: probability at the neighbor, [num_neighbours, num_groups].
         multiplicity: number of classes in the group, [num_neighbours, num_groups].
-        limit: the mechanism's largest log ratio of any outcome; infinite if it is unbounded.
+        limit: largest log ratio of the probabilities of any outcome; infinite if it is unbounded.
         rare: probabilities below this may be inaccurate because of underflow.
         excess: relative margin for the part of a cost that the laws do not cover.
     """
@@ -276,8 +276,9 @@ def _pair_excess(
 ) -> FloatArray:
     """Returns the larger excess E[ratio^l] - 1 of both directions, or only the forward excess.
 
-    The pair of laws is: under P, classes with probabilities `masses` ([num_queries] each); under
-    P', each of them times e^log_ratio; and one more class with the remaining probability.
+    Under the law P, classes have the probabilities `masses` ([num_queries] each). Under the law P',
+    each of these probabilities is multiplied by e^log_ratio. Under both laws, one more class has
+    the remaining probability.
     """
     ratios = np.array(log_ratios)
     here = np.stack(masses, axis=1)
@@ -475,7 +476,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 
     The bound holds for any number of classes, for both directions, and for any way to break ties.
     It is for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE votes.
-    Infinite for l > 4 sigma. Lengths in this function are in standard deviations.
+    It is infinite for l > 4 sigma. In this function, the unit of lengths is a standard deviation.
 
     Args:
         sigma: standard deviation of the noise, in votes, 0.5 to 2^14.
@@ -529,7 +530,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         a_leads: FloatArray = np.arange(near + 1.0, a_far + 1.0) * step
         b_leads: FloatArray = np.arange(near + 1.0, b_far + 1.0) * step
         inside = [positions(np.append(close, a_leads), close), positions(close, b_leads)]
-        # Only two classes, whose means differ by `gaps`.
+        # The case of only two classes, whose means differ by `gaps`.
         gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
         moved = gaps - 2.0 * shift
         here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]
@@ -576,11 +577,11 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     The bound holds for any number of classes, for both directions, and for any order of the classes
     that breaks ties, if the order does not depend on the counts.
 
-    For fixed x - y, the laws are affine in (z, z^2), where z = p^x. This curve is covered by
-    triangles of some of its points and the intersections of their tangents (Lemma W5). A piece is
-    halved if the value at the intersection of its tangents exceeds the largest value at true
-    positions. If x - y is outside the window, one outcome has probability at least 1 - q, and
-    Theorem T2 applies to this q.
+    Let x and y be the positions of two classes. For fixed x - y, the laws are affine in (z, z^2),
+    where z = p^x. This curve is covered by triangles. The corners of a triangle are the two ends of
+    a piece of the curve and the intersection of the tangents at these ends (Lemma W5). A piece is
+    halved if the value at the intersection exceeds the largest value at true positions. If x - y is
+    outside the window, one outcome has probability at least 1 - q, and Theorem T2 applies to q.
 
     Args:
         gamma: inverse scale of the noise, per vote, 0.004 to 10.
@@ -601,7 +602,7 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
         return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + fall))
 
     gap = np.array([window - 3.0])
-    # Probability that b wins with this gap behind a, without other classes.
+    # Probability that b wins if it is this gap behind a and there are no other classes.
     behind = _race_pairs(gamma, False, gap, np.zeros(1), np.zeros(1))[0, 0, 1]
     miss = 2.0 * float(behind) + 2.0 * float(geometric_tail(gap)[0])
     # max(f1(Eq), f2(q)) - 1 of Theorem T2.
@@ -642,18 +643,25 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
 def _race_pairs(
     gamma: float, ties_to_a: bool, gaps: FloatArray, z: FloatArray, squares: FloatArray
 ) -> FloatArray:
-    """Returns pairs at x - y = gaps with (z, squares) = (p^x, p^2x), all [num_pairs].
+    """Returns the laws before and after a vote moves from class a to b, [num_pairs, 2, 3].
 
-    Classes a and b are at x and y before a vote moves from a to b. The other classes are at 0 and
-    above. Let Z and Z' be independent discrete Laplace variables, and G a geometric variable on
-    0, 1, ... Class a wins if x + Z is at least G and above y + Z' (or equal to it, if a wins ties).
-    Class b wins similarly. Otherwise, another class wins.
+    Classes a and b are at the positions x and y before the vote moves. Let Z and Z' be independent
+    discrete Laplace variables. The largest noisy count of the other classes is G, a geometric
+    variable on 0, 1, ... Class a wins if x + Z is at least G and above y + Z' (or equal to y + Z',
+    if a wins ties). Class b wins similarly. Otherwise, another class wins.
+
+    Args:
+        gamma: inverse scale of the noise, per vote; p = e^-gamma.
+        ties_to_a: whether a wins ties with b.
+        gaps: x - y of each pair, [num_pairs].
+        z: p^x of each pair, [num_pairs].
+        squares: p^(2x) of each pair, or another value in its place, [num_pairs].
     """
     p = float(np.exp(-gamma))
     rise = float(-np.expm1(-gamma))
 
     def lost(lead: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Returns A1, A2: Pr[x + Z >= m + Z', x + Z < G] = A1 p^x + A2 p^2x, with lead = x - m."""
+        """Returns A1, A2 with Pr[m + Z' <= x + Z < G] = A1 p^x + A2 p^(2x), where lead = x - m."""
         both = rise * (1.0 + p)
         peak = rise / (1.0 + p)
         steps = np.maximum(lead + 1.0, 0.0) + p ** (np.abs(lead + 1.0) + 1.0) / both

@@ -21,7 +21,7 @@ from pate_tf.core import checks
 from pate_tf.core.settings import ProtectedUnit
 
 UNITS = ("record", "participant")
-MAX_POINTS = 400_000  # of a quadrature; a moment that needs more points is treated as infinite
+MAX_POINTS = 400_000  # a moment whose quadrature needs more points is treated as infinite
 MIN_LOSS_STEP = 1e-4  # smallest step of a loss distribution
 MAX_LOSSES = 50_000  # maximum number of steps of a loss distribution
 DEPTH = 60.0  # an integrand is ignored where its logarithm is this far below the peak
@@ -37,11 +37,11 @@ def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> Floa
 
 @lru_cache(maxsize=2**14)
 def _moment(moment: float, rate: float, sigma: float) -> float:
-    """Returns ln of the integral of P^(l+1) Q^-l over the real line; infinite if it is too sharp.
+    """Returns ln of the integral of P^(l+1) Q^-l over the real line.
 
-    P = (1 - q) N(0) + q N(1), Q = (1 - q) N(0) + q N(-1). The integrand is analytic in a strip.
-    Therefore, the error of the trapezoid rule is below rounding if the step is a fraction of the
-    sharpest feature.
+    P = (1 - q) N(0) + q N(1) and Q = (1 - q) N(0) + q N(-1), where q is the rate. The integrand is
+    analytic in a strip. Therefore, the error of the trapezoid rule is below rounding if the step is
+    a fraction of the sharpest feature. The result is infinite if this needs too many points.
     """
 
     def log_integrand(x: FloatArray) -> FloatArray:
@@ -104,8 +104,8 @@ class NoisyTraining(ProtectedUnit, Charge):
     Attributes:
         sampling_rate: q, in (0, 1].
         noise_multiplier: sigma, as a multiple of the clipping norm.
-        rounds: maximum number of sums that include a record: rounds, times the number of
-            participants that have the record.
+        rounds: maximum number of sums that include a record: the number of rounds times the number
+            of participants that have the record.
         unit: the protected unit: "record", or "participant" with all its records.
 
     Raises:
@@ -167,10 +167,10 @@ class NoisyTraining(ProtectedUnit, Charge):
             )
         return (
             f"In each round, a participant draws each of its records with probability "
-            f"{self.sampling_rate:.3g}, clips the contribution of each to a fixed length, and adds "
-            f"Gaussian noise of standard deviation {self.noise_multiplier:.3g} times that length "
-            f"to each number of their sum before it uploads the sum. A record is part of at most "
-            f"{self.rounds:,} such sums."
+            f"{self.sampling_rate:.3g}. It clips the contribution of each drawn record to a fixed "
+            f"length and adds up these contributions. Before it uploads the sum, it adds Gaussian "
+            f"noise of standard deviation {self.noise_multiplier:.3g} times that length to each "
+            f"number of the sum. A record is part of at most {self.rounds:,} such sums."
         )
 
 

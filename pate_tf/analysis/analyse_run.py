@@ -66,15 +66,15 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="votes",
         flag="ledger",
         help="Ledgers (files or folders, separated by commas): shows history, spending and "
-        "remaining budget. Several ledgers of the same records are composed. With --statement, "
-        "accounts of silos are possible, too.",
+        "remaining budget. Several ledgers of the same records are composed. With --statement, you "
+        "can also name accounts of silos.",
     )
     counts_file: pathlib.Path | None = setting(
         None,
         group="votes",
-        help="A .npy or .csv file of votes, for queries chosen without looking at noisy labels: "
-        "labels [num_teachers, num_queries], or counts [num_queries, num_classes] with "
-        "--input_is_counts. Values are whole numbers, of integer or float type.",
+        help="A .npy or .csv file of votes: labels [num_teachers, num_queries], or counts "
+        "[num_queries, num_classes] with --input_is_counts. Values are whole numbers, of integer "
+        "or float type. The queries must have been chosen without looking at noisy labels.",
     )
     input_is_counts: bool = setting(
         False, group="votes", advanced=True, help="Whether --counts_file has counts, not labels."
@@ -99,7 +99,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         least=1,
         advanced=True,
         help="Number of classes, public. Default: the number of columns for counts, 10 for "
-        "labels. A class without votes makes the bounds larger, never too small.",
+        "labels. A class without votes can only make the bounds larger.",
     )
     bounds: tuple[str, ...] | None = setting(
         None,
@@ -134,16 +134,16 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="accounting",
         above=0.0,
         advanced=True,
-        help="Rate per teacher of smooth sensitivities, for --release=smooth_sensitivity.",
+        help="Discount of smooth sensitivities per teacher, for --release=smooth_sensitivity.",
     )
     release: str | None = setting(
         None,
         group="release",
         choices=(*KINDS, "none"),
-        help="How to publish the data-dependent cost. The same votes have one draw only: their "
-        "ledger is charged before it, and stores it. sanitised: a noisy epsilon. "
-        "smooth_sensitivity: the cost with noise by smooth sensitivity, and its table. none: "
-        "nothing. Default: the draw that --train_dir or --ledger has stored, if any.",
+        help="How to publish the data-dependent cost. The noise for the same votes is drawn only "
+        "once: the ledger is charged first, and stores the result. sanitised: a noisy epsilon. "
+        "smooth_sensitivity: the cost with noise scaled to its smooth sensitivity, and a table. "
+        "none: nothing. Default: the result that --train_dir or --ledger has stored, if any.",
     )
     output: pathlib.Path | None = setting(
         None,
@@ -178,7 +178,8 @@ def run(
 
     Args:
         settings: settings of the analysis.
-        mechanism: the mechanism that answers the queries of a file. A ledger records its own.
+        mechanism: the mechanism that answers the queries of a file. A ledger records the mechanism
+            itself.
         reporting: how progress is shown.
         noise: noise source of a release. Default: the operating system's entropy.
 
@@ -195,7 +196,7 @@ def run(
     source, ledgers, delta = _read(settings, mechanism)
     if settings.counts_file is not None:
         reporting.note(f"votes: {source.groups[0].counts.dimensions}")
-    # Everything that may fail, except for the draw, happens before the ledger is charged.
+    # Everything that can fail happens before the ledger is charged, except for the draw.
     with _exact_progress(reporting) as progress:
         analysis = analyse(
             source,
@@ -274,7 +275,7 @@ def _read(
     """Returns the votes, the values of each ledger, and delta (by default, the ledgers' delta)."""
     if settings.counts_file is not None:
         if mechanism is None:
-            raise ValueError("mechanism is required with `counts_file`: it answers the queries")
+            raise ValueError("mechanism is required: the mechanism that answers the queries")
         source = vote_sources.read_votes_file(
             settings.counts_file,
             mechanism,
@@ -472,7 +473,7 @@ def _history(ledger: Ledger) -> Iterator[str]:
             of_sums |= {row.sequence} if charge.releases_feature_sums else set()
             text = f"charged {charge.several(number)}"
             if "carried_from" in details:
-                text += "; again, for a missing row or another ledger"
+                text += "; repeats the charge of a missing row or another ledger"
             if not details.get("secure_noise", True):
                 text += "; SEEDED NOISE, NOT PRIVATE"
             epsilon, _ = composition.smallest_epsilon(charges, ledger.delta)

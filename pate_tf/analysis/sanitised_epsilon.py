@@ -66,7 +66,7 @@ DiscreteGaussian = Callable[[float], int]
 
 FOLDER: Final = "releases"
 _FINE_BITS: Final = 55  # lattice of 2^-55 standard deviations for noise by smooth sensitivity
-_COARSE: Final = 2.0**14  # published values per unit of Renyi divergence
+_COARSE: Final = 2.0**14  # number of publishable values per unit of Renyi divergence
 
 
 def sanitised(
@@ -148,9 +148,10 @@ def prepare_draw(
         delta: delta of an epsilon by smooth sensitivity.
 
     Returns:
-        SENSITIVE: a function to be called once. Its argument is a sampler of the discrete Gaussian
-        for a given scale, from `pate_tf.release.noise` in production. It returns `steps` for
-        `log_cost_epsilon`, or the fields of a `SanitisedEpsilon` for smooth sensitivity.
+        SENSITIVE: a function to be called once. Its argument is a function that draws a discrete
+        Gaussian of a given scale, in production from `pate_tf.release.noise`. The returned function
+        returns `steps` for `log_cost_epsilon`, or the fields of a `SanitisedEpsilon` for smooth
+        sensitivity.
 
     Raises:
         ValueError: if the plan is for other queries, mechanisms or releases.
@@ -161,7 +162,7 @@ def prepare_draw(
         raise ValueError(f"the plan is for {plan.num_queries} queries, got {len(counts)}")
     moment = np.array([plan.moment])
     if not isfinite(total_alphas({mechanism: mechanism.number_charged(len(counts))}, moment)[0]):
-        raise ValueError(f"the cost at moment {plan.moment} is infinite")
+        raise ValueError(f"moment must have a finite cost, got {plan.moment}; plan a smaller one")
     if plan.release == "smooth_sensitivity":
         return _prepare_by_smooth_sensitivity(counts, mechanism, plan, delta)
     exact = smooth.log_smooth_cost(
@@ -244,8 +245,8 @@ def _stored_draw(
             elsewhere += (Counter(spending.charges) - ledger.charges).elements()
         if any(isinstance(charge, CostRelease) for charge in elsewhere):
             raise ValueError(
-                "these votes have a draw in another folder, or in a ledger that is missing; show "
-                "that draw again, because a second one would weaken privacy"
+                "a release of these votes was drawn before, in another folder or in a ledger that "
+                "is missing; show that release again, because a second draw would weaken privacy"
             )
     elif stored["key"] != key:
         differing = [name for name in key if stored["key"].get(name) != key[name]]
@@ -275,13 +276,14 @@ def release(
             was charged.
         folder: a sensitive folder; ledgers of files are in its subfolder `releases/`.
         delta: delta of the epsilon.
-        planned: how to draw. Default: the plan that the ledger fixed before there were votes.
+        planned: how to draw. Default: the plan that the ledger fixed before there were votes, or
+            else `PlannedRelease()`.
 
     Raises:
         ValueError: if queries were chosen by looking at noisy labels, if source or mechanism don't
             support the release, or if a different draw from the same votes exists.
         BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
-        LedgerError: if the ledger can't be used. A draw is not returned then.
+        LedgerError: if the ledger can't be used. Then no draw is returned.
     """
     group = source.only_group()
     if source.source is None and source.folder is None:
@@ -319,8 +321,7 @@ def release(
             if stored is None:
                 if is_of_ledger and ledger.num_answered != len(counts):
                     raise LedgerError(
-                        f"the number of answered queries changed from {len(counts)} to "
-                        f"{ledger.num_answered} in the meantime; run the release again"
+                        "other queries were answered in the meantime; run the release again"
                     )
                 debit = ledger.debit(plan, secure_noise=noise.is_secure)
                 stored = {
@@ -346,8 +347,8 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
 
     Args:
         source: the votes.
-        folder: folder for ledgers of files. They have random names, which reveal nothing about the
-            votes.
+        folder: folder for ledgers of files. These ledgers have random names, which reveal nothing
+            about the votes.
     """
     digest = hashlib.sha256(source.identity.encode()).hexdigest()
     delta = DEFAULT_DELTA
@@ -408,7 +409,8 @@ def plan_release(
 
     Args:
         mechanism: the mechanism that will draw the labels.
-        planned: kind of release, profile, and fixed parameters. Default: `PlannedRelease()`.
+        planned: kind of release, profile, and the parameters that are not optimized. Default:
+            `PlannedRelease()`.
         num_queries: number of labeled queries.
         num_teachers: number of teachers.
         num_classes: number of classes.
@@ -451,7 +453,7 @@ def plan_release(
 def _log_cost(
     mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
-    """Searches fractions of the smallest smoothness at which Cbar equals the profile's cost."""
+    """Returns candidates: fractions of the least smoothness at which Cbar is the profile's cost."""
     num_teachers = int(counts.sum())
     steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MAX_STEPS).astype(np.int64))
     formula = bound_of(plan.bound, mechanism)
@@ -480,7 +482,7 @@ def _log_cost(
 def _smooth_sensitivity(
     mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
-    """Searches fractions of the largest beta that Theorem B1 allows at each moment."""
+    """Returns candidates: fractions of the largest beta that Theorem B1 allows at each moment."""
     formula = bound_of(plan.bound, mechanism)
     q, u = union_bound(formula.tail, counts)
     costs = plan.num_queries * formula.costs(q, u, _MOMENTS)[0]

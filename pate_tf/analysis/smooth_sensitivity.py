@@ -23,7 +23,7 @@ from pate_tf.core.checks import IntArray
 # results are sensitive. Only a release (see `release`) may be published.
 
 
-# The largest and smallest union bound among histograms that differ in a number of votes.
+# The largest and smallest union bound of all histograms that differ in a given number of votes.
 #
 # Replacing one record, or adding or removing one owner, changes one teacher. This moves at most one
 # vote in each query (docs/proofs/theory.md, Propositions S1 and S2). Lemma 2 of that page describes
@@ -64,7 +64,7 @@ def distinct_histograms(counts: IntArray) -> DistinctHistograms:
     """
     totals = counts.sum(axis=1)
     if (totals != totals[0]).any():
-        raise ValueError("every teacher must vote on every query, but totals differ")
+        raise ValueError("every teacher must vote on every query; some votes are missing")
     rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
     return DistinctHistograms(rows, weights.astype(np.int64))
 
@@ -258,8 +258,8 @@ def log_smooth_cost(
 ) -> float:
     """Returns ln Cbar of Theorem B2, in natural logarithms. Sensitive.
 
-    Cbar = max(floor, max_k e^{-eta k} K_k), where K_k = sum_i of the cost at the largest q and u
-    within k changes of votes.
+    Cbar = max(floor, max_k e^{-eta k} K_k), where K_k is the sum over all queries of the cost at
+    the largest q and u within k changes of votes.
 
     Formal guarantee (Theorem B2), for non-adaptive queries and up to rounding errors, which the
     caller covers: Cbar is at least the total cost, and ln Cbar changes by at most eta between

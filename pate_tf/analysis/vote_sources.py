@@ -50,7 +50,8 @@ class ChargedQueries(QueryCounts):
     Attributes:
         num_charged: number of charges for queries, by mechanism. Includes queries whose answers
             were lost in a crash.
-        releases: number of other charges of the ledger: draws of the noisy data-dependent cost.
+        releases: number of all other charges of the ledger, by charge: draws of the noisy
+            data-dependent cost.
     """
 
     num_charged: Mapping[Charge, int]
@@ -72,8 +73,8 @@ class VoteSource(ChargedQueries):
         identity: digest of all votes of a file, independent of their order; empty for ledgers.
         folder: folder of the ledger, which charges and stores the draw of a release. None for
             files, whose draws are stored with the results, and for several ledgers.
-        source: source that draws from a file of votes charge; None for ledgers, which have their
-            own source.
+        source: the private source that a release from a file of votes charges; None for ledgers,
+            which have their own source.
         is_secure: public; whether all noise came from the operating system's entropy.
     """
 
@@ -139,8 +140,8 @@ def read_votes_file(
         path: the `.npy` or `.csv` file.
         mechanism: the mechanism that answers the queries.
         input_is_counts: whether the file contains counts.
-        indices_file: a `.npy` file with the indices of the queries to analyze, in order. Default:
-            all queries.
+        indices_file: a `.npy` or `.csv` file with the indices of the queries to analyze, in order.
+            Default: all queries.
         max_examples: analyze only this number of queries, from the first. Default: all.
         num_classes: number of classes. Default: the number of columns for counts, 10 for labels. It
             is public, and never inferred from the votes. A class without votes only makes the
@@ -162,7 +163,9 @@ def read_votes_file(
         if input_is_counts:
             everything = VoteCounts(array)
             if num_classes not in (None, everything.num_classes):
-                raise ValueError(f"num_classes must be {everything.num_classes}, got {num_classes}")
+                raise ValueError(
+                    f"num_classes={num_classes}, but the file has {everything.num_classes} columns"
+                )
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()
         is_doubtful = not input_is_counts and everything.num_teachers > everything.num_queries
@@ -178,6 +181,8 @@ def read_votes_file(
         source = VoteSource.of_counts(counts, mechanism, source=PrivateSource.of_file(path))
     except ValueError as error:
         message = str(error)
+        if message.startswith("votes must be labels from") and num_classes is None:
+            message += "; pass the number of classes as `num_classes`, or set `input_is_counts`"
         is_named = message.startswith((str(path), str(indices_file)))
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:
@@ -187,7 +192,7 @@ def read_votes_file(
 
 
 def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
-    """Returns all votes; no groups if some are not counts, or depended on noisy labels."""
+    """Returns all votes; empty if some are not counts, or queries depended on noisy labels."""
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):
@@ -254,7 +259,8 @@ class Analysis(ChargedQueries, AtDelta):
 
     Attributes:
         conversion: conversion from moments to epsilon, "improved" or "classic".
-        bounds: SENSITIVE; epsilon and its moment, by data-dependent bound. Empty without votes.
+        bounds: SENSITIVE; epsilon and its moment, by data-dependent bound. Empty if there are no
+            votes.
         smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm.
     """
 
@@ -279,7 +285,7 @@ def analyse(
     beta: float | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Returns the privacy cost of answered queries, data-independent and at their votes.
+    """Returns the data-independent and the data-dependent privacy cost of answered queries.
 
     >>> import numpy as np, pate_tf
     >>> counts = np.tile([90, 10], (100, 1))
@@ -298,8 +304,8 @@ def analyse(
         num_moments: use the moments 1, 2, ..., num_moments (8 in the paper). Default: log-spaced
             real moments.
         conversion: "improved" (Balle et al. 2020) or "classic" (Abadi et al. 2016).
-        beta: rate per teacher of a table of smooth sensitivities (docs/proofs/theory.md, Theorem
-            A); None for no table.
+        beta: discount per teacher of smooth sensitivities (docs/proofs/theory.md, Theorem A). None
+            if they are not needed.
         progress: called with (histograms done, total histograms) while the bound `exact` runs.
 
     Raises:
@@ -351,7 +357,7 @@ def _smooth_sensitivities(
 ) -> dict[float, float]:
     """Returns the smooth sensitivity at each moment. Sensitive.
 
-    It is for the bound `two_sided`, or else for the first bound of the analysis that has one.
+    The bound is `two_sided`, or else the first bound of the analysis that has a smooth sensitivity.
     """
     group = source.only_group()
     usable = [bound for bound in bounds if bound in SMOOTH_BOUNDS]

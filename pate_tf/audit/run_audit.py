@@ -108,7 +108,7 @@ class RunAudit:
 
 
 def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
-    """Returns a violation with the first problem, or a passed check without problems."""
+    """Returns a passed check if there is no problem, else a violation with the first problem."""
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     detail = f"{problems[0]}{more}" if problems else passed
     outcome = VIOLATION if problems else PASSED
@@ -142,7 +142,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
         raise ValueError(f"train_dir: {run.root} is not a run folder")
     for path in run.root.rglob("*"):  # reading a pipe would never end
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ValueError(f"train_dir: {path} is not a file or folder; remove it")
+            raise ValueError(f"train_dir: remove {path}, which is neither a file nor a folder")
     with reporting.progress_bar(desc="checking", total=len(CHECKS), unit="part") as bar:
         for name, check in CHECKS.items():
             try:
@@ -186,7 +186,7 @@ class _Run:
         return FeatureSums.load(self.root) if is_there else None
 
     def assignment(self) -> tuple[Any, dict[str, Any]] | None:
-        """Returns the teacher of each record and the teachers' configuration; None without any."""
+        """Returns the teacher of each record and the configuration; None if no teachers exist."""
         teachers = artifacts.RunDirectory(self.root).teachers
         if not (teachers / "config.json").exists():
             return None
@@ -382,7 +382,7 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
                 PrivacyStatement.from_dict(copy).check(stores)
         problems = []
         if not has_its_page(path, statement):
-            problems.append(f"{path.stem}.md differs from it")
+            problems.append(f"{path.stem}.md differs from {name}")
         if versions:
             # A release of the data-dependent epsilon updates the statement, but not its copy.
             heads = [each.get("ledger_head") or (0,) for each in (fields, copy)]
@@ -431,7 +431,7 @@ def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
     for version in run.versions(STATEMENTS[statement.file])[-1:]:
         due |= ServedStudent(version).dataset.model_facts
     return [
-        f"its {name} is {getattr(statement, name)}, in the folder it is {value}"
+        f"its {name} is {getattr(statement, name)}, but the folder has {value}"
         for name, value in due.items()
         if getattr(statement, name, value) != value
     ]
@@ -479,7 +479,7 @@ def _version_checks(run: _Run) -> Iterator[Check]:
             problems,
             f"all files of {len(versions)} versions match the SHA-256 digests of their manifests, "
             f"which have {seal}; the weights of the newest version match the statement",
-            "whether a student was trained on anything else than the released labels",
+            "whether a student was trained on anything other than the released labels",
         )
 
 
@@ -497,7 +497,7 @@ def _mode_checks(run: _Run) -> Iterator[Check]:
     yield verdict(
         "sensitive files",
         problems,
-        "their modes let only their owner read them",
+        "only the user who owns them can read them",
         "changes of votes and run.json, because the ledger has no digests of them",
     )
 
@@ -552,9 +552,9 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 claimed = charge.standard_deviation
                 detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
                 ratio = float(np.square(noise).mean()) / claimed**2
-                # The false alarm rate is about 1e-6 for distributions with tails up to those of the
-                # Laplace distribution. The standard deviation of their squares is at most sqrt(5)
-                # times the variance.
+                # The false alarm rate is about 1e-6 for noise whose tails are at most as heavy as
+                # the tails of Laplace noise. The squares of such noise have a standard deviation of
+                # at most sqrt(5) times the variance of the noise.
                 is_small = ratio < 1.0 - 4.9 * math.sqrt(5.0 / noise.size)
                 problems = [detail] if is_small or (ratio < 1e-3 and noise.size > 9) else []
                 name = f"noise of the sums of row {row.sequence}"

@@ -29,7 +29,7 @@ from scipy import sparse
 
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, Dataset
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.source import (
     DIGEST_BYTES,
@@ -62,7 +62,8 @@ KEY: Final = "digest.key"
 PARTIAL: Final = "partial.npz"
 ADDED: Final = -1  # key of partial sums; a bucket's key is the first byte of its owners' digests
 MIN_MERGED: Final = 4_096
-PAIR: Final = np.dtype([("owner", f"S{DIGEST_BYTES}"), ("label", np.int64)])
+OWNER: Final = ("owner", f"S{DIGEST_BYTES}")
+PAIR: Final = np.dtype([OWNER, ("label", np.int64)])
 ROWS: Final = 2**15  # rows of a block
 
 BoolArray = npt.NDArray[np.bool_]
@@ -91,7 +92,7 @@ class Block:
         inputs: `[num_records, *input_shape]`, finite.
         labels: int64 `[num_records]`.
         owners: names of owners, `[num_records]`; None if records have no owners.
-        num_bad: number of further records, which do not fit the schema.
+        num_bad: number of other records, which were left out because they do not fit the schema.
     """
 
     inputs: npt.NDArray[Any]
@@ -144,8 +145,6 @@ class TableSource:
         self._wanted = [*names, *self._labels, self._owner]
         self.has_owners = self._owner is not None
         self.is_strict = files.on_bad_record == REFUSE
-        if self.has_owners and dataset.target != CLASS:
-            raise ValueError(f"owner: only for classes, got {dataset.target}; use FeatureSums.fit")
         if not self._labels:
             raise ValueError("label is required: the name of the label column")
 
@@ -281,7 +280,7 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
     """Builds and runs a pipeline, and waits until it finishes.
 
     Raises:
-        ValueError: if it fails; the message is one line.
+        ValueError: if the pipeline fails; the message is one line.
     """
     import apache_beam as beam
 
@@ -438,7 +437,7 @@ class _Partial:
         receipt: sum of the weights of the spans that were read, minus the weights of owners' parts
             that are not added yet.
         num_records: number of records.
-        num_bad: number of further records, which were left out.
+        num_bad: number of other records, which were left out.
     """
 
     sums: IntArray
@@ -463,10 +462,9 @@ def _weight(*place: int) -> int:
 def _sum_span(
     source: TableSource, shared: SharedFolder, summands: Summands, span: Span
 ) -> Iterator[tuple[int, Any]]:
-    """Yields the totals of owners by bucket, then the other sums of a span under `ADDED`."""
+    """Yields keyed values of a span: owners' totals by bucket, then other sums under `ADDED`."""
     key = shared.read(KEY)
     encoder = _encoder(shared, source.dataset)
-    first = len(summands.scale) + 1
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
     lanes = np.zeros(4, np.uint64)
     receipt = _weight(span.number)
@@ -482,22 +480,28 @@ def _sum_span(
                 vectors = record_vectors(features, summands.scale)
                 sums += summands.of_records(vectors, block.labels[rows])
             continue
-        pairs = np.empty(len(digests), PAIR)
+        shape = block.labels.shape[1:]
+        pairs = np.empty(len(digests), [OWNER, ("label", block.labels.dtype, shape)])
         pairs["owner"] = owner_digests(block.owners, key)
         pairs["label"] = block.labels
-        of_block = _OwnerTotals(summands.num_rows)
-        for rows, features in features_of_rows:
-            of_block.add(pairs[rows], summands.of_owned(features))
-        pairs, totals = of_block.merged()
+        numbers: npt.NDArray[Any]
+        if summands.has_products:
+            numbers = np.zeros((len(digests), summands.num_rows))
+            for rows, features in features_of_rows:
+                numbers[rows] = record_vectors(features, summands.scale)
+        else:
+            of_block = _OwnerTotals(summands.num_rows)
+            for rows, features in features_of_rows:
+                of_block.add(pairs[rows], summands.of_owned(features))
+            pairs, numbers = of_block.merged()
         owners = np.ascontiguousarray(pairs["owner"]).view(np.uint8)
         buckets = owners.reshape(-1, DIGEST_BYTES)[:, 0]
         for bucket in np.unique(buckets).tolist():
             some = buckets == bucket
-            # A pair has records in few clusters, so nearly all counts are 0.
-            counts = sparse.csr_array(totals[some, first:])
             weight = _weight(span.number, number, bucket)
             receipt -= weight
-            yield bucket, (weight, pairs[some], totals[some, :first], counts)
+            # A record is in few bins, and a pair in few clusters: nearly all numbers are 0.
+            yield bucket, (weight, pairs[some], sparse.csr_array(numbers[some]))
     yield ADDED, _Partial(sums, lanes, receipt, num_records, num_bad)
 
 
@@ -506,12 +510,23 @@ def _sum_owners(summands: Summands, keyed: tuple[int, Iterable[Any]]) -> tuple[i
     """Returns the contribution of the owners of a bucket, under `ADDED`."""
     receipt = 0
     of_bucket = _OwnerTotals(summands.num_rows)
-    for weight, pairs, sums, counts in keyed[1]:
+    records = list[tuple[npt.NDArray[np.void], Any]]()
+    for weight, pairs, numbers in keyed[1]:
         receipt += weight
-        of_bucket.add(pairs, np.concatenate([sums, counts.toarray()], axis=1))
-    pairs, totals = of_bucket.merged()
-    _, owners = np.unique(pairs["owner"], return_inverse=True)
-    table = summands.of_owners(totals, owners * summands.num_classes + pairs["label"])
+        if summands.has_products:
+            records.append((pairs, numbers))
+        else:
+            of_bucket.add(pairs, numbers.toarray())
+    if summands.has_products:  # all records of an owner at once, as in one process
+        parts, vectors = zip(*records, strict=True)
+        pairs = np.concatenate(parts)
+        table = summands.of_products(
+            sparse.vstack(vectors).toarray(), pairs["label"], pairs["owner"]
+        )
+    else:
+        pairs, totals = of_bucket.merged()
+        _, owners = np.unique(pairs["owner"], return_inverse=True)
+        table = summands.of_owners(totals, owners * summands.num_classes + pairs["label"])
     return ADDED, _Partial(table, np.zeros(4, np.uint64), receipt)
 
 
@@ -522,7 +537,7 @@ def _build_sums(
     shared: SharedFolder,
     pipeline: Any,
 ) -> None:
-    """Builds the pipeline of `sums`. Apart from records, workers need few and public data."""
+    """Builds the pipeline of `sums`. Apart from records, workers need little data, all public."""
     import apache_beam as beam
 
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -583,9 +598,8 @@ def sums(
 
     Args:
         data: source of the private records and public samples. Without public samples, second
-            moments are computed, too, and records can't have owners. If its `on_bad_record` is
-            "skip", a record that does not fit adds nothing. The number of such records is
-            `left_out` in the description of the sums.
+            moments are computed, too. If its `on_bad_record` is "skip", a record that does not fit
+            adds nothing. The number of such records is `left_out` in the description of the sums.
         directory: the run folder.
         representation: representation of inputs; None for the default of the data format.
         seed: seed of the representation.
@@ -601,7 +615,7 @@ def sums(
 
     Raises:
         ModuleNotFoundError: if the extra is missing.
-        ValueError: if arguments or data do not fit, the pipeline fails, or the folder contains
+        ValueError: if arguments or data are not valid, the pipeline fails, or the folder contains
             other sums.
     """
     beam_options = checked_options(options)
@@ -613,8 +627,6 @@ def sums(
     spans = source.spans()
     run = artifacts.RunDirectory(pathlib.Path(directory))
     pool = public.split(pool_size or public.dataset.pool_size).pool
-    if source.has_owners and not pool:
-        raise ValueError("owner needs public records: pass `public`, or remove the owner column")
     summed = FeatureSums(directory=directory, representation=representation, seed=seed)
     summed.reporting = reporting
     encoder = summed.encoder_for(source.dataset, pool)

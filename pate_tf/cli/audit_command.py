@@ -1,6 +1,6 @@
 """Verifies a run folder: `pate audit run`.
 
-Exit code 0: passed. 1: a violation was found. 2: it could not be run, or there was no ledger.
+Exit code 0: passed. 1: a violation was found. 2: the audit could not be run, or found no ledger.
 """
 
 import pathlib
@@ -20,12 +20,12 @@ Verifies a run folder; spends no budget.
 
   pate audit run --train_dir=RUN   checks a run and writes the page for the person who signs
 
-`pate audit run --help` has the flags. Exit code 0: passed; 1: a violation was found; 2: it could
-not be run, or the run has no ledger."""
+`pate audit run --help` lists the flags. Exit code 0: passed; 1: a violation was found; 2: the audit
+could not be run, or the run has no ledger."""
 
 
 def _audit_run() -> dict[str, Any]:
-    """Audits a run, writes the page if there is a statement and no violation, else deletes it."""
+    """Audits a run. Writes the page if there is a statement and no violation, else deletes it."""
     from pate_tf.audit.run_audit import VIOLATION, audit_run
     from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
 

@@ -43,12 +43,12 @@ Kind = TypeVar("Kind")
 MAX_MESSAGE_LENGTH = 900
 CLOCK_LINE = "{desc}: {elapsed}\n"
 LOG_FIELDS = ("time", "level", "role", "name", "message")
-LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
+LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {remaining} left\n"
 USER_ERROR = 1
 FLAG_ERROR = 2
 LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4
-TRANSIENT = 75  # start the same command again, as EX_TEMPFAIL of sysexits.h
+TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h: the user should start the same command again
 INTERRUPTED = 130
 # Other names of flags.
 ALIASES = {"stdnt_share": "pool_size"}
@@ -68,7 +68,7 @@ EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "be
 # The help of a command: its flags by groups, in the order of use.
 
 _HELP: dict[str, dict[str, bool]] = {}  # whether a flag is advanced, by heading and name
-_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # then the rest
+_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # others follow
 
 
 def shown_in_help(flag: str, group: str, *, advanced: bool = False) -> None:
@@ -110,7 +110,7 @@ def print_help(description: str, *, full: bool) -> None:
 def run(
     main: Callable[[list[str]], None], define_flags: Callable[[], None], description: str | None
 ) -> None:
-    """Defines and reads a command's flags and runs it; a wrong flag gives one line and exit code 2.
+    """Runs a command with its flags; a wrong flag gives one line and exit code 2.
 
     Args:
         main: the command, called with the remaining arguments.
@@ -175,7 +175,7 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
     Args:
         message: may begin with an argument, as in "name: ...", "name is required" or "name must be
             ...". Other arguments are in backticks, such as `name` or `name=value`.
-        flag_of_argument: flags whose names differ from their arguments, by argument.
+        flag_of_argument: the flag of each argument whose flag has another name.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
@@ -295,8 +295,8 @@ def define_operation() -> None:
     flags.DEFINE_float(
         "give_up_after",
         GIVE_UP_SECONDS,
-        "Seconds without a connection after which the process ends with exit code 75. At the end "
-        "of the run, a server waits as long for processes that do not know of it yet.",
+        "Seconds without a connection after which the process ends with exit code 75. A server "
+        "waits for the same time until all processes know that the run has ended.",
         lower_bound=0.0,
     )
     shown_in_help("give_up_after", "run")
@@ -376,9 +376,9 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
 
 
 def reporting(*, verbose: bool = False) -> Reporting:
-    """Returns the progress reports of a command; `verbose` includes those of Keras.
+    """Returns the progress reports of a command; `verbose` includes the progress bars of Keras.
 
-    On a terminal they are progress bars. Otherwise, long steps print a line every half minute.
+    A terminal shows progress bars. In other outputs, long steps print a line every half minute.
     """
     bars: Any = {"clock": clock, "progress_bar": tqdm}
     if not sys.stderr.isatty():
@@ -424,7 +424,7 @@ def check_report_file(path: str | None) -> None:
 def write_report(path: str | None, values: Mapping[str, Any]) -> None:
     """Writes a command's result as JSON, and prints it for `--json`; see `check_report_file`."""
     check_report_file(path)
-    if "json" in FLAGS and FLAGS["json"].value is True:  # for an audit it is a file
+    if "json" in FLAGS and FLAGS["json"].value is True:  # --json of an audit is a file name
         RESULTS.append(json.dumps(values))
     if path is not None:
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -528,7 +528,7 @@ def values_of(kind: type) -> dict[str, Any]:
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
-    """Returns the flags whose names differ from the arguments of the library, by argument.
+    """Returns the flag of each argument of the library whose flag has another name.
 
     If several dataclasses have the same argument, the first dataclass decides.
     """
@@ -618,8 +618,8 @@ def given() -> list[str]:
 def chosen_kind() -> type[Mechanism]:
     """Returns the mechanism that `--mechanism` names, or the default mechanism.
 
-    Without a default, it is the first of `laplace_noisy_max` and `gaussian_noisy_max` that has all
-    given parameters.
+    If the flag has no value, it is the first of `laplace_noisy_max` and `gaussian_noisy_max` that
+    has all given parameters.
 
     Raises:
         ValueError: if the mechanism does not have one of the given parameters.

@@ -54,7 +54,7 @@ TEXTS = {  # defaults and help
 
 
 def _define(*names: str, without: tuple[str, ...] = ()) -> None:
-    """Defines the flags in `TEXTS`, data flags and, for private records, ledger flags."""
+    """Defines the flags `names` of `TEXTS`, data flags and, for private records, ledger flags."""
     command_line.define(DataSource, group="data", without=(*NO_FLAG, *without))
     for name in ("train_dir", *names):
         default, text = TEXTS[name]

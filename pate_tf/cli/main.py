@@ -65,10 +65,11 @@ SHELLS: Final = ("bash", "zsh")
 
 
 def run_command(name: str) -> None:
-    """Runs a command with the flags of this process: its module's `run`, or `define` and `main`.
+    """Runs a command with the flags of this process.
 
-    If the first argument is `status` and the module has a `STATUS`, prints the status instead. The
-    module's `FLAG_OF_ARGUMENT` lists flags whose names differ from their arguments. A user's
+    It calls `run` of the command's module, or else `define` and `main`. If the first argument is
+    `status` and the module has a `STATUS`, it prints the status instead. The module's
+    `FLAG_OF_ARGUMENT` lists flags whose names differ from their arguments. A user's
     `module:function` may be in the working directory.
     """
     stopping.end_on_sigterm()

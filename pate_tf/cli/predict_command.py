@@ -22,7 +22,7 @@ def define() -> None:
     )
     flags.DEFINE_string("inputs", None, "A table, or a folder of images.")
     flags.DEFINE_string("output", None, "CSV file to create. Default: evaluate the student.")
-    flags.DEFINE_string("label", None, "Column of the label. Default: the schema's.")
+    flags.DEFINE_string("label", None, "Column of the label. Default: the label of the schema.")
     flags.DEFINE_boolean(
         "strict", False, "Fail on an invalid record. Default: leave them out and report them."
     )

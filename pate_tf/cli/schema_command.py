@@ -23,9 +23,9 @@ def define() -> None:
     flags.DEFINE_string("public", None, "Public records: CSV or Parquet.")
     flags.DEFINE_string("private", None, "Private records. Only the column names are copied.")
     flags.DEFINE_string(
-        "label", None, "Label column, or several: edema,effusion. A public file need not have it."
+        "label", None, "Label columns, such as edema,effusion. The public file may not have them."
     )
-    flags.DEFINE_enum("target", None, TARGETS, "Type of the label. Default: by its public values.")
+    flags.DEFINE_enum("target", None, TARGETS, "Type of the label. Default: from public values.")
     flags.DEFINE_string("owner", None, "Column that names the owner of a private record, if any.")
     flags.DEFINE_string("schema", "schema.toml", "File for the draft; it must not exist yet.")
 

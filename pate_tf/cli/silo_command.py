@@ -54,7 +54,7 @@ OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "certificates": (flags.DEFINE_string, "certificates", "Folder of the certificates."),
     "demo": (flags.DEFINE_boolean, False, "Confirms that the authority is for tests."),
     "names": (flags.DEFINE_list, None, "Names of all silos and aggregators, separated by commas."),
-    "policy": (flags.DEFINE_string, None, "TOML file with more lines of the policy."),
+    "policy": (flags.DEFINE_string, None, "TOML file with further lines of the policy."),
 }
 
 
@@ -91,7 +91,7 @@ def init() -> None:
     if FLAGS.policy:
         policy = Policy.read(pathlib.Path(FLAGS.policy), **values)
     else:
-        require("a new silo needs it, or --policy", "name", "coordinator", "epsilon_budget")
+        require("pass it, or pass --policy", "name", "coordinator", "epsilon_budget")
         policy = Policy(**values)
     path = pathlib.Path(FLAGS.silo_dir) / silo_server.POLICY
     if path.exists():

@@ -34,7 +34,7 @@ from pate_tf.students.student_kinds import StudentSettings
 from pate_tf.teachers.run_folder import RunDescription, described_run, load_teachers
 
 FLAGS = flags.FLAGS
-# Flags that only one method takes.
+# Flags of only one method.
 OF_PATE = ("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy")
 OF_SUMS = ("private", "owner", "owners_file")
 ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
@@ -99,7 +99,7 @@ def chosen_method(run: RunDescription | None) -> str:
         raise ValueError(f"method must be {run.method} in this run folder, got {method}")
     for name in (*OF_PATE, *command_line.given()) if method == "feature_sums" else OF_SUMS:
         if FLAGS[name].present:
-            other = "pate" if method == "feature_sums" else "feature_sums; of pate, pate teachers"
+            other = "pate" if method == "feature_sums" else "feature_sums (or use `pate teachers`)"
             raise ValueError(f"{name} needs --method={other}, got --method={method}")
     return method
 
@@ -127,7 +127,7 @@ def release_settings(method: str) -> ReleaseSettings:
 
 
 def data_source(places: Places, run: RunDescription | None, *, reads_private: bool) -> DataSource:
-    """Returns the data that the flags name, completed from and checked against the run folder."""
+    """Returns the data that the flags name. The run folder completes the flags and checks them."""
     files = command_line.own_files(with_private=reads_private)
     if run is None:
         return dataclasses.replace(places, files=files)

@@ -40,8 +40,8 @@ class TeacherRun(TeacherNumber, PoolSize, DataSource):
         None,
         group="training",
         flag="teacher_id",
-        help="Teacher to train in this process, from 0, or a range such as 0-49. Default: all. The "
-        "process that finishes the last teacher exports the ensemble.",
+        help="Teacher to train in this process, counted from 0, or a range such as 0-49. Default: "
+        "all. The process that finishes the last teacher exports the ensemble.",
     )
     folder: pathlib.Path | None = setting(
         None,

@@ -1,1 +1,1 @@
-"""Values with checked shapes, sensitive and public apart; files written whole; the partition."""
+"""Checked types for sensitive and for public values, their settings, and the files of a run."""

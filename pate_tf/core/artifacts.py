@@ -51,8 +51,8 @@ def lock(descriptor: int, path: pathlib.Path, *, waits: bool = True) -> None:
     """Locks an open file or folder until it is closed or the process ends.
 
     Raises:
-        BlockingIOError: if another process has the lock, unless it `waits`.
-        OSError: with the path, if the file system has no locks.
+        BlockingIOError: if another process has the lock and `waits` is False.
+        OSError: if the file system has no locks; the error contains the path.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
@@ -75,7 +75,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
         waits: whether to wait until no other process uses the folder.
 
     Raises:
-        ValueError: if another process uses the folder, unless it `waits`.
+        ValueError: if another process uses the folder and `waits` is False.
     """
     while True:
         new = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -105,9 +105,14 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
 
 
 def check_no_writer(root: pathlib.Path | None, *names: str) -> None:
-    """Raises ValueError if a process is at work in a folder below a run's, OSError without locks.
+    """Raises ValueError if another process writes to a folder of a run.
 
-    For commands that take the lock later: a second one is refused before TensorFlow starts.
+    Commands call it before they start TensorFlow, so that a second command is refused early. They
+    lock the folder later. Raises OSError if the file system has no locks.
+
+    Args:
+        root: the folder of the run; None to check nothing.
+        *names: path of the folder below `root`.
     """
     if root is not None and root.joinpath(*names).is_dir():
         with only_writer(root.joinpath(*names)):
@@ -150,7 +155,7 @@ def temporary_name(path: pathlib.Path) -> pathlib.Path:
 
 
 def is_half_written(path: pathlib.Path) -> bool:
-    """Whether a path has a `temporary_name`, or is inside of one."""
+    """Whether a path has a `temporary_name`, or is inside of a folder with such a name."""
     return any(part.startswith(_TEMPORARY) for part in path.parts)
 
 
@@ -165,7 +170,7 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Opens a file for writing; it appears at `path` complete, or not at all.
+    """Opens a file for writing, which appears at `path` when it is complete, or not at all.
 
     Args:
         path: the final name; its folder must exist.
@@ -200,7 +205,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
 @contextlib.contextmanager
 def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathlib.Path]:
-    """Fills a folder; it appears at `path` complete, or not at all.
+    """Creates a folder to fill, which appears at `path` when it is complete, or not at all.
 
     Args:
         path: the final name; its parent must exist.
@@ -259,7 +264,7 @@ def digest_array(array: npt.NDArray[Any]) -> str:
 
 
 def digest_paths(paths: Iterable[pathlib.Path]) -> str:
-    """Returns the SHA-256 of the names and bytes of files and of all files in folders."""
+    """Returns the SHA-256 of names and bytes of all given files, and of all files in folders."""
     digest = hashlib.sha256()
     for path in paths:
         files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
@@ -270,10 +275,7 @@ def digest_paths(paths: Iterable[pathlib.Path]) -> str:
 
 
 def digest_arrays(arrays: Iterable[npt.ArrayLike]) -> str:
-    """Returns the hexadecimal SHA-256 of several arrays or variables in their order.
-
-    It is the digest of the concatenated results of `digest_array`.
-    """
+    """Returns the hexadecimal SHA-256 of the concatenated results of `digest_array`."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(digest_array(np.asarray(array)).encode())
@@ -366,7 +368,7 @@ class RunDirectory:
             path = self.root / name
             check_can_hold_files(path.parent)
             if path.is_dir():
-                raise ValueError(f"{path} is a folder; a file is needed there")
+                raise ValueError(f"{path} is a folder, but a file will be written there; remove it")
 
     def _check_apart(self) -> None:
         # Resolves links, because one folder may be reached through the other.
@@ -396,7 +398,7 @@ def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:
 def make_private(folder: pathlib.Path) -> None:
     """Removes the permissions of group and others from `folder` and everything below it.
 
-    For files that other libraries write with the umask, inside of a folder with mode 0700.
+    Use it for files in a folder with mode 0700 that other libraries wrote with the umask's mode.
     """
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
@@ -405,7 +407,7 @@ def make_private(folder: pathlib.Path) -> None:
 
 
 def hide_host(folder: pathlib.Path) -> None:
-    """Renames event files of TensorBoard below `folder`: their names contain the host's name.
+    """Renames event files of TensorBoard below `folder`, because they contain the host's name.
 
     Call it after the files are written, because an open writer keeps using the old name.
     """
@@ -501,7 +503,8 @@ def read_arrays(
             arrays: no comment, no duplicate array, nothing in between.
 
     Raises:
-        ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
+        ValueError: if the file is truncated, does not have one of the arrays, is not an `.npz`
+            file, or `is_exact` and it has other bytes.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -8,8 +8,8 @@ Checks of single values take the value by keyword, so that the message contains 
     checks.one_of(KINDS, kind=kind)
     checks.shape([None, 10], votes=votes)
 
-All raise ValueError; `raise_all` reports several faults at once. They refuse NaN, bool instead of a
-number, and other types. No message contains entries of an array.
+All checks raise ValueError; `raise_all` reports several faults at once. The checks refuse NaN, a
+bool instead of a number, and other types. No message contains entries of an array.
 """
 
 import math
@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-MAX_FAULTS: Final = 10  # in one message
+MAX_FAULTS: Final = 10  # maximum number of faults in one message
 ITEM: Final = "\n- "  # begins each line of a message with several faults
 
 
@@ -95,7 +95,7 @@ def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
 
 
 def refuse(name: str, expected: str, value: object) -> NoReturn:
-    """Raises ValueError in one line, with the value of a scalar or text, or the type of others."""
+    """Raises ValueError in one line, with the value of a scalar or text, else with its type."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -129,7 +129,7 @@ def whole_numbers(
         lowest: smallest allowed number.
 
     Raises:
-        ValueError: if they are not finite whole numbers, or out of range. The message contains no
+        ValueError: if values are not finite whole numbers, or out of range. The message contains no
             value.
     """
     array = np.asarray(values)
@@ -159,8 +159,8 @@ def check_name(name: object, what: str) -> str:
     """Returns a name that is allowed in files and certificates.
 
     Raises:
-        ValueError: unless it is 1 to 64 letters, digits, dots, hyphens or underscores and begins
-            with a letter or digit.
+        ValueError: unless the name consists of 1 to 64 letters, digits, dots, hyphens or
+            underscores, and begins with a letter or digit.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{what} must have 1 to 64 letters, digits, dots, hyphens or underscores")

@@ -18,7 +18,7 @@ NUMBER: Final = "number"
 SEVERAL_LABELS: Final = "labels"
 TARGETS: Final = (CLASS, NUMBER, SEVERAL_LABELS)
 LIKELY: Final = 0.5  # each of several labels is predicted if its probability is at least this
-UNKNOWN: Final = -1  # as in scikit-learn: no label
+UNKNOWN: Final = -1  # means "no label", as in scikit-learn
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
 MAX_CHARACTER = float(0x10FFFF)
@@ -43,15 +43,15 @@ class Dataset:
             `data.preprocessing` computes from strings; a served student takes the strings.
         input_shape: shape of one input, e.g. `(28, 28, 1)`.
         value_range: lowest and highest possible value of an input, from public metadata and never
-            measured on private records. For tabular data also a tuple of lowest values and a tuple
-            of highest values, one value per feature. Keras models scale the range to [0, 1];
-            forests take raw values.
+            measured on private records. For tabular data, it can also be a tuple of lowest values
+            and a tuple of highest values, with one value per feature. Keras models scale the range
+            to [0, 1]; forests take raw values.
         target: target of the prediction: one "class" (default), a "number", or several "labels",
             any number of which can be true.
         target_range: lowest and highest value of a number, from public knowledge; values outside
             are clipped. None for other targets.
-        max_labels: number of labels of a record that count in full; if a record has more, each
-            counts less. 0 for other targets.
+        max_labels: number of labels of a record that count in full; if a record has more labels,
+            each label counts less. 0 for other targets.
         num_classes: number of classes or labels, at least 2. It is 2 for a number: one class for
             its lowest value and one for its highest value.
         class_names: name of each class or label, or empty.
@@ -192,7 +192,7 @@ class Dataset:
             )
 
     def difference(self, other: "Dataset") -> str:
-        """Returns a description of the first field that differs; empty if none does."""
+        """Returns a description of the first field that differs; empty if all are equal."""
         for field in dataclasses.fields(self):
             if not field.compare:
                 continue
@@ -203,7 +203,7 @@ class Dataset:
         return ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the compared fields as JSON values; `from_dict` is its inverse.
+        """Returns the compared fields as JSON values, from which `from_dict` rebuilds the object.
 
         Fields that were added later are left out if they have their default value.
         """
@@ -235,8 +235,8 @@ class Dataset:
 def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
     """Checks raw inputs of a data set.
 
-    Each input is checked by itself against public values: whether it is refused never depends on
-    another input.
+    Each input is compared only with public values, so other inputs never affect whether it is
+    refused.
 
     Raises:
         ValueError: unless inputs have the shape `[num_examples, *input_shape]` and are finite in
@@ -257,8 +257,8 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
 def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     """Returns inputs as an array of the type that they declare by a `dtype`.
 
-    A list declares no type. Its numbers become float64, each by itself, because a type that fits
-    all of them would depend on every number.
+    A list declares no type. Each of its numbers is converted to float64, because a type chosen to
+    fit all numbers would depend on every number.
 
     Raises:
         ValueError: if a list contains anything but numbers. The message begins with `what` and
@@ -270,7 +270,7 @@ def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         return np.asarray(values, np.float64)
     except (OverflowError, TypeError, ValueError):  # their messages may quote values
         raise ValueError(
-            f"{what} must be numbers, equally many per input. Data.from_dataframe takes texts."
+            f"{what} must be numbers, with equally long inputs. Data.from_dataframe takes texts."
         ) from None
 
 
@@ -331,12 +331,12 @@ def checked_labels(
     Args:
         labels: `[num_examples]`; several labels are `[num_examples, num_labels]`.
         examples: the labeled examples.
-        lowest: lowest valid label. Pass `UNKNOWN` if some labels are unknown: -1 for a class, a row
-            of -1 for several labels, NaN for a number.
+        lowest: lowest valid label. Pass `UNKNOWN` if some labels are unknown. An unknown class is
+            -1, unknown several labels are a row of -1, and an unknown number is NaN.
 
     Returns:
-        Classes as int64 from `lowest` to `num_classes - 1`, numbers as float64 clipped to
-        `target_range`, or several labels as int64, 1 if the label is true and 0 if not.
+        Classes as int64 from `lowest` to `num_classes - 1`; or numbers as float64, clipped to
+        `target_range`; or several labels as int64, which are 1 if a label is true and 0 if not.
 
     Raises:
         ValueError: if labels have another type, shape or range. The message never contains a label.
@@ -380,9 +380,9 @@ def target_rows(labels: npt.NDArray[np.generic], dataset: Dataset) -> npt.NDArra
     teacher's prediction is its contribution to a query. A row has an L2 norm of at most 1 and no
     negative entry (docs/proofs/theory.md, Propositions D12 and D13).
 
-    A class gives its one-hot vector. A number at the fraction s of its range gives (1 - s, s).
-    Several labels give 1 / sqrt(max_labels) for each true label; if more than `max_labels` are
-    true, the row is scaled to norm 1.
+    The row of a class is its one-hot vector. The row of a number at the fraction s of its range is
+    (1 - s, s). The row of several labels has 1 / sqrt(max_labels) for each true label; if more than
+    `max_labels` are true, the row is scaled to norm 1.
 
     Args:
         labels: `checked_labels`, all known; or predictions of one teacher, see `Votes.labels`.

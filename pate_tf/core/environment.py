@@ -21,7 +21,7 @@ KERAS_OF_TENSORFLOW: Final = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERA
 
 
 def check_environment() -> None:
-    """Raises ValueError if the environment selects another Keras than TensorFlow's."""
+    """Raises ValueError if the environment selects a Keras backend other than TensorFlow."""
     for name, value in KERAS_OF_TENSORFLOW.items():
         if os.environ.get(name, value).lower() not in (value, "false", ""):
             raise ValueError(
@@ -54,7 +54,7 @@ class _Finder:
             return None
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if 0 <= most < MIN_ADDRESSES:  # with less memory, imports crash or hang
-            raise ValueError(f"out of memory: `ulimit -v` must allow {MIN_ADDRESSES:,} bytes")
+            raise ValueError(f"out of memory: set `ulimit -v` to {MIN_ADDRESSES:,} bytes or more")
         if name != "tensorflow":
             return None
         sys.meta_path.remove(_FINDER)
@@ -87,7 +87,7 @@ _FINDER: Any = _Finder()
 
 
 def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> None:
-    """Sets up the import of TensorFlow, if it was not imported yet, and its warnings.
+    """Sets the log level of TensorFlow, and prepares its import if it was not imported yet.
 
     Args:
         is_shown: whether to show warnings and the output of the import.

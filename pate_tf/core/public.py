@@ -36,10 +36,10 @@ class Pool(Examples):
     Attributes:
         dataset: public facts about the inputs.
         inputs: `[num_inputs, *input_shape]`.
-        true_labels: see `checked_labels`; some may be unknown, and None means no known labels. They
-            are used for forecasts and the resulting choices: a table's representation and the
-            calibration of a linear model. No strategy uses them. A student learns from them only
-            with `public_labels="train"`.
+        true_labels: see `checked_labels`; some may be unknown. None if no label is known. They are
+            used for forecasts and for the choices that follow from forecasts: a table's
+            representation and the calibration of a linear model. No strategy uses them. A student
+            learns from them only with `public_labels="train"`.
     """
 
     true_labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
@@ -63,7 +63,7 @@ class Pool(Examples):
 def majority_share(labels: IntArray | None) -> float | None:
     """Returns the fraction of the most frequent label in `[num_labels]`; -1 means unknown.
 
-    Constant predictions have this accuracy. None without known labels.
+    Constant predictions have this accuracy. Returns None if no label is known.
     """
     counts = np.bincount([] if labels is None else labels[labels != UNKNOWN])
     return float(counts.max() / counts.sum()) if len(counts) else None
@@ -73,9 +73,9 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
     """Returns the area under the ROC curve.
 
     It is the fraction of pairs of a positive and a negative sample in which the positive sample has
-    the higher score; ties count half. Constant scores have 1/2. With two classes, the second class
-    is positive. With more classes, the result is the mean over the classes with samples. None if
-    all samples have the same class.
+    the higher score; ties count half. Constant scores have an area of 1/2. With two classes, the
+    second class is positive. With more classes, the result is the mean over the classes that have
+    samples. Returns None if all samples have the same class.
 
     Args:
         scores: scores of the classes, `[num_samples, num_classes]`.
@@ -96,20 +96,42 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
     return float(np.mean(areas)) if areas else None
 
 
+def area_components(
+    scores: npt.NDArray[np.floating], holds: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Returns a number for each sample, whose mean is the area under the ROC curve.
+
+    The standard deviation over the root of the number of samples is the standard error of the area
+    (DeLong et al. 1988, https://doi.org/10.2307/2531595).
+
+    Args:
+        scores: scores of the samples, `[num_samples]`.
+        holds: whether each sample is positive; there are positive and negative ones.
+    """
+    import scipy.stats  # slow to import
+
+    components = np.empty(len(scores))
+    for side, values in ((holds, scores), (~holds, -scores)):
+        ranks = scipy.stats.rankdata(values)[side] - scipy.stats.rankdata(values[side])
+        areas = ranks / (~side).sum()
+        components[side] = areas.mean() + (areas - areas.mean()) * len(scores) / side.sum()
+    return components
+
+
 def r_squared(
     predictions: npt.NDArray[np.floating], truth: npt.NDArray[np.floating]
 ) -> float | None:
     """Returns the fraction of the variance of true numbers that predictions explain.
 
-    It is 0 if every prediction is the mean, and negative for worse predictions. None if all true
-    numbers are equal.
+    It is 0 if every prediction is the mean, and negative for worse predictions. Returns None if all
+    true numbers are equal.
     """
     total = float(np.square(truth - truth.mean()).sum()) if len(truth) else 0.0
     return 1.0 - float(np.square(truth - predictions).sum()) / total if total else None
 
 
 def areas_of_labels(scores: npt.NDArray[np.floating], truth: IntArray) -> list[float | None]:
-    """Returns `area_under_curve` of each label; None if all samples have the same value.
+    """Returns `area_under_curve` of each label; None for a label that all or no samples have.
 
     Args:
         scores: scores of the labels, `[num_samples, num_labels]`.
@@ -132,8 +154,8 @@ def score_of(
         dataset: data set with the type of the target.
 
     Returns:
-        R^2 of numbers, or the mean area under the curve of several labels; None if these samples
-        don't allow the measurement.
+        R^2 of numbers, or the mean area under the curve of several labels; None if it can't be
+        measured with these samples.
     """
     if dataset.target == NUMBER:
         return r_squared(outputs, truth)
@@ -210,7 +232,7 @@ class PublicExamples(Examples):
         return dataclasses.replace(self, inputs=self.inputs[rows], labels=labels)
 
     def labelled(self) -> Self | None:
-        """Returns the labeled samples; None without labels."""
+        """Returns the labeled samples; None if no sample has a label."""
         return None if self.labels is None else self.take(is_labeled(self.labels))
 
 
@@ -251,8 +273,8 @@ class PublicSplit:
 class PoolLabels:
     """Public: labels of some inputs of a pool, from which a student learns.
 
-    They depend only on released labels (`pate_tf.accounting.charge`): the released labels, or
-    also labels that were inferred from them, which is post-processing and costs nothing.
+    They are the released labels (`pate_tf.accounting.charge`), possibly with further labels that
+    were inferred from the released labels. This is post-processing, which costs nothing.
 
     Attributes:
         query_indices: int64 `[num_labels]`, positions of the labeled inputs in the pool.
@@ -268,7 +290,7 @@ class PoolLabels:
     weights: npt.NDArray[np.float32] | None = dataclasses.field(default=None, repr=False)
 
     def checked(self) -> Self:
-        """Returns the validated labels, as int64 and float32 and read-only.
+        """Returns the validated labels in read-only arrays of type int64 and float32.
 
         Raises:
             ValueError: if an attribute is invalid.
@@ -313,6 +335,6 @@ MIN_CLUSTER_SIZE = 20  # inputs of the pool
 
 
 def cluster_numbers(pool_size: int, num_classes: int) -> list[int]:
-    """Returns the possible numbers of clusters of a pool, ascending, at least one."""
+    """Returns the possible numbers of clusters of a pool, ascending; there is at least one."""
     most = max(pool_size // MIN_CLUSTER_SIZE, 1)
     return sorted({min(number * num_classes, most) for number in CLUSTERS_OF_CLASS})

@@ -1,9 +1,11 @@
 """Progress and reports of a run. Does not import TensorFlow."""
 
 import contextlib
+import contextvars
 import dataclasses
 import datetime
 import functools
+import html
 import pathlib
 import threading
 import time
@@ -15,7 +17,8 @@ from tqdm import tqdm
 
 Row = tuple[str, str]
 LINE_SECONDS = 30  # between lines of progress if the output is not a terminal
-NOT_MEASURED = "not measured: no public labels are left to measure it"
+NOT_MEASURED = "not measured: there are no public labeled records for a test"
+_CLOCK = contextvars.ContextVar[tqdm | None]("clock", default=None)  # the innermost one
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
@@ -57,7 +60,7 @@ class Reporting:
         when = datetime.datetime.fromtimestamp(path.stat().st_mtime)
         self.warn(
             f"{path.parent} contains {holds} of {when:%Y-%m-%d %H:%M}, which are used: the private "
-            f"records are not read again. For other records choose another folder."
+            f"records are not read again. To use other records, choose another folder."
         )
 
 
@@ -97,11 +100,17 @@ class RunReport:
     tables: Sequence[ReportTable] = dataclasses.field(default=(), repr=False)
 
 
+def card(shown: object) -> str:
+    """Returns the text of an object as HTML for a notebook, escaped, with its first line bold."""
+    title, _, text = str(shown).partition("\n")
+    return f"<b>{html.escape(title)}</b><pre>{html.escape(text)}</pre>"
+
+
 # Progress bars for notebooks and terminals.
 
 
 def reporting(verbose: bool | Reporting) -> Reporting:
-    """Returns a `Reporting` with progress bars, without output, or the one that is passed."""
+    """Returns `verbose` if it is a `Reporting`, else one with progress bars or without output."""
     if isinstance(verbose, Reporting):
         return verbose
     if not verbose:
@@ -128,7 +137,19 @@ def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator
                 bar.refresh()
 
         threading.Thread(target=refresh, daemon=True).start()
+        token = _CLOCK.set(bar)
         try:
             yield
         finally:
+            _CLOCK.reset(token)
             is_done.set()
+
+
+def steps_on_clock(total: int) -> Callable[[int], object]:
+    """Adds steps and the time left to the clock that runs; returns a function to advance it."""
+    bar = _CLOCK.get()
+    if bar is None:
+        return lambda number: None
+    bar.total = total
+    bar.bar_format = bar.bar_format.replace("{elapsed}", "step {n} of {total}, {remaining} left")
+    return bar.update

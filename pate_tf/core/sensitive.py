@@ -32,9 +32,9 @@ def warn_holder(text: str, *, is_private: bool = True, stacklevel: int = 3) -> N
 def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
     """Returns owners, whole numbers or strings `[num_records]`, as an array of one type.
 
-    Values without a dtype, such as a list, become strings, each converted by itself. NumPy would
-    choose a type that fits all of them. It would depend on every owner, and so would the names of
-    all other owners.
+    If values have no dtype, as in a list, each value is converted to a string separately. NumPy
+    would choose a type that fits all values. This type would depend on every owner, so one owner
+    could change the names of all other owners.
 
     Raises:
         ValueError: if an owner is neither a whole number nor a string. The message does not contain
@@ -64,8 +64,8 @@ class PrivateExamples(Examples):
         owners: owner of each record, whole numbers or strings `[num_records]`; None if each record
             is its own owner.
         source: data source that releases are charged to; None if the run folder is the source.
-        split: identifies the call of `Data.hold_back` that made this part, and whether it is the
-            held-back part; None for records that were not split.
+        split: an object that identifies the call of `Data.hold_back` that made this part, and
+            whether this is the held-back part; None for records that were not split.
 
     Raises:
         ValueError: if inputs, labels or owners don't match the data set, or an input is not finite.
@@ -95,7 +95,7 @@ class PrivateExamples(Examples):
 
     @property
     def public_size(self) -> int | None:
-        """Number of records; None if records have owners, because the number is private then."""
+        """Number of records; None if records have owners, because then the number is private."""
         return None if self.owners is not None else len(self)
 
     def __repr__(self) -> str:
@@ -233,7 +233,7 @@ class Votes:
         labels = np.array(self.labels)
         num_classes = self.num_classes
         if labels.ndim != 2 or labels.shape[0] < 1:
-            hint = "; are they aggregated already?" if labels.ndim == 1 else ""
+            hint = "; did you pass aggregated labels?" if labels.ndim == 1 else ""
             raise ValueError(
                 f"votes must have shape [num_teachers, num_queries], got {list(labels.shape)}{hint}"
             )
@@ -244,7 +244,7 @@ class Votes:
         if low < 0 or high >= num_classes:
             hint = ""
             if low < 0:
-                hint = ", not negative. Give abstentions, such as -1, a separate class"
+                hint = ", not negative. Use a separate class for abstentions, such as -1"
             elif (low, high) == (1, num_classes):
                 hint = ". They seem to start at 1: subtract 1"
             raise ValueError(f"votes must be labels from 0 to {num_classes - 1}{hint}")
@@ -307,9 +307,9 @@ class Partition(Sharding):
 
     Attributes:
         assignment: int64 `[num_records]`, the teacher of each record, read-only.
-        num_teachers: number of teachers. For unit "record" each has at least one record. For unit
-            "owner" a teacher may have no records: whether it has any can depend on one owner, and
-            refusing the partition would change all teachers at once.
+        num_teachers: number of teachers. For unit "record", each teacher has at least one record.
+            For unit "owner", a teacher may have no records: whether it has records can depend on
+            one owner, and refusing the partition would change all teachers at once.
         unit: protected unit: "record", or "owner" for all records of one owner.
 
     Raises:
@@ -333,14 +333,14 @@ class Partition(Sharding):
         return len(self.assignment)
 
     def numbered(self, owners: npt.NDArray[Any]) -> IntArray:
-        """Returns a number for each record's owner, `[num_records]`.
+        """Returns a whole number for each record, `[num_records]`, equal for records of one owner.
 
         Args:
             owners: owner of each record, `[num_records]`.
 
         Raises:
-            ValueError: if records of one owner belong to two teachers, because owners would not be
-                protected.
+            ValueError: if records of one owner belong to two teachers, because then the guarantee
+                would not hold for owners.
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
         if (self.assignment[first][numbers] != self.assignment).any():
@@ -363,14 +363,14 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
     - replacing a record's content changes the shard of one teacher;
     - adding or removing the last record changes the shard of one teacher;
     - adding or removing an earlier record moves all later positions and changes all shards: this
-      partition only protects against replacement. If records come and go, give each an owner, such
-      as a stable name, and use `owner_partition`.
+      partition only protects against replacement. If records are added or removed over time, give
+      each record an owner, such as a stable name, and use `owner_partition`.
 
     Raises:
         ValueError: if `num_teachers` is less than 1 or more than the number of records.
     """
     checks.whole(1, num_records, num_teachers=num_teachers)
-    # One stream of draws: a further block does not change the earlier ones.
+    # All blocks use one stream of draws, so further blocks do not change earlier blocks.
     draws = np.random.default_rng(np.random.PCG64(seed)).random(
         (-(-num_records // num_teachers), num_teachers)
     )

@@ -27,8 +27,8 @@ class Setting:
         help: one or more sentences; `--help` adds the default.
         group: heading of the flag in `--help`; empty for the heading of the class.
         flag: name of the flag; None for the field's name.
-        choices: allowed texts; for a tuple, of each item; None for any text. `FUNCTION` allows all
-            of the user's functions.
+        choices: allowed texts, or allowed items of a tuple; None for any text. If `FUNCTION` is
+            among them, all functions of the user are allowed, too.
         least: smallest allowed number; an int for whole numbers.
         most: largest allowed number.
         above: exclusive lower bound.
@@ -72,7 +72,7 @@ def setting(default: Any = MISSING, **facts: Any) -> Any:
     """Returns a dataclass field with a `Setting`.
 
     Args:
-        default: default of the field; without one, the field is required.
+        default: default of the field. If it is not passed, the field is required.
         **facts: attributes of `Setting`: `help`, `group`, `flag`, `choices`, `least`, `most`, ...
     """
     return dataclasses.field(default=default, metadata={KEY: Setting(**facts)})
@@ -83,11 +83,12 @@ class Settings:
     """Base class of settings; checks every field by its `Setting`.
 
     Attributes:
-        restated: changed facts of inherited settings, by field. These settings come last, in this
-            order.
+        restated: changed facts of inherited settings, by field. These settings come after all
+            others, in this order.
 
     Raises:
-        ValueError: if a value is not allowed, in one line that begins with the field's name.
+        ValueError: if a value is not allowed. The message is one line that begins with the field's
+            name.
     """
 
     restated: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -110,7 +111,7 @@ def described(kind: type) -> Mapping[str, Setting]:
 def value_type(kind: type, name: str) -> tuple[type, bool]:
     """Returns a field's type without None (str, int, float, bool, Path), and whether it is a tuple.
 
-    A name or an object of the user (`str | Callable`) is a name on the command line.
+    A setting that takes a name or an object (`str | Callable`) takes a name on the command line.
     """
     hint = typing.get_type_hints(kind)[name]
     for member in _members(hint):
@@ -134,7 +135,7 @@ def _members(hint: Any) -> list[Any]:
 # Limits for the training of teachers and students. Larger values are mistakes.
 MAX_STEPS = 10**9
 MAX_BATCH = 2**16
-MAX_RATE = 1.0  # of Adam; the first release's --learning_rate=5 meant hundredths, for SGD
+MAX_RATE = 1.0  # of Adam; in the first version, --learning_rate=5 meant 0.05 for SGD
 
 
 MAX_LINE = 200  # characters
@@ -217,7 +218,7 @@ class Seeded(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherNumber(Settings):
-    """Settings with a number of teachers; None to compute the number."""
+    """Settings with a number of teachers; None if the number is computed."""
 
     num_teachers: int | None = setting(
         None, flag="nb_teachers", least=1, help="Number of teachers."

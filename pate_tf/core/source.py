@@ -1,4 +1,4 @@
-"""The private data source of a run: its name, keyed digests of records, and equal settings."""
+"""The private data source of a run, digests of records, and a check that settings are equal."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ MAX_NAME: Final = 120  # characters
 KEY_FILE: Final = "digest.key"
 KEY_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
-PRIVATE_RECORDS: Final = "records"  # a digest among stored settings that never stops a run
+PRIVATE_RECORDS: Final = "records"  # a stored digest; a run continues even if it differs
 # Prefixes of the keys of sources.
 NAMED = "name "
 MERGED = "merged "
@@ -73,7 +73,7 @@ class PrivateSource:
 
     @property
     def is_named(self) -> bool:
-        """Whether the user named it, independently of the path of the records."""
+        """Whether the user named the source, so that its name does not depend on a path."""
         return self.key.startswith((NAMED, MERGED))
 
     @classmethod
@@ -111,13 +111,15 @@ class PrivateSource:
         return cls(name=shown, key=MERGED + json.dumps(sorted(keys)))
 
     def shares(self, key: str) -> bool:
-        """Whether the source of a key is the same, ignoring spelling, or shares a part."""
+        """Whether the source of `key` is this one, ignoring spelling, or shares a part with it."""
         return not _keys(self.key).isdisjoint(_keys(key))
 
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
-        """Raises ValueError if a folder has results of another source than this named one."""
+        """Raises ValueError if this source is named and a folder has results of another source."""
         if self.is_named and not (stored and self.shares(stored.key)):
-            raise ValueError(f"{folder} has results of other sources than {self.name}; use another")
+            raise ValueError(
+                f"{folder} has results of another source than {self.name}; use another folder"
+            )
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -136,7 +138,8 @@ class Records:
     """SENSITIVE: facts about the private records that are stored with results.
 
     Attributes:
-        num_records: number of records; public if single records are protected, private for owners.
+        num_records: number of records. It is public if single records are protected, and private if
+            owners are protected.
         source: source that releases are charged to; None if the run folder is its own source.
     """
 
@@ -158,14 +161,14 @@ class Records:
         return cls(num_records=fields["num_records"], source=made)
 
 
-# Keyed digests of private values. Only owners of the key can compare values with them.
+# Keyed digests of private values. Only those who have the key can compare values with them.
 
 
 def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) -> str:
     """Returns the hexadecimal HMAC-SHA256 of the dtype, shape and bytes of arrays.
 
-    A plain digest of private records would confirm a guess. This digest only does so for owners of
-    the key, which is drawn at first use and stored in the folder with mode 0600.
+    A plain digest of private records would confirm a guess. This digest can confirm a guess only
+    for those who have the key, which is drawn at first use and stored in the folder with mode 0600.
 
     Args:
         sensitive_folder: a run's `sensitive/`, or a folder below it; created if necessary.

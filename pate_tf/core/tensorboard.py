@@ -20,7 +20,7 @@ TAGS: Final[Mapping[str, str]] = {
 
 
 def scalar(tag: str, value: Any, step: int | None = None) -> None:
-    """Writes a scalar of `TAGS` with the default writer; by default, at the writer's step."""
+    """Writes a scalar of `TAGS` with the default writer. Default of `step`: the writer's step."""
     tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
 
 

@@ -29,8 +29,8 @@ class Fields:
         """Returns the fields of a TOML file.
 
         Raises:
-            ValueError: if it is not TOML.
-            OSError: if it can't be read.
+            ValueError: if the file is not a TOML file.
+            OSError: if the file can't be read.
         """
         try:
             return cls(str(path), tomllib.loads(path.read_bytes().decode()))
@@ -61,7 +61,7 @@ class Fields:
         """Returns a list of one or more different texts of `among`."""
         value = self._take(name)
         if not isinstance(value, list) or not value or not all(text in among for text in value):
-            refuse(f"{self._where}: {name}", f"a list of {', '.join(among)}", value)
+            refuse(f"{self._where}: {name}", f"a list of any of {', '.join(among)}", value)
         return tuple(dict.fromkeys(value))
 
     def settings(self, kind: type, *, without: Collection[str] = ()) -> dict[str, Any]:

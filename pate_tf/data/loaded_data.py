@@ -31,7 +31,7 @@ from pate_tf.core.dataset import (
     to_input_type,
 )
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import QUIET, Reporting
+from pate_tf.core.reporting import QUIET, Reporting, card
 from pate_tf.core.sensitive import PrivateExamples, owner_array, owner_partition, random_partition
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
@@ -256,6 +256,8 @@ class Data:
                 f"  held out  {len(self.held_out):,} public samples, {labels} labels",
             ]
         )
+
+    _repr_html_ = card
 
     @property
     def dataset(self) -> Dataset:

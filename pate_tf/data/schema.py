@@ -851,7 +851,7 @@ def draft(
         doubts.append(f"the first line has numbers ({', '.join(numbers)}): are they column names?")
     doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
-        f"left out: {name!r} names several columns, or a nested one"
+        f"left out: several columns are called {name!r}, or the column is nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
     if number is not None:
@@ -931,12 +931,10 @@ def _drafted_label_number(
     is_numbering = is_whole and amounts[0] in (0, 1) and np.ptp(amounts) < len(amounts)
     is_many = len(amounts) > (MAX_NUMBERED if is_whole else MAX_AMOUNTS)
     doubts = []
-    if target is None and is_whole and MAX_NUMBERED <= len(amounts) <= MAX_CLASSES:
+    is_clear = is_numbering and len(amounts) < MAX_NUMBERED
+    if target is None and not is_clear and len(amounts) <= MAX_CLASSES:
         drafted, other = (CLASS, NUMBER) if is_numbering or not is_many else (NUMBER, CLASS)
-        doubts.append(
-            f"the label has {len(amounts)} whole values: is it a number or a class? This draft "
-            f"treats it as a {drafted}; use --target={other} if it is a {other}"
-        )
+        doubts.append(f"is the label a {drafted}? If it is a {other}, use --target={other}")
     if target is None and (is_numbering or not is_many):
         return None, doubts
     return dataclasses.replace(number, low=float(amounts[0])), doubts
@@ -1070,9 +1068,11 @@ DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
 MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # a symbol that can be a unit
 UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,'\u2019\s]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
 OWNERS = re.compile(  # column names that look like a person's id
-    "(?i:(?:.*[_ .-])?(?:id|key)|patient|person|subject|customer|client|user|member|participant)"
-    "|.*[a-z]I[Dd]"
+    "(?i:(?:.*[_ .-])?(?:id|key|mrn|ssn|e-?mail)|(?:sur|last|first|full)?[_ .-]?name|"
+    "(?:patient|person|subject|customer|client|user|member|participant)"
+    "(?:[_ .-]?(?:no|nr|num|number|code|name))?)|.*[a-z]I[Dd]"
 )
+CODES = re.compile("(?i:(?:.*[_ .-])?(?:zip|plz|code|postcode|zipcode))")  # names of columns
 FAR = 5.0  # least distance of an outlier, divided by the range of the other numbers
 NUMBERS_PER_WORD = 20  # with more numbers per word, a draft treats the words as gaps
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
@@ -1160,7 +1160,10 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     if column.text and is_short and len(distinct) == len(texts):
         doubts.append("every record has a different short text: if it is a name, remove the column")
     if column.categories and (rest := len(set(distinct) - set(column.categories))):
-        doubts.append(f"the most frequent of {len(distinct)} values; `other` covers {rest} more")
+        doubts.append(
+            f"the most frequent of {len(distinct)} values; `other` covers {rest} more. Add those "
+            f"that matter to the list"
+        )
     if column.date and column.date != ISO_DATE:
         days = [text for text in distinct if text not in column.gap_words]
         doubts += [
@@ -1182,15 +1185,21 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
             f"some fields are empty: `missing` replaces them, and is included in the range. The "
             f"lowest number is {ascending[0]:g}"
         )
-    if (far := _far_value(ascending)) is not None:
+    numbers = [text for text in distinct if text not in column.gap_words]
+    if CODES.fullmatch(column.name) or any(re.fullmatch(r"0\d.*|\d+[eE]\d+", n) for n in numbers):
+        listed = _quoted(sorted(numbers)[:MAX_CATEGORIES])
+        doubts.append(
+            f"are these codes instead of numbers? Then replace low, high and missing by "
+            f"categories = {listed}"
+        )
+    elif (far := _far_value(ascending)) is not None:
         doubt = "does it mean unknown?" if far in SENTINELS else "correct the range if it is wrong"
-        doubts.append(f"{far:g} is far from all other values: {doubt}")
+        doubts.append(f"{far:.12g} is far from all other values: {doubt}")
     elif values.min() < 0.0 <= np.quantile(values, 0.01):
         doubts.append(f"99 % of the values are at least 0: is {values.min():g} possible?")
     is_whole = np.array_equal(ascending, np.rint(ascending))
     if is_whole and len(distinct) == len(texts) > MAX_CATEGORIES:
         doubts.append("every record has a different number: is it an identifier?")
-    numbers = [text for text in distinct if text not in column.gap_words]
     marks = r"\(" if has_decimals(pyarrow.array(numbers), ".") else r"\(|\."
     is_marked = any(re.search(marks, text) for text in numbers)
     if column.thousands or column.unit or column.decimal == "," or is_marked:
@@ -1198,13 +1207,6 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
             numbers, key=lambda text: ("(" in text, (column.decimal or ".") in text, len(text))
         )
         doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
-    for text in [text for text in numbers if re.fullmatch(r"\d+[eE]\d+", text)][:1]:
-        doubts.append(
-            f"{text} is read as {column.numbers([text])[0]:.12g}. If these are codes, write "
-            "categories = [...] instead of low, high and missing"
-        )
-    if any(re.match(r"0\d", text) for text in distinct):
-        doubts.append("some values begin with 0: are they codes of categories?")
     return doubts
 
 

@@ -1,11 +1,12 @@
-"""Flower carries the messages of silos, aggregators and their coordinator. Everything else is ours.
+"""Sends the messages of silos, aggregators and their coordinator over Flower instead of gRPC.
 
-The ServerApp runs `pate coordinator`, and a ClientApp is one silo or one aggregator. Tasks and
-replies are the bytes that also travel over gRPC. A reply is signed with the keys that the roster
-has for its sender, so Flower's node ids identify nobody, and neither the SuperLink nor another node
-can reply for a silo.
+The ServerApp runs `pate coordinator`, and each ClientApp is one silo or one aggregator. Tasks and
+replies have the same bytes as over gRPC. The sender of a reply signs it with its own keys, whose
+public keys are on the roster. So Flower's node ids identify nobody, and neither the SuperLink nor
+another node can reply for a silo.
 
-Only this module touches Flower, whose interfaces change often: see the extra `flower` in setup.py.
+Only this module uses Flower, because Flower's interfaces change often; see the extra `flower` in
+setup.py.
 """
 
 import contextlib
@@ -39,21 +40,21 @@ from pate_tf.silos.transport import MAX_REFUSAL_LENGTH, task_result
 _log = logging.getLogger(__name__)
 RECORD: Final = "pate"  # name of the record in a message
 LOOK_SECONDS: Final = 1.0
-# Seconds until a task is sent again to a node without an answer. The node repeats its stored
-# answer, so this costs only time.
+# If a node has not answered a task after this time, the task is sent again. The node repeats its
+# stored answer, so this costs only time.
 ANSWER_SECONDS: Final = 300.0
-RETRY_SECONDS: Final = 30.0  # after an error
+RETRY_SECONDS: Final = 30.0  # time until a node gets its next task after an error
 
 client_app = ClientApp()
 server_app = ServerApp()
 
 
 def signed_bytes(session: bytes, task: bytes, reply: bytes) -> bytes:
-    """Returns what the sender of a reply signs.
+    """Returns the bytes that the sender of a reply signs.
 
     Args:
         session: random bytes of this ServerApp, so that a reply is valid only in this session.
-        task: the encoded task; empty if only the name was requested.
+        task: the encoded task; empty if only the sender's name was requested.
         reply: the encoded reply to the task.
     """
     return encode(("flower", session, hashlib.sha256(task).digest(), reply))
@@ -62,16 +63,16 @@ def signed_bytes(session: bytes, task: bytes, reply: bytes) -> bytes:
 class FlowerServer(contextlib.ExitStack):
     """Serves a coordinator over Flower: sends tasks to nodes and delivers their replies.
 
-    A node first sends its name with a signature. A task is sent again if a node failed, was
-    replaced, or does not answer; silos and aggregators repeat their stored answers.
+    A node first sends its name with a signature. A task is sent again if its node failed, was
+    replaced, or does not answer. Silos and aggregators then repeat their stored answers.
 
     Args:
         grid: Flower's connection to the nodes.
         roster: roster with the keys of all silos and aggregators.
         services: services of the coordinator; see `coordinator_services`.
-        clock: returns seconds since any start.
+        clock: function that returns a time in seconds; only differences matter.
 
-    Raises ValueError if a silo has no keys on the roster.
+    Raises ValueError if the roster has no keys of a silo.
     """
 
     def __init__(
@@ -92,9 +93,9 @@ class FlowerServer(contextlib.ExitStack):
         self._services = services
         self._clock = clock
         self._session = os.urandom(32)
-        self._nodes: dict[str, int] = {}  # the last node that proved a name
-        self._due: dict[int, float] = {}  # time when a node may get its next task
-        # By message: the node, the service (None for a request of the name), and the task.
+        self._nodes: dict[str, int] = {}  # maps each name to the last node that proved it
+        self._due: dict[int, float] = {}  # maps each node to the time of its next task
+        # Maps each message to its node, its service (None if it requests the name) and its task.
         self._sent: dict[str, tuple[int, Service | None, bytes]] = {}
         self._stopped = threading.Event()
 
@@ -110,7 +111,7 @@ class FlowerServer(contextlib.ExitStack):
         while not self._stopped.wait(LOOK_SECONDS):
             try:
                 self.step()
-            except Exception:  # an error of Flower, such as a stopped SuperLink
+            except Exception:  # Flower raises various errors, for example if SuperLink stops.
                 _log.error("Flower failed, trying again: %s", traceback.format_exc())
 
     def step(self) -> None:
@@ -137,7 +138,7 @@ class FlowerServer(contextlib.ExitStack):
             self._due[node] = now + ANSWER_SECONDS
 
     def _take(self, message: Message) -> None:
-        """Handles a node's reply; logs and drops replies that are not from the roster."""
+        """Handles a node's reply; logs and drops a reply that nobody on the roster signed."""
         sent = self._sent.pop(message.metadata.reply_to_message_id, None)
         if sent is None:
             return
@@ -156,8 +157,8 @@ class FlowerServer(contextlib.ExitStack):
                 raise PermissionError("the signature does not match this name on the roster")
             answer: object = Answer.OK
             if service is None:
-                # If two nodes prove the same name, the later node replaces the earlier one for a
-                # while.
+                # If two nodes prove the same name, the later node replaces the earlier node, which
+                # is not asked again for some time.
                 self._due[self._nodes.get(name, node)] = self._clock() + ANSWER_SECONDS
                 self._nodes[name] = node
             else:
@@ -180,11 +181,12 @@ def run_command(
     Args:
         command: module of the command.
         arguments: flags, as in a shell.
-        define: defines the flags.
-        main: runs the command after the flags are read.
+        define: function that defines the flags.
+        main: function that runs the command after the flags were read.
 
-    Raises RuntimeError if the command fails. Flower sends its message to the server, so it contains
-    only the exit code and nothing about the data. The reason is printed only on this machine.
+    Raises RuntimeError if the command fails. Flower sends the message of this error to the server,
+    so the message contains only the exit code and nothing about the data. The reason is printed
+    only on this machine.
     """
     sys.argv = [f"pate {command.__name__}", *shlex.split(arguments)]
     code: Any = 0
@@ -201,7 +203,7 @@ def run_command(
 
 
 def silo_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Returns a silo's keys and its reply to a task, empty for an empty task; reads the flags."""
+    """Reads the flags; returns a silo's keys and its reply, which is empty for an empty task."""
     run = silo_command.settings_of_silo()
     policy = Policy.read(run.folder / silo_server.POLICY)
     keys = Keys.load_or_create(run.folder / artifacts.SENSITIVE / silo_server.KEYS, policy.silo)
@@ -218,7 +220,7 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
 
 
 def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Returns an aggregator's keys and its reply to a task, empty for an empty task."""
+    """Reads the flags; returns an aggregator's keys and its reply, empty for an empty task."""
     run = command_line.read(silo_server.AggregatorRun)
     with artifacts.only_writer(run.folder):
         keys, aggregator, roster = silo_server.open_aggregator(run)
@@ -231,7 +233,8 @@ def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
     return keys, encode(result)
 
 
-# By the first word of a node's `pate`: module, functions that define the flags and reply.
+# Maps the role in a node's configuration to the module of its command, the function that defines
+# the flags, and the function that replies.
 ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
     "silo": (silo_command, functools.partial(silo_command.define, "serve"), silo_reply),
     "aggregator": (aggregator_command, aggregator_command.define, aggregator_reply),
@@ -240,7 +243,7 @@ ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
 
 @client_app.query()
 def reply_to(message: Message, context: Context) -> Message:
-    """Replies as the silo or aggregator that `pate` in the node's configuration names."""
+    """Replies as the silo or the aggregator that the node's configuration defines in `pate`."""
     role, _, arguments = str(context.node_config.get("pate", "")).strip().partition(" ")
     if role not in ROLES:
         raise ValueError(f"node-config needs pate='ROLE FLAGS'. The roles are {', '.join(ROLES)}.")

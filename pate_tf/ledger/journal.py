@@ -37,21 +37,23 @@ class Store(LedgerFile):
     copy, or whose copy was continued. Such a store is refused until its user acknowledges that rows
     are missing. The charges of the missing rows are then charged again.
 
-    Assumptions. Everyone who can write to the folder is trusted not to rewrite it. The file system
+    Assumptions. Everyone who can write to the folder is trusted not to rewrite the store. The file
+    system
     honors fsync and file locks. The registry covers only this user on this machine. A commitment
     covers only the rows that its keeper has received.
 
     All attributes are read-only; `LedgerFile` has more.
 
     Attributes:
-        guard: notes the rows outside the folder; None for a store that is read-only or in memory.
+        guard: object that notes the rows outside the folder; None for a store that is read-only or
+            in memory.
         opened: the row that opened the store; None before it is written.
         source: the source that the store charges, fixed at first use.
         was_reset: whether the user ever continued although rows or an earlier store were missing.
-        charges: the charges with their numbers.
+        charges: how many times each charge was charged.
         num_debits: number of debits.
-        epsilon_budget: the current budget; None without a budget.
-        delta: the current delta; NaN without a delta.
+        epsilon_budget: the current budget; None if there is no budget.
+        delta: the current delta; NaN if there is no delta.
         was_raised: whether the budget or its delta was ever raised.
     """
 
@@ -146,9 +148,9 @@ class Store(LedgerFile):
         Warns if other ledgers of the same source are known.
 
         Args:
-            opening: content of the first row, in addition to the source, a secret `salt` and
-                whether an earlier store is missing.
-            verify: checks that the store agrees with the arguments that the caller opened it with.
+            opening: content of the first row. The source, a secret `salt` and whether an earlier
+                store is missing are added to it.
+            verify: checks that the store agrees with the arguments with which the caller opened it.
             runs: see `RollbackGuard.missing_before`.
 
         Raises:
@@ -185,8 +187,8 @@ class Store(LedgerFile):
                 "not registered here, or drew noise from a seed"
             )
         rollback_guard.warn(
-            f"{self.folder}: {spending.num_ledgers} ledgers use the records of the source {name}; "
-            f"together they cost {total}"
+            f"{self.folder}: {spending.num_ledgers} ledgers use the records of the source {name}. "
+            f"Their total cost is {total}"
         )
 
     def _write_opening(self, opening: Mapping[str, Any], runs: Sequence[pathlib.Path]) -> None:
@@ -216,7 +218,7 @@ class Store(LedgerFile):
                 self._append_missing(missing)
 
     def _missing_rows(self) -> rollback_guard.Missing | None:
-        """Returns the rows that the registry knows and that are missing here; None if none are."""
+        """Returns the noted rows that are missing from this store; None if it has all of them."""
         if self.guard is None or self.opened is None:
             return None
         return self.guard.missing_from(self.opened.digest, self._sequences, self._acknowledged)
@@ -253,9 +255,9 @@ class Store(LedgerFile):
     def witness(self, digest: str | None = None) -> bytes:
         """Returns a commitment to a row, 32 bytes, for another party to keep.
 
-        The secret salt of the first row is its key, so the commitment reveals nothing about the
-        row. When the party returns it later, `holds_witness` detects whether the store lost the
-        row.
+        The key of the commitment is the secret salt of the first row, so the commitment reveals
+        nothing about the row. When the party later returns the commitment, `holds_witness` detects
+        whether the store lost the row.
 
         Args:
             digest: digest of the row. Default: the last row.
@@ -264,9 +266,9 @@ class Store(LedgerFile):
         return hmac.digest(self._salt, content, "sha256")
 
     def holds_witness(self, witness: bytes) -> bool:
-        """Returns whether the store has the row of a commitment, or an acknowledgment without it.
+        """Returns whether the store has the row of a commitment, or recorded the row as missing.
 
-        If it has neither, then this store was restored from an older copy, a copy of it was
+        If neither is the case, this store was restored from an older copy, a copy of it was
         continued, it is a different store, or the commitment is forged.
         """
         return witness.hex() in self._acknowledged or any(
@@ -277,7 +279,7 @@ class Store(LedgerFile):
     def acknowledge_witness(self, witness: bytes) -> bool:
         """Records that the row of a commitment is missing, if a reset was acknowledged.
 
-        Call it inside `exclusive`. This works for one commitment each time the store is opened: any
+        Call it inside `exclusive`. It works for one commitment each time the store is opened. Any
         later commitment is to a row that the store has.
 
         Returns:
@@ -292,7 +294,7 @@ class Store(LedgerFile):
     def source_spending(self) -> rollback_guard.SourceSpending | None:
         """Returns the charges of all ledgers of the same source, including this one.
 
-        It covers the ledgers in this user's registry. None without a registry.
+        The result covers the ledgers in this user's registry. It is None if there is no registry.
         """
         if self.opened is None or self.folder is None:
             return None
@@ -339,6 +341,6 @@ class Store(LedgerFile):
                 first = debit["carried_from"]
                 if first not in charged:
                     charged.add(first)
-                    queries_digest = hashlib.sha256().hexdigest()  # of no queries
+                    queries_digest = hashlib.sha256().hexdigest()  # for an empty list of queries
                     details = {**debit, "queries_digest": queries_digest, "past": True}
                     charge_of(self.append("debit", details))

@@ -59,7 +59,7 @@ class LedgerRow:
         time: UTC time of the machine's clock, ISO 8601. For information only; nothing depends on
             it.
         kind: "opened", "debit", "answers", "released", "budget", "source" or "acknowledged" in a
-            ledger. Other stores have other kinds.
+            ledger. Other stores have different kinds.
         details: JSON values, which depend on the kind.
 
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
@@ -67,7 +67,8 @@ class LedgerRow:
               ledger was missing; the next row lists its rows), `planned_release` (how the
               data-dependent cost will be released), `source` (name and key of the data source that
               the ledger charges; sensitive).
-            - source: the same `source`, in ledgers of an earlier version, which fixed it later.
+            - source: `source` as in "opened", in ledgers of an earlier version, which wrote it
+              later.
             - acknowledged: `missing`, the digests of rows that were seen earlier and are missing.
             - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and
               `queries_digest` of the queries to be answered, `secure_noise`, `past` (whether the
@@ -153,8 +154,8 @@ def batches_before(
 ) -> Counter[Charge]:
     """Returns the batches that earlier versions charged as a whole and that led to these labels.
 
-    If the mechanism itself was charged once per batch, these are all such batches. Otherwise, these
-    are the batches without an answer.
+    If the mechanism itself was charged once per batch, the result contains all such batches.
+    Otherwise, it contains the batches without an answer.
 
     Args:
         history: rows of a ledger.
@@ -192,7 +193,7 @@ def chained(before: str, sequence: int, moment: str, kind: str, text: str) -> Le
 
 
 def digest_of_answers(answers: Sequence[Answer]) -> str:
-    """Returns the digest of answers that their row in the ledger stores."""
+    """Returns the digest of answers; the ledger stores it in the row of the answers."""
     digest = hashlib.sha256()
     for position, debit, query, label, noisy_counts in answers:
         released = "" if noisy_counts is None else f",{noisy_counts.hex()}"
@@ -261,7 +262,7 @@ class LedgerFile(contextlib.ExitStack):
     All rows of one `transaction` become durable together, before `_record` takes them into account.
     Rows are never changed or deleted, even if several processes and threads write at the same time.
 
-    A subclass defines how its rows add up (`_record`) and how its files are called (`name`). The
+    A subclass defines how its rows add up (`_record`) and the names of its files (`name`). The
     object can't be used after `close`.
 
     Attributes:
@@ -298,7 +299,7 @@ class LedgerFile(contextlib.ExitStack):
         self._note_path = None if folder is None else folder / f"{self.name}.head.json"
         self._refused = f"{self._path}: can't trust this ledger:"  # start of some messages
         self._read_only = read_only
-        self._sequences: dict[str, int] = {}  # of rows, by their digests
+        self._sequences: dict[str, int] = {}  # sequence of each row, by the row's digest
         self._num_answers = 0
         self._noted: Head | None = None
         self._tail: Head | LedgerRow = self.head
@@ -348,8 +349,8 @@ class LedgerFile(contextlib.ExitStack):
             )
         elif version != VERSION:
             raise LedgerError(
-                f"{self._path}: this ledger has format {version}, this version of pate_tf reads "
-                f"format {VERSION}; use the version that wrote it, or start in a new folder"
+                f"{self._path}: this ledger has format {version}, but this version of pate_tf "
+                f"reads format {VERSION}; use the version that wrote it, or use a new folder"
             )
         with contextlib.closing(sqlite3.connect(":memory:")) as pattern:
             pattern.executescript(TABLES)
@@ -374,7 +375,7 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Locks out all other processes, threads and objects; the death of a process unlocks."""
+        """Locks out all other processes, threads and objects; the lock ends with its process."""
         if self._read_only:
             raise LedgerError(f"{self._path}: this ledger was opened for reading only")
         with self._threads, contextlib.ExitStack() as stack:
@@ -388,7 +389,7 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Makes all rows that are appended inside durable together, or none of them.
+        """Makes all rows that are appended inside of the block durable together, or none of them.
 
         Call it inside `exclusive`.
         """
@@ -467,7 +468,7 @@ class LedgerFile(contextlib.ExitStack):
             self.append("answers", details)
 
     def stored_answers(self, queries: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-        """Returns the stored answers to those queries that have one, by query digest."""
+        """Returns the stored answers, by query digest; queries without an answer are left out."""
         answers = {}
         with self._reporting():
             for start in range(0, len(queries), QUERIES_PER_SELECT):
@@ -486,7 +487,7 @@ class LedgerFile(contextlib.ExitStack):
         """Verifies, records and returns the rows that were written since the last call.
 
         Args:
-            is_own: whether this object has just written them and has not noted them yet.
+            is_own: whether this object has just written the rows and has not noted them yet.
 
         Raises:
             LedgerError: if a row or answer was changed, or rows are missing.
@@ -535,7 +536,7 @@ class LedgerFile(contextlib.ExitStack):
             yield row
 
     def _check_answers(self, rows: Sequence[LedgerRow]) -> int:
-        """Checks that the table has exactly the recorded answers; returns how many it has."""
+        """Checks that the table has exactly the recorded answers; returns their number."""
         number = self._num_answers
         for row in rows:
             if row.kind == "answers":

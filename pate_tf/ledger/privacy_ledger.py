@@ -59,14 +59,14 @@ class Ledger(Store):
 
     Costs are data-independent: they hold for every data set, in both directions, for replace-one
     records or add-or-remove-one owner. Moments of different charges add up, so charges can be
-    mixed. If all debits are of the same charge, its own composition theorem is used where it gives
-    a lower cost.
+    mixed. If all debits are of the same charge, the composition theorem of this charge is used
+    where it gives a lower cost.
 
     Guarantees. A debit is durable before its noise is drawn, so releases never cost more than the
     ledger has recorded. Rows are never deleted or changed. Each mechanism answers a query only
     once. The sum of all debits never exceeds the budget, even if several processes write at the
-    same time. The only exception are releases that happened before they were recorded.
-    Other ledgers of the same source have their own budgets; `source_spending` returns the total.
+    same time. The only exceptions are releases that happened before they were recorded. Other
+    ledgers of the same source have separate budgets; `source_spending` returns the total.
 
     All attributes are read-only; `Store` has more.
 
@@ -81,7 +81,7 @@ class Ledger(Store):
         num_answered: number of queries that were answered with a label.
         is_secure: whether all debits and releases used unpredictable noise.
         planned_release: how the data-dependent cost will be released, if it ever is.
-        plan_is_late: whether `planned_release` was fixed at a time when votes may have existed.
+        plan_is_late: whether votes may already have existed when `planned_release` was fixed.
     """
 
     folder: pathlib.Path  # unlike other stores, this one is never in memory
@@ -158,7 +158,9 @@ class Ledger(Store):
 
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
-                raise LedgerError(f"{folder}: this ledger is of another ensemble; use a new folder")
+                raise LedgerError(
+                    f"{folder}: this ledger is for other teachers or sums; use another folder"
+                )
             if delta != ledger.delta or (
                 ledger.epsilon_budget is not None
                 and epsilon_budget not in (None, ledger.epsilon_budget)
@@ -224,7 +226,7 @@ class Ledger(Store):
             delta: the delta of the cost. Default: the ledger's delta.
 
         Raises:
-            ValueError: if delta is outside (0, 1).
+            ValueError: if delta is outside [0, 1).
         """
         return compose([self], delta=self.delta if delta is None else delta)
 
@@ -251,7 +253,7 @@ class Ledger(Store):
         """Checks that `charge` fits into the budget `number` more times, in the worst case.
 
         Raises:
-            BudgetExceeded: if it doesn't; the message contains the number that fits.
+            BudgetExceeded: if it doesn't fit; the message contains the number that fits.
             LedgerError: if the charge has no finite cost.
         """
         if self._fits(charge, number):
@@ -274,7 +276,9 @@ class Ledger(Store):
     def _check_finite(self, charge: Charge) -> None:
         """Raises LedgerError if `charge` has no finite cost."""
         if math.isinf(composition.moments_epsilon({charge: 1}, self.delta)[0]):
-            raise LedgerError(f"{charge.several(1)} has no finite epsilon at delta {self.delta}")
+            raise LedgerError(
+                f"{charge.several(1)} has no finite epsilon at delta {self.delta}; increase delta"
+            )
 
     def _fits(self, charge: Charge, number: int) -> bool:
         charges = self.charges + Counter({charge: number})
@@ -337,7 +341,7 @@ class Ledger(Store):
         Raises:
             BudgetExceeded: if the charge doesn't fit; nothing is charged.
             LedgerError: if the charge has no finite cost or could not be read back, or if the row
-                can't be made durable. In the last case it may have been charged.
+                can't be made durable. In the last case, the charge may have been recorded.
         """
         number = charge.number_charged(len(queries))
         try:
@@ -364,13 +368,14 @@ class Ledger(Store):
     def debited(
         self, charge: Charge, queries: Sequence[bytes], *, secure_noise: bool
     ) -> Iterator[int]:
-        """Charges queries, or reuses their open debit; yields its row. Call it in `exclusive`.
+        """Charges queries, or reuses their open debit; yields the row. Call it inside `exclusive`.
 
-        Draw and store the answers inside. Answers may not be used in any way before they are
-        stored. If the process is killed or interrupted inside, the debit stays open, and the next
-        call reuses it. This is safe because the noise does not influence whether a process is
-        killed (docs/proofs/theory.md, Proposition S6). An error closes the debit, because the noise
-        may have caused the error: for example, longer answers may not fit on a full disk.
+        Draw and store the answers inside of the block. Answers may not be used in any way before
+        they are stored. If the process is killed or interrupted inside of the block, the debit
+        stays open, and the next call reuses it. This is safe because the noise does not influence
+        whether a process is killed (docs/proofs/theory.md, Proposition S6). An error closes the
+        debit, because the noise may have caused the error: for example, longer answers may not fit
+        on a full disk.
 
         Args:
             charge: see `debit`.
@@ -456,7 +461,7 @@ class Ledger(Store):
             kept: JSON values: the draw, and what it was drawn for.
 
         Raises:
-            LedgerError: if the draw can't be made durable. It may not be published then.
+            LedgerError: if the draw can't be made durable. Then it may not be published.
         """
         self.write("released", {"debit": debit, "kept": kept})
 
@@ -469,15 +474,15 @@ def compose(ledgers: Sequence[Store], *, delta: float) -> Spending:
 
     All charges count, whether or not their labels were ever released. If copies of one ledger were
     continued separately, the rows of all branches count, and the rows that they have in common
-    count once. Rows are identical if their digests are, because a digest depends on all earlier
-    rows.
+    count once. Two rows are identical if their digests are equal, because a digest depends on all
+    earlier rows.
 
     Args:
         ledgers: the ledgers.
         delta: the delta of the total.
 
     Raises:
-        ValueError: if delta is outside (0, 1).
+        ValueError: if delta is outside [0, 1).
     """
     epsilon, _ = composition.smallest_epsilon(charges_of(distinct_rows(ledgers)), delta)
     queries: dict[str, int] = {}
@@ -518,7 +523,7 @@ def source_facts(ledger: Store) -> dict[str, Any]:
     if spending is not None and not (spending.num_unknown or spending.num_other_units):
         delta = ledger.delta
         epsilon = spending.epsilon(delta)
-        if not math.isfinite(epsilon):  # other ledgers have spent more delta than this one allows
+        if not math.isfinite(epsilon):  # other ledgers have used more delta than this one allows
             spent = sum(
                 number * Fraction(charge.approximate[1])
                 for charge, number in spending.charges.items()

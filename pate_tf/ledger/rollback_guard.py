@@ -15,8 +15,8 @@ sources (`pate_tf.core.source`), and ledgers with the same source name add up. I
 were used under two names, only the data holder is told.
 
 The registry is in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else `~/.local/state/pate_tf`.
-The folder has mode 0700, the file 0600. The registry does not cover other machines, other users,
-and runs at times when it was missing.
+The folder has mode 0700, the file 0600. The registry does not cover other machines, other users, or
+runs at times when the registry was missing.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
-# Rows that the registry has noted, in order, with their ledgers and sources.
+# Start of a query for rows that the registry has noted, with their ledgers and sources.
 SEEN: Final = "SELECT rows.rowid AS place, * FROM rows JOIN ledgers USING (ledger) WHERE "
 
 # A subject that may have only one store: its kind ("silo", "party" or "run") and its name.
@@ -85,7 +85,7 @@ class Missing:
     """Rows that are missing from a store.
 
     Attributes:
-        reason: what is missing and what to do, in one line.
+        reason: a message of one line: what is missing and what to do.
         digests: digests of the missing rows.
         left_nothing: whether the folder contains neither votes nor a statement of the missing rows.
             The whole run was then deleted, and only the registry knows about it.
@@ -101,10 +101,11 @@ class SourceSpending:
     """The charges of all ledgers of a named source, for this user on this machine.
 
     Attributes:
-        charges: the charges with their numbers. If copies of a ledger were continued separately,
-            the rows of all branches count, and the rows that they have in common count once.
+        charges: how many times each charge was charged. If copies of a ledger were continued
+            separately, the rows of all branches count, and the rows that the branches have in
+            common count once.
         num_ledgers: number of ledgers.
-        num_unknown: number of ledgers without a known cost: they have a charge that is not
+        num_unknown: number of ledgers whose cost is unknown, because they have a charge that is not
             registered here, or drew noise from a seed. Seeded noise of this ledger does not count.
         num_other_units: number of ledgers whose unit is unknown or differs from the unit of this
             ledger. Their costs can't be added: a charge per record does not bound the cost for an
@@ -126,19 +127,19 @@ class SourceSpending:
 class RollbackGuard:
     """Checks a store against the user's registry and against the files around the store.
 
-    If the registry can't be used, it warns once and checks only the files.
+    If the registry can't be used, the guard warns once and checks only the files.
 
     Args:
         folder: the folder of the store.
         source: the source that the store charges; None for a store that is only read.
-        identity: the subject of the store if a subject may have only one store, in any folder. Rows
-            that are in another store of the same subject count as missing here. None for a ledger,
-            of which there may be several.
+        identity: the subject of the store, if a subject may have only one store in all folders.
+            Rows in another store of the same subject are treated as missing here. None for a
+            ledger, because a source may have several ledgers.
         unit: the unit that the store's charges protect, "record" or "owner"; None if it is unknown.
             A unit that was noted earlier takes precedence.
 
     Attributes:
-        source: as above; the source of the store once it is known.
+        source: the source that the store charges; `Store` sets it when it has read the source.
         registry: the database in which the store's rows are noted; None if it can't be used.
     """
 
@@ -194,7 +195,8 @@ class RollbackGuard:
 
         Args:
             ledger: digest of the row that opened the store.
-            rows: sequence, digest and charge of each row; the charge is JSON, or None.
+            rows: sequence, digest and charge of each row. The charge is JSON; None if the row
+                charges nothing.
         """
         if self.registry is None:
             return
@@ -258,8 +260,8 @@ class RollbackGuard:
 
         Args:
             ledger: digest of the row that opened the store.
-            held: sequences of the rows in the store, by digest.
-            acknowledged: digests of rows that are known to be missing.
+            held: sequence of each row in the store, by the row's digest.
+            acknowledged: digests of rows whose loss was acknowledged.
         """
         column = "ledger" if self._identity is None else "identity"
         later = f"{SEEN}{column} = ? AND rows.rowid > ? ORDER BY rows.rowid"
@@ -299,7 +301,7 @@ class RollbackGuard:
     def source_spending(
         self, ledger: str, debits: Mapping[str, tuple[Charge, int]]
     ) -> SourceSpending | None:
-        """Returns the charges of all ledgers of the same source; None without a registry.
+        """Returns the charges of all ledgers of the same source; None if there is no registry.
 
         Args:
             ledger: digest of the row that opened the ledger.
@@ -335,7 +337,7 @@ class RollbackGuard:
         )
 
     def _quoted(self, runs: Iterable[pathlib.Path]) -> Iterator[tuple[pathlib.Path, str, int]]:
-        """Yields the statements of runs, with the digest and sequence of the row that each quotes.
+        """Yields the path of each run's statement, and digest and sequence of the row it quotes.
 
         The run of the store is included. Files that are not statements are skipped.
         """
@@ -356,7 +358,7 @@ class RollbackGuard:
         return " and ".join(dict.fromkeys(place for (place,) in places))
 
     def query(self, question: str, *values: str | int | bytes) -> list[sqlite3.Row]:
-        """Returns the rows of a query of the registry; no rows if the registry can't be used."""
+        """Returns the rows of an SQL query; empty if the registry can't be used."""
         if self.registry is None:
             return []
         try:
@@ -369,8 +371,8 @@ class RollbackGuard:
         self.close()
         self.registry = None
         warn(
-            "the registry of ledgers can't be used, so copied or restored ledgers and other "
-            "ledgers of the same source are not detected, as statements will report: "
+            "the registry of ledgers can't be used. Copied or restored ledgers and other ledgers "
+            "of the same source are not detected, and statements will report this. Reason: "
             f"{os.environ.get(STATE_VARIABLE, '')}: {' '.join(str(error).split())}"
         )
 
@@ -384,7 +386,8 @@ def warn_of_same_records(
     the sensitive folder. It needs the registry.
 
     Args:
-        source: the source that releases from the records charge; None for the run folder.
+        source: the source that releases from these records are charged to; None if it is the run
+            folder.
         content: a digest of all records that does not depend on their order.
         sensitive: the sensitive folder of the run.
     """

@@ -49,7 +49,7 @@ def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
 
 def _check_image(dataset: Dataset, smallest: int = 0) -> None:
     if dataset.kind != "image":
-        raise ValueError(f"model: this network needs images; {dataset.name} is {dataset.kind}")
+        raise ValueError(f"model: this network needs images; use mlp for {dataset.kind} data")
     height, width = dataset.input_shape[:2]
     if min(height, width) < smallest:
         raise ValueError(

@@ -75,7 +75,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     # Only sums of single records give a linear model, not cluster counts, votes or sums of owners.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
-    trains_on_labels = known.trains_on_labels(settings)
+    trains_on_labels = settings.trains_on_labels(known.pool, plan.method, settings.num_rounds)
     # With public labels the accuracy may be too low: for images, the forecast does not use them.
     if (
         not trains_on_labels
@@ -116,7 +116,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
 
 
 def _named_method(known: Known, settings: ReleaseSettings) -> str:
-    """Returns the method of the settings or the only possible one; `AUTO` if both are possible."""
+    """Returns the chosen method or the only possible method; `AUTO` if both are possible."""
     method = settings.method
     has_owners = known.unit == "owner"
     if method == AUTO:
@@ -184,7 +184,7 @@ def check_answers(mechanism: Mechanism, delta: float) -> None:
     """Checks that a mechanism works with method pate and has a guarantee at delta.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if the mechanism does not.
     """
     if mechanism.releases_feature_sums:
         raise ValueError(
@@ -216,8 +216,9 @@ def _plan_of_predictions(
 ) -> ReleasePlan:
     """Returns the plan of noisy sums of predictions, for targets that are not classes.
 
-    A linear function is learned from all sums together. Twice as many queries double the noise
-    variance of each query, so the whole pool is queried, up to the limit of the regression.
+    A linear function is learned from all sums together. With twice as many queries, the noise
+    variance of each query doubles, but so does the number of observations. So the whole pool is
+    queried, up to the limit of the regression.
 
     Raises:
         ValueError: if the mechanism is not Gaussian, or the strategy propagates classes.
@@ -233,7 +234,7 @@ def _plan_of_predictions(
         mechanism = GaussianHistogram.for_target(target, profile_counts(1, 2, DEFAULT_MARGIN))
         reason = f"The noise is the least possible for {number:,} queries within epsilon."
     strategy = given.strategy or ("random" if voters.covers_pool else "first")
-    checks.one_of(("random", "first"), query_strategy=strategy)  # others propagate classes
+    checks.one_of(("random", "first"), query_strategy=strategy)  # the others propagate classes
     description = (
         f"{mechanism.summary()}, {number:,} queries by {strategy}. No accuracy forecast: it would "
         f"need the accuracy of the teachers."
@@ -251,7 +252,7 @@ def _checked(
     pool: Pool,
     **facts: Any,
 ) -> ReleasePlan:
-    """Returns the plan of votes on queries, after checks of mechanism, strategy and pool."""
+    """Checks mechanism, strategy and pool, and returns the plan of votes on queries."""
     check_answers(mechanism, settings.budget.delta or 0.0)
     checks.one_of(STRATEGIES, strategy=strategy)
     given = settings.queries
@@ -348,12 +349,13 @@ def joint_plan(stated: PlanSettings) -> PlanSettings | None:
 
     The settings have a mechanism, a number of queries, a strategy and a purpose.
 
-    They are not suitable at delta 0, if the noise would exceed half of the teachers, if there are
-    too many queries, or if the user chose another mechanism or strategy.
+    They are not suitable if delta is 0, the standard deviation of the noise would exceed half of
+    the number of teachers, there are too many queries, or the user chose another mechanism or
+    strategy.
 
     Args:
         stated: settings of a comparison: the target cost and the numbers of teachers, classes and
-            public inputs. Its number of queries is kept if it has one.
+            public inputs. If it states a number of queries, that number is used.
     """
     wishes = stated.release.queries
     num_queries = wishes.num_queries

@@ -34,6 +34,7 @@ from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
 from pate_tf.core import checks
 from pate_tf.core.public import cluster_numbers
+from pate_tf.core.reporting import card
 from pate_tf.planning.forecast import (
     ENCODER_HELPS,
     HELPS,
@@ -384,6 +385,8 @@ class Plan:
         return page.rstrip()
 
     __str__ = in_words
+
+    _repr_html_ = card
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""

@@ -16,7 +16,7 @@ from pate_tf.core.public import MEASURES
 from pate_tf.core.settings import EpsilonDelta
 
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
-UNEVEN_SHARE: Final = 0.8  # fraction of the most frequent class above which ranking is judged
+UNEVEN_SHARE: Final = 0.8  # if the most frequent class has a larger fraction, ranking is judged
 NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
     "To improve accuracy, use more private records, a larger epsilon, fewer classes, or an encoder "
@@ -68,18 +68,18 @@ class Forecast(NamedTuple):
         num_labels: expected number of labels.
         is_measured: whether the accuracy was measured on labels of the pool. Then the range is its
             uncertainty; otherwise it is the range on other data sets.
-        is_noise: whether labels are no better than guesses at half the assumed margin: the noise
-            leaves at most two standard deviations more correct labels than guessing.
+        is_noise: whether labels are no better than guesses, at half the assumed margin: the number
+            of correct labels exceeds the number for guesses by at most two standard deviations.
         lead: accuracy on labeled samples of the pool, minus the accuracy of the most frequent class
             on the same samples; None if it was not measured.
         auc: see `core.public.area_under_curve`; None if it was not measured.
         balanced: mean recall of the classes; None if it was not measured.
         public_accuracy: accuracy of a student that learns only from the public labels; None if the
-            student does not learn from them.
+            student does not learn from public labels.
         gain: expected increase of that accuracy by the private data.
         gain_error: standard error of the gain.
-        target: kind of target. For "number" and "labels", the range is in their measure in
-            `core.public.MEASURES` instead of accuracy.
+        target: kind of target. For "number" and "labels", the range contains values of the target's
+            measure in `core.public.MEASURES` instead of accuracies.
     """
 
     low: float
@@ -147,7 +147,7 @@ class Forecast(NamedTuple):
         return cls(low, high, num_labels, is_measured=True, target=target)
 
     def with_private(self, gain: float, gain_error: float) -> Forecast:
-        """Returns the forecast with private data, from this forecast for public labels only."""
+        """Returns the forecast with private data; this object is the forecast without them."""
         return self._replace(
             low=self.low + gain,
             high=min(self.high + gain, 1.0),
@@ -178,6 +178,7 @@ class Forecast(NamedTuple):
             return (
                 f"{measure} of about {self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}, from "
                 f"a trial on labels of the pool). A constant answer has {constant:g}."
+                f"{self._with_public_labels(measure, 1.0, '.3f', '', '')}"
             )
         ranking = ""
         if majority is not None and majority > UNEVEN_SHARE and self.auc is not None:
@@ -188,13 +189,7 @@ class Forecast(NamedTuple):
         by = "a trial on labels of the pool" if self.is_measured else "results on other data sets"
         compared = compared_in_words(majority)
         if self.public_accuracy is not None:
-            compared += (
-                f" With the public labels only, accuracy is about {self.public_accuracy:.1%}. The "
-                f"private data are expected to add {100.0 * self.gain:.1f} points, with a standard "
-                f"error of {100.0 * self.gain_error:.1f}."
-            )
-            if self.gain <= self.gain_error:
-                compared += " Warning: the private data may add nothing."
+            compared += self._with_public_labels("accuracy", 100.0, ".1f", "%", " points")
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
@@ -203,10 +198,27 @@ class Forecast(NamedTuple):
             f"({self.low:.0%} to {self.high:.0%}, from {by}). {compared}{ranking}"
         )
 
+    def _with_public_labels(
+        self, measure: str, factor: float, form: str, unit: str, points: str
+    ) -> str:
+        """Returns sentences about the gain from private data; "" if no public labels are used."""
+        if self.public_accuracy is None:
+            return ""
+        values = (self.public_accuracy, self.gain, self.gain_error)
+        public, gain, error = (format(factor * value, form) for value in values)
+        warning = " Warning: the private data may add nothing." * (self.gain <= self.gain_error)
+        return (
+            f" With the public labels only, {measure} is about {public}{unit}. The private data "
+            f"are expected to add {gain}{points}, with a standard error of {error}.{warning}"
+        )
+
     @property
     def adds_nothing(self) -> bool:
-        """Whether private data add nothing to public labels: gain plus standard error is <= 0."""
-        return self.public_accuracy is not None and self.gain + self.gain_error <= 0.0
+        """Whether private data add nothing to public labels: gain plus standard error is <= 0.
+
+        The sum is rounded to the digits that are printed.
+        """
+        return self.public_accuracy is not None and round(self.gain + self.gain_error, 3) <= 0.0
 
     def is_worth(self, majority: float | None) -> bool:
         """Whether labels are more likely than not to be better than a constant answer.
@@ -215,18 +227,18 @@ class Forecast(NamedTuple):
         more than `UNEVEN_SHARE`, few labels of other classes are expected. Then labels must rank
         inputs better than a constant does: the area under the curve must be above 1/2. A measured
         mean is as likely too high as too low, so it is compared directly, without its standard
-        error; so is the measure of numbers and several labels. If the student also learns from
-        public labels, the private data must add something (`adds_nothing`).
+        error. The same holds for the measure of numbers and several labels. If the student also
+        learns from public labels, the private data must add something (`adds_nothing`).
 
         Args:
             majority: fraction of the pool's most frequent class; None if the pool has no labels.
         """
+        if self.adds_nothing:
+            return False
         if self.target != CLASS:
             return self.accuracy > MEASURES[self.target][1]
         if self.is_noise or majority is None:
             return not self.is_noise
-        if self.adds_nothing:
-            return False
         if majority > UNEVEN_SHARE and self.auc is not None:
             return self.auc > 0.5
         return (self.accuracy - majority if self.lead is None else self.lead) > 0.0
@@ -296,11 +308,11 @@ class Candidate(EpsilonDelta):
     Attributes:
         mechanism: mechanism with its noise.
         epsilon: worst-case cost of the labels over all possible votes; at most the target.
-        delta: delta of that epsilon; 0 for a mechanism with a pure epsilon.
+        delta: delta at which epsilon holds; 0 for a mechanism with a pure epsilon.
         outlooks: expected labels at each margin of `MARGINS`; empty for feature sums if the number
             of records is unknown.
-        refusal: for feature sums, why labels would be noise for this number of records; empty if
-            they would not be.
+        refusal: for feature sums, the reason why labels would be noise for this number of records;
+            empty if they would not be.
     """
 
     mechanism: Mechanism

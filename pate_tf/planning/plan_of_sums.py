@@ -16,14 +16,14 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled
-from pate_tf.core.public import Pool, area_under_curve, cluster_numbers, score_of
+from pate_tf.core.dataset import CLASS, NUMBER, Dataset, is_labeled, unlabeled
+from pate_tf.core.public import Pool, area_components, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder, record_vectors
 from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sums
 from pate_tf.planning.forecast import Forecast, ForecastError
-from pate_tf.planning.release_settings import Known, ReleasePlan, ReleaseSettings
+from pate_tf.planning.release_settings import FEATURE_SUMS, Known, ReleasePlan, ReleaseSettings
 from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
 from pate_tf.postprocessing.regression import (
     Averages,
@@ -36,7 +36,7 @@ from pate_tf.postprocessing.regression import (
 )
 from pate_tf.postprocessing.targets import predicted
 from pate_tf.queries.strategies import QueryConfig
-from pate_tf.release.exact_sums import residual_sums, sums_by_class, vector_steps
+from pate_tf.release.exact_sums import residual_sums, vector_steps
 from pate_tf.release.feature_sums import Summands, pool_centres
 from pate_tf.release.noise import SeededNoise, check_drawable
 from pate_tf.representations.catalogue import (
@@ -93,10 +93,10 @@ class SumsOption:
             has_vectors = self._stored.has_vectors
         elif self._name is not None:
             check_representation(self._name, pool.dataset, has_pool=has_pool)
-        # Whether the representation is one of the library instead of the user's function.
+        # Whether the representation belongs to the library; else it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
         num_rounds = settings.num_rounds
-        self._trains_on_labels = known.trains_on_labels(settings)
+        self._trains_on_labels = settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)
         if self._trains_on_labels:  # labels can only be added to the sums of a single round
             num_rounds = 1
         if (num_rounds or 1) > 1 and not has_vectors:
@@ -140,7 +140,7 @@ class SumsOption:
         labels each third of the pool's labeled samples from noisy sums of the other two thirds
         (`trial`). A trial costs no privacy: labels and, without owners, the number of private
         records are public. For texts, images, stored sums and a chosen representation, there is
-        only one to try. There is no forecast if owners are protected.
+        only one representation to try. There is no forecast if owners are protected.
         """
         pool = self._known.pool
         reporting = self._reporting
@@ -179,7 +179,8 @@ class SumsOption:
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
         """Returns the result of `trial` for the planned mechanism."""
         known = self._known
-        is_linear = known.pool.dataset.augmentation == "none" or encoder.is_frozen
+        dataset = known.pool.dataset
+        is_linear = dataset.augmentation == "none" or encoder.is_frozen or dataset.target != CLASS
         if self._trains_on_labels and is_linear:
             number = known.num_records or 1
             return trial_with_public_labels(known.pool, encoder, self._mechanism, number)
@@ -252,7 +253,7 @@ class SumsOption:
 def accuracy_without_noise(pool: Pool) -> Forecast | None:
     """Returns the cross-validated accuracy of a linear model on a pool's labels.
 
-    None for images, whose features take long, and for fewer than `MIN_LABELED` labels.
+    None for images, whose features take long to compute, and for fewer than `MIN_LABELED` labels.
     """
     if pool.num_labeled < MIN_LABELED or pool.dataset.kind == "image":
         return None
@@ -294,7 +295,7 @@ def trial(
     labels = true_labels[rows]
     noise = SeededNoise(num_draws)
     num_labels = len(pool)
-    if encoder.is_frozen or pool.dataset.kind == "image":  # the release needs all of them
+    if encoder.is_frozen or pool.dataset.kind == "image":  # the release needs all features
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
@@ -317,7 +318,7 @@ def trial(
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
     clusters = {} if centres is None else {len(centres): centres}
     summands = Summands(dataset, np.ones(features.shape[1]), clusters)
-    first = 0 if centres is None else vectors.shape[1]  # counts follow the sums
+    first = 0 if centres is None else vectors.shape[1]  # counts come after the sums
     of_others = [
         summands.of_records(vectors[folds != fold], labels[folds != fold])[first:]
         for fold in range(FOLDS)
@@ -363,9 +364,9 @@ def trial_with_public_labels(
 ) -> tuple[Forecast, float]:
     """Returns the forecast for a model of public labels and noisy sums together; see `trial`.
 
-    Cross-validation measures the accuracy of public labels only. To measure the gain, a third of
-    the labeled samples represents the private records. Models of another third, with and without
-    noisy sums of those records, are compared on the last third.
+    Cross-validation measures the result of public labels only. To measure the gain, a third of the
+    labeled samples represents the private records. Models of another third, with and without noisy
+    sums of those records, are compared on the last third.
 
     Args:
         pool: public pool; the first `MAX_LABELED` samples with a true label are used.
@@ -378,15 +379,17 @@ def trial_with_public_labels(
     labels = true_labels[rows]
     samples = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(encoder.features(samples.inputs), encoder.scale)
-    num_classes = pool.dataset.num_classes
+    dataset = pool.dataset
     folds = np.arange(len(labels)) % FOLDS
     noise = SeededNoise(0)
-    logits = np.empty((3, len(labels), num_classes))
+    summands = Summands(dataset, np.ones(vectors.shape[1] - 1), {})
+    num_outputs = 1 if dataset.target == NUMBER else dataset.num_classes
+    logits = np.empty((3, len(labels), num_outputs))
     for fold in range(FOLDS):
         is_test = folds == fold
         private = np.flatnonzero(folds == (fold + 1) % FOLDS)[:num_records]
         fraction = len(private) / num_records
-        exact = sums_by_class(vectors[private], labels[private], num_classes=num_classes)
+        exact = summands.of_records(vectors[private], labels[private])
         drawn = mechanism.draw_sums((exact / fraction).astype(np.int64), noise)
         drawn = np.rint(drawn * fraction).astype(np.int64)
         nothing = np.zeros_like(drawn)
@@ -397,6 +400,8 @@ def trial_with_public_labels(
             (third, drawn, mechanism.standard_deviation * fraction),
         )
         for place, (is_public, values, deviation) in enumerate(cases):
+            public = unlabeled(len(labels), dataset)
+            public[is_public] = labels[is_public]
             _, model = labels_from_sums(
                 samples,
                 vectors,
@@ -404,15 +409,47 @@ def trial_with_public_labels(
                 deviation,
                 num_records=len(private),
                 is_frozen=encoder.is_frozen,
-                public_labels=np.where(is_public, labels, UNKNOWN),
+                public_labels=public,
             )
             logits[place, is_test] = vectors[is_test] @ np.asarray(model)
-    forecast = forecast_of_trial(logits[:1], labels, folds, pool.dataset, len(pool))
-    without, with_private = (logits[1:].argmax(axis=2) == labels).astype(float)
-    gains = with_private - without
+    forecast = forecast_of_trial(logits[:1], labels, folds, dataset, len(pool))
+    gains = np.empty(len(labels))
+    for fold in range(FOLDS):
+        rows = folds == fold
+        without, with_private = (
+            contributions(outputs[rows], labels[rows], dataset) for outputs in logits[1:]
+        )
+        gains[rows] = with_private - without
     error = float(gains.std()) / len(gains) ** 0.5
-    factor = likeliest_factor(logits[0], np.eye(num_classes)[labels])
-    return forecast.with_private(float(gains.mean()), error), factor
+    forecast = forecast.with_private(float(gains.mean()), error)
+    if dataset.target != CLASS:
+        return forecast, 1.0
+    return forecast, likeliest_factor(logits[0], np.eye(dataset.num_classes)[labels])
+
+
+def contributions(
+    outputs: npt.NDArray[np.float64], truth: npt.NDArray[Any], dataset: Dataset
+) -> npt.NDArray[np.float64]:
+    """Returns numbers whose mean is accuracy, R^2 or mean area under the curve, `[num_samples]`.
+
+    Their standard deviation, divided by the root of the number of samples, is the standard error.
+
+    Args:
+        outputs: outputs of the model, `[num_samples, num_outputs]`.
+        truth: true labels of the samples.
+        dataset: data set with the type of the target.
+    """
+    if dataset.target == CLASS:
+        return np.asarray(outputs.argmax(axis=1) == truth, np.float64)
+    if dataset.target == NUMBER:
+        variance = max(float(truth.var()), np.finfo(float).tiny)
+        return np.asarray(1.0 - np.square(predicted(outputs, dataset) - truth) / variance)
+    components = [
+        area_components(column, holds == 1)
+        for column, holds in zip(outputs.T, truth.T, strict=True)
+        if 0 < holds.sum() < len(holds)
+    ]
+    return np.asarray(np.mean(components or [np.zeros(len(truth))], axis=0))
 
 
 def forecast_of_trial(

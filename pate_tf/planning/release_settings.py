@@ -1,4 +1,4 @@
-"""Settings of a release, public facts about the data, and the plan that follows. Public."""
+"""Settings of a release, public facts about the data, and the plan made from both. Public."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class WishedEpsilon(Settings):
         group="privacy",
         above=0.0,
         help="Privacy budget of the release: its worst-case epsilon at --delta. Mechanism, noise "
-        "and number of queries are planned from public values, or noise and number only with "
-        "--mechanism.",
+        "and number of queries are planned from public values; with --mechanism, only noise and "
+        "number of queries.",
     )
 
 
@@ -67,15 +67,15 @@ class ReleasePrivacy(Privacy):
         group="privacy",
         above=0.0,
         help="Hold out 10 % of the private records, and release the accuracy on them with noise "
-        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of both, "
-        "because each record is in only one part. Default: no estimate.",
+        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of "
+        "the two, because each record is in only one part. Default: no estimate.",
     )
     accept_forecast: bool = setting(
         False,
         group="privacy",
         help="Continue even if a constant answer is expected to be as good as the labels: by "
         "accuracy, or by ranking if the most frequent class of the pool has more than 80 %. "
-        "Without this flag, nothing is charged then, and the command ends with exit code 4.",
+        "Without this flag, the command then ends with exit code 4, and nothing is charged.",
     )
 
 
@@ -133,7 +133,47 @@ class Budget(ReleasePrivacy):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleaseSettings(TeacherNumber):
+class PublicLabelUse(Settings):
+    """What labels of the public pool are used for. Public."""
+
+    public_labels: str = setting(
+        AUTO,
+        group="method",
+        choices=(AUTO, TRAIN, EVALUATE),
+        help="train: the student also learns from the labels of public records, except for held-"
+        "out records. This costs no privacy. evaluate: public labels only choose settings and "
+        f"measure quality. auto: train for tables and texts with at least {MIN_TRAINING_LABELS} "
+        "labels.",
+    )
+
+    def trains_on_labels(self, pool: Pool, method: str, num_rounds: int | None = None) -> bool:
+        """Whether the student also learns from labels of the pool; depends on public values only.
+
+        Args:
+            pool: public pool.
+            method: "pate" or "feature_sums".
+            num_rounds: rounds of sums; None if they are not planned yet.
+
+        Raises:
+            ValueError: if `public_labels` is "train" and it is not possible.
+        """
+        unsupported = ""
+        if not pool.num_labeled:
+            unsupported = "the public pool has no labels"
+        elif pool.dataset.target != CLASS and method == PATE:
+            unsupported = f"method pate does not support target {pool.dataset.target}"
+        elif (num_rounds or 1) > 1:
+            unsupported = "several rounds are not supported"
+        if self.public_labels == TRAIN and unsupported:
+            raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
+        is_enough = pool.num_labeled >= MIN_TRAINING_LABELS
+        is_default = self.public_labels == AUTO and is_enough
+        is_default = is_default and pool.dataset.augmentation == "none"
+        return not unsupported and (self.public_labels == TRAIN or is_default)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleaseSettings(TeacherNumber, PublicLabelUse):
     """Settings of released labels and their cost. Public; `planning.choose` completes them.
 
     Either `budget.epsilon` is given, and the noise is planned without reading private values, or
@@ -143,7 +183,7 @@ class ReleaseSettings(TeacherNumber):
         budget: privacy budgets.
         queries: queried inputs. Teachers, sums and the choice of queries use its `representation`;
             its `seed` is for everything except the noise.
-        mechanism: mechanism with its noise; with an epsilon, the type of mechanism.
+        mechanism: mechanism with its noise; or, if epsilon is given, a type of mechanism.
     """
 
     restated: ClassVar = {
@@ -163,15 +203,6 @@ class ReleaseSettings(TeacherNumber):
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of the "
         "clipped feature vectors of each class label all public inputs. auto: the method with the "
         "better expected labels, from public values only; with owners, feature_sums.",
-    )
-    public_labels: str = setting(
-        AUTO,
-        group="method",
-        choices=(AUTO, TRAIN, EVALUATE),
-        help="train: the student also learns from the labels of public records, except for held-"
-        "out records. This costs no privacy. evaluate: public labels only choose settings and "
-        "measure accuracy. auto: train for tables and texts with classes and at least "
-        f"{MIN_TRAINING_LABELS} labels.",
     )
     num_rounds: int | None = setting(
         None,
@@ -265,8 +296,8 @@ class PublicNumbers(Settings, ProtectedUnit):
         group="data",
         flag="nb_records",
         least=1,
-        help="Approximate number of private records, or of owners with --unit=owner, if it is "
-        "public. Without it there is no forecast for feature_sums.",
+        help="Approximate number of private records, or of owners with --unit=owner, if this "
+        "number is public. Without it there is no forecast for feature_sums.",
     )
     pool_size: int = setting(
         1_000,
@@ -292,8 +323,9 @@ class Electorate(OnFeatures):
         num_teachers: number of teachers that vote.
         model: model of the teachers, see `pate_tf.Teachers`; None for custom teachers.
         representation: features that teachers learn from; None for raw inputs.
-        covers_pool: whether they can vote on every input of the pool.
-        is_planned: whether the plan chose them, so that it must check their number of records.
+        covers_pool: whether the teachers can vote on every input of the pool.
+        is_planned: whether the plan chose the teachers; then it must check that there are enough
+            records for them.
     """
 
     num_teachers: int
@@ -342,27 +374,6 @@ class Known(PublicNumbers):
             has_augmentation=pool.dataset.augmentation != "none" and pool.dataset.target == CLASS,
             **facts,
         )
-
-    def trains_on_labels(self, settings: ReleaseSettings) -> bool:
-        """Whether the student also learns from labels of the pool; depends on public values only.
-
-        Raises:
-            ValueError: if `public_labels` is "train" and it is not possible.
-        """
-        dataset = self.pool.dataset
-        wish = settings.public_labels
-        unsupported = ""
-        if not self.pool.num_labeled:
-            unsupported = "the public pool has no labels"
-        elif dataset.target != CLASS:
-            unsupported = f"target {dataset.target} is not supported"
-        elif (settings.num_rounds or 1) > 1:
-            unsupported = "several rounds are not supported"
-        if wish == TRAIN and unsupported:
-            raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
-        is_enough = self.pool.num_labeled >= MIN_TRAINING_LABELS
-        is_default = wish == AUTO and is_enough and dataset.augmentation == "none"
-        return not unsupported and (wish == TRAIN or is_default)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

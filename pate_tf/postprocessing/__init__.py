@@ -1,1 +1,1 @@
-"""Post-processing: computes labels and weights from released numbers, without private values."""
+"""Post-processing: computes labels and weights from released values only, not from private ones."""

@@ -1,12 +1,13 @@
-"""Infers labels of a whole pool from released labels or noisy counts (free post-processing).
+"""Infers labels of a whole pool from released labels or noisy counts. Post-processing is free.
 
-First uses features that were learned without labels, then features of a network that learned from
-the inferred labels. With much noise the network fits noise, so the mean of both results is used.
+Labels are inferred twice: first from features that were learned without labels, then from features
+of a network that was trained on the first result. If there is much noise, the network fits noise,
+so the mean of both results is used.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, is_labeled
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named
 from pate_tf.postprocessing.label_propagation import (
@@ -53,20 +54,20 @@ Views = Sequence[Sequence[npt.NDArray[np.floating]]]
 def infer_from_labels(
     pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
 ) -> PoolLabels:
-    """Returns labels of all inputs of the pool with a clear class, inferred from released labels.
+    """Infers labels from released labels, for all inputs of the pool whose class is clear.
 
-    Labels propagate to neighbors. Labels that clearly contradict their neighborhood are left out.
-    For noisy counts of the Gaussian histogram, a regression on all counts gives weights of the
-    classes for each input instead. If no representation can be learned, returns the released
-    labels.
+    Each input gets labels from its neighbors. Released labels that clearly contradict their
+    neighborhood are left out. For noisy counts of the Gaussian histogram, a regression on all
+    counts computes the weight of each class for each input instead. If no representation can be
+    learned, the released labels are returned.
 
-    A class without a released label is never predicted. In that case no network is trained, because
-    it would confidently predict other classes for the inputs of the missing class.
+    If a class has no released label, it is never predicted. In that case no network is trained,
+    because it would confidently predict other classes for the inputs of the missing class.
 
     Args:
         pool: public inputs.
-        released: released labels.
-        seed: seed of the features, and of the network that learns from labels.
+        released: released labels of some inputs of the pool.
+        seed: seed of the features, and of the network that is trained on inferred labels.
         representation: name of the representation; None for the default of the data set.
 
     Raises:
@@ -86,7 +87,7 @@ def infer_from_labels(
         return first if len(first.labels) else released
     try:
         features = student_features(pool, first, seed)
-    except TrainingDivergedError:  # the labels without the network are good enough
+    except TrainingDivergedError:  # The labels that were inferred without a network are used.
         return first
     retrained = _regression([[features]], released)
     if regression is not None and retrained is not None:
@@ -96,7 +97,7 @@ def infer_from_labels(
 
 
 def _regression(views: Views, released: ReleasedLabels) -> Regression | None:
-    """Returns a regression on counts with Gaussian noise; None for other labels."""
+    """Returns a regression on counts; None unless there are counts with Gaussian noise."""
     charge = released.cost.charge
     counts = released.noisy_counts
     if counts is None or not charge.releases_counts or released.num_answered > MAX_QUERIES:
@@ -113,13 +114,14 @@ def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
     return propagate_counts(graph, released, released.noisy_counts)
 
 
-# Labels of a public pool from noisy sums of private records.
+# The functions below infer labels of a public pool from noisy sums of private records.
 
 
-# Values of `least_variance` to try for a frozen encoder, see `standardisation`.
+# For a frozen encoder, these values of `least_variance` are tried; see `standardisation`.
 SHRINKAGES = (MIN_VARIANCE, 10.0 * MIN_VARIANCE, 1e6)
-FALSE_ALARMS: Final = 0.05  # largest probability that sums without any signal exceed noise
-LAPLACE_FACTOR: Final = 2.5  # variance of squared Laplace noise over squared Gaussian noise
+FALSE_ALARMS: Final = 0.05  # maximum probability that `exceed_noise` is true without any signal
+# The variance of squared Laplace noise, divided by the variance of squared Gaussian noise.
+LAPLACE_FACTOR: Final = 2.5
 
 
 def labels_from_sums(
@@ -138,34 +140,37 @@ def labels_from_sums(
     num_redrawn: int = 0,
     public_labels: IntArray | None = None,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
-    """Infers labels of a pool from noisy sums of contributions of records.
+    """Infers labels of a pool from noisy sums of records' contributions.
 
-    The computation depends on the sums and the inputs:
+    The first case that applies determines the computation:
 
     - numbers and several labels: `target_functions`;
-    - second moments: linear regression (`weights_of_moments`);
-    - several rounds: their linear model (`weights_of_rounds`);
+    - sums that include second moments: linear regression (`weights_of_moments`);
+    - several rounds: a linear model (`weights_of_rounds`);
     - tables, texts and frozen encoders: regression on features (`linear_model`);
     - other images: regression on neighborhood averages of features, because neighbors usually have
       the same class.
 
     Args:
         pool: public inputs.
-        vectors: contribution of each input, `[num_inputs, num_features + 1]`.
-        values: noisy sums in steps of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`, or see
-            `weights_of_moments`.
+        vectors: vector that each input would contribute as a record, `[num_inputs,
+            num_features + 1]`.
+        values: noisy sums as multiples of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`. Sums
+            that include second moments have more columns; see `weights_of_moments`.
         noise: standard deviation in each round, in units of the maximum contribution of a record.
-        centres: centers of the clusters of counts; None for sums of vectors.
-        moments: second moments of the pool's vectors, `[width, width]`, for a linear model; several
-            rounds need them.
-        num_records: number of private records; None if it is private.
+        centres: centers of the clusters if `values` are counts in clusters; None for sums of
+            vectors.
+        moments: second moments of the pool's vectors, `[width, width]`, for a linear model.
+            Required for several rounds.
+        num_records: number of private records; None if this number is private.
         groups: groups of one-hot features, see `weights_of_moments`.
-        representation: name of the representation for comparing images; None for the default.
-        seed: seed of these features.
-        is_frozen: whether the user provided the encoder, so that a linear model is used.
+        representation: name of the representation by which images are compared; None for the
+            default.
+        seed: seed of this representation.
+        is_frozen: whether the user provided the encoder. If so, a linear model is used.
         num_redrawn: see `target_functions`.
-        public_labels: public labels of the pool, `UNKNOWN` for inputs without one, which a linear
-            model from one round of sums uses in addition. None without public labels.
+        public_labels: public labels of the pool, with `UNKNOWN` for inputs without a label; None if
+            the pool has no labels. A linear model from one round of sums also learns from them.
 
     Returns:
         A label of every input, with the probability of each class unless `centres` is given; and
@@ -180,6 +185,7 @@ def labels_from_sums(
             values[0],
             noise,
             num_redrawn=num_redrawn,
+            labels=public_labels,
             num_records=num_records,
             groups=groups,
         )
@@ -197,7 +203,7 @@ def labels_from_sums(
             return labels_of(confidence), weights
     sums = sums_of_pool(vectors, total, noise, centres)
     if is_linear:
-        if public_labels is not None and num_records:  # the noisy number may be inaccurate
+        if public_labels is not None and num_records:  # more accurate than the noisy number
             sums = dataclasses.replace(sums, num_of_class=num_records * sums.shares)
         shrinkages = SHRINKAGES if is_frozen else (MIN_VARIANCE,)
         confidence, weights = linear_model(sums, shrinkages, public_labels)
@@ -206,33 +212,11 @@ def labels_from_sums(
     (regression,) = regress_sums(neighbourhood_averages(views), sums)
     labels = labels_of(class_probabilities(regression))
     if centres is not None:
-        # Counts are released if there is much noise. Then probabilities are much lower than the
-        # accuracy, and a student that learns them is too uncertain to correct wrong labels.
+        # Counts are released only if there is much noise. Probabilities are much lower than the
+        # accuracy then. A student that learns such probabilities is not confident enough to correct
+        # wrong labels.
         labels = dataclasses.replace(labels, weights=None)
     return labels, weights
-
-
-def with_public_labels(inferred: PoolLabels, pool: Pool, linear_head: Any) -> PoolLabels:
-    """Returns labels for training: public labels of the pool, and inferred labels of other inputs.
-
-    The linear model of tables and texts already uses the public labels. In that case, returns the
-    inferred labels.
-    """
-    if linear_head is not None and pool.dataset.augmentation == "none":
-        return inferred
-    public = np.flatnonzero(is_labeled(np.asarray(pool.true_labels)))
-    is_rest = ~np.isin(inferred.query_indices, public)
-    own_labels = np.asarray(pool.true_labels)[public]
-    weights = inferred.weights
-    if weights is not None:
-        one_hot = np.eye(inferred.num_classes, dtype=np.float32)[own_labels]
-        weights = np.concatenate([one_hot, weights[is_rest]])
-    return PoolLabels(
-        query_indices=np.concatenate([public, inferred.query_indices[is_rest]]),
-        labels=np.concatenate([own_labels, inferred.labels[is_rest]]),
-        num_classes=inferred.num_classes,
-        weights=weights,
-    )
 
 
 def sums_of_pool(
@@ -241,7 +225,7 @@ def sums_of_pool(
     noise: float,
     centres: npt.NDArray[np.float64] | None,
 ) -> NoisySums:
-    """Returns noisy sums of vectors, or noisy counts in clusters with these centers."""
+    """Returns `NoisySums` of vectors if `centres` is None, else of counts in these clusters."""
     if centres is None:
         return NoisySums.of_features(vectors, total, noise)
     return NoisySums(
@@ -255,17 +239,18 @@ def sums_of_pool(
 def exceed_noise(sums: npt.NDArray[np.float64], mechanism: ReleasesFeatureSums) -> bool:
     """Whether noisy sums differ between classes by more than the noise. Post-processing.
 
-    If features were independent of classes, the exact sums S of the classes would be proportional
-    to each other: an outer product u v' with |v| = 1. Then the squared distance of the noisy table
-    S + N from its best rank-one approximation is at most |(S + N)(1 - v v')|^2 = |N (1 - v v')|^2
-    (Eckart and Young 1936). For Gaussian noise, d rows and K classes, the right side is the noise
-    variance times a chi-squared variable with d (K - 1) degrees of freedom. So such sums exceed its
-    95 % quantile with a probability of at most 5 %. Laplace noise has a kurtosis of 6, so the
-    variance of that sum is up to 5/2 times larger. It is approximated by the scaled chi-squared
-    distribution with the same mean and variance (Satterthwaite 1946).
+    Let S be the exact table of sums and N the noise. If features were independent of classes, the
+    columns of S would be proportional to each other: S would be an outer product u v' with |v| = 1.
+    Then the squared distance of the noisy table S + N from its best rank-one approximation is at
+    most |(S + N)(1 - v v')|^2 = |N (1 - v v')|^2 (Eckart and Young 1936). For Gaussian noise, d
+    rows and K classes, the right side is the noise variance times a chi-squared variable with
+    d (K - 1) degrees of freedom. So the distance exceeds the 95 % quantile of this variable with a
+    probability of at most 5 %. Laplace noise has a kurtosis of 6, so the variance of the right side
+    is up to 5/2 times larger. For Laplace noise, the right side is approximated by the scaled
+    chi-squared distribution with the same mean and variance (Satterthwaite 1946).
 
     Args:
-        sums: noisy sums, `[num_rows, num_classes]`; the first of several rounds.
+        sums: noisy sums, `[num_rows, num_classes]`; if there are several rounds, of the first.
         mechanism: mechanism that drew the noise.
     """
     singular = np.linalg.svd(sums / mechanism.standard_deviation, compute_uv=False)

@@ -1,7 +1,7 @@
 """Label propagation over a graph of nearest neighbors.
 
-Zhou et al. 2004, "Learning with Local and Global Consistency": every input passes the influence
-that it receives on to its neighbors, and labeled inputs add their label.
+This is the method of Zhou et al. 2004, "Learning with Local and Global Consistency". Every labeled
+input sends its label to its neighbors, and every input forwards what it receives to its neighbors.
 """
 
 import math
@@ -21,11 +21,12 @@ from pate_tf.core.public import PoolLabels
 FloatArray = npt.NDArray[np.floating]
 
 NEIGHBOURS = 10
-FROM_NEIGHBOURS = 0.95  # fraction of the influence at an input that comes from neighbors
-PASSES = 50  # at most; the influence that remains then is distributed almost uniformly
-NEGLIGIBLE = 1e-4  # stop when this fraction of the initial influence remains
-# Minimal margins between two classes, as fractions of all influence at an input: to label the
-# input, and to leave out a released label of the other class.
+FROM_NEIGHBOURS = 0.95  # fraction of the influence on an input that comes from its neighbors
+PASSES = 50  # Maximum number. The remaining influence is distributed almost uniformly then.
+NEGLIGIBLE = 1e-4  # Propagation stops when this fraction of the initial influence remains.
+# Minimum margins between two classes, as fractions of the total influence on an input. An input is
+# labeled if its best class exceeds the second-best class by the first margin. A released label is
+# left out if the best class exceeds the released class by the second margin.
 MIN_MARGIN = 0.35
 MIN_CONTRADICTION = 0.5
 
@@ -34,11 +35,12 @@ def neighbour_graph(views: Sequence[FloatArray]) -> scipy.sparse.csr_array:
     """Returns the graph of nearest neighbors.
 
     Args:
-        views: features `[num_inputs, num_features]`, one array for each view of the inputs.
-            Neighbors in several views get larger weights.
+        views: for each view of the inputs, features `[num_inputs, num_features]`. Inputs that are
+            neighbors in several views get larger weights.
 
     Returns:
-        Symmetric weights `[num_inputs, num_inputs]`, divided by the square roots of both degrees.
+        Symmetric weights `[num_inputs, num_inputs]`. Each weight is divided by the square roots of
+        the degrees of both inputs.
     """
     graph = scipy.sparse.csr_array(sum(map(_nearest, views[1:]), start=_nearest(views[0])))
     degrees = graph.sum(axis=1)
@@ -52,7 +54,7 @@ def _nearest(features: FloatArray) -> scipy.sparse.csr_array:
     if number < 1:
         return scipy.sparse.csr_array((num_inputs, num_inputs))
     search = sklearn.neighbors.NearestNeighbors(n_neighbors=number).fit(features)
-    # Neighbors of each input, without the input itself.
+    # Without an argument, kneighbors_graph does not count an input as its own neighbor.
     graph = scipy.sparse.csr_array(search.kneighbors_graph(mode="distance"))
     distances = graph.data.reshape(num_inputs, number)  # ascending
     furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
@@ -66,7 +68,7 @@ def propagate(
     *,
     from_neighbours: float = FROM_NEIGHBOURS,
 ) -> npt.NDArray[Any]:
-    """Returns the values at each input after propagation, `[num_inputs, ...]`.
+    """Returns the values of each input after propagation, `[num_inputs, ...]`.
 
     Args:
         graph: weights from `neighbour_graph`.
@@ -89,11 +91,12 @@ def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:
 def propagate_counts(
     graph: scipy.sparse.csr_array, labels: PoolLabels, counts: npt.NDArray[Any]
 ) -> PoolLabels:
-    """Returns weighted labels of the inputs with a clear class, from noisy counts of some inputs.
+    """Infers labels with class weights from noisy counts of some inputs.
 
-    Propagates counts instead of labels. A mean of noisy counts over neighbors has less noise than
-    each count, whereas a label does not show its vote margin. No count is left out, because the
-    noise has mean 0. Negative values become 0 only at the end.
+    Only inputs with a clear class get a label. Counts are propagated instead of labels, because a
+    label does not show its vote margin, and because a mean of noisy counts over neighbors has less
+    noise than a single count. No count is left out, because the noise has mean 0. Negative values
+    are replaced by 0 only at the end.
 
     Args:
         graph: weights from `neighbour_graph`.
@@ -107,10 +110,10 @@ def propagate_counts(
 
 
 def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolLabels:
-    """Returns labels of the inputs with a clear class, queried or not, from labels of some inputs.
+    """Infers labels of all inputs with a clear class from labels of some inputs.
 
-    Labels that other labels clearly contradict are left out first, starting with the most
-    contradicted one. The last label of a class is kept, because no other label could support it.
+    First, labels that other labels clearly contradict are left out, starting with the label that is
+    contradicted most. The last label of a class is kept, because no other label could support it.
     """
     reach = influence(graph, labels.query_indices)
     one_hot = np.eye(labels.num_classes, dtype=np.float32)[labels.labels]
@@ -131,7 +134,7 @@ def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolL
 
 
 def _clear_labels(shares: FloatArray, num_classes: int, *, with_weights: bool) -> PoolLabels:
-    """Returns labels for the rows of `[num_inputs, num_classes]` with a sufficient margin."""
+    """Returns labels of the inputs whose best class has a sufficient margin."""
     first_two = np.sort(shares, axis=1)[:, -2:]
     is_clear = first_two[:, -1] - first_two[:, 0] * (num_classes > 1) >= MIN_MARGIN
     clear = np.flatnonzero(is_clear)
@@ -149,16 +152,16 @@ def _shares(influences: FloatArray) -> FloatArray:
     return np.divide(influences, total, out=np.zeros_like(influences), where=total > 0)
 
 
-MAX_PASSES = 30  # of k-means; later passes move centers very little
-# Vectors and centers are rounded to multiples of this step, whose products float64 sums exactly. So
-# rounding can't make the cluster of a record depend on other records in the same batch.
+MAX_PASSES = 30  # maximum number of k-means passes; later passes move centers very little
+# Vectors and centers are rounded to multiples of this step. Float64 adds products of such numbers
+# exactly, so the cluster of a record can't depend on other records in the same batch.
 CENTRE_STEP = 2.0**-15
 
 
 def cluster_centres(
     vectors: npt.NDArray[np.floating], numbers: Sequence[int]
 ) -> list[npt.NDArray[np.float64]]:
-    """Returns the centers of a pool's clusters, `[num_clusters, width]` for each resolution.
+    """Returns the centers of a pool's clusters, `[num_clusters, width]`, for each resolution.
 
     Runs k-means on the first num_clusters - 1 principal components, which solve a relaxation of
     k-means (Ding and He 2004, "K-means Clustering via Principal Component Analysis").
@@ -188,7 +191,7 @@ def cluster_centres(
 def nearest_centres(
     vectors: npt.NDArray[np.floating], centres: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.int64]:
-    """Returns the index of the nearest center of each vector, `[num_inputs]`; the first on ties.
+    """Returns the index of each vector's nearest center, `[num_inputs]`; lowest index for ties.
 
     Args:
         vectors: vectors of norm at most 1, `[num_inputs, width]`.

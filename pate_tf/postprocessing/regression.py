@@ -1,12 +1,12 @@
 """Infers values for the whole pool from noisy counts or feature sums, by Gaussian processes.
 
-The model of each class's number of votes is a linear function of the pool's features with
-independent Gaussian weights (Rasmussen and Williams 2006, chapter 2). The noise is known, because a
-mechanism drew it. The amplitude of the function maximizes the likelihood of the released counts.
-Neighbors usually have the same class, so each input is represented by its neighborhood average.
-Neighborhoods of several representations are combined by weights proportional to their likelihood
-of the released counts (Hoeting et al. 1999, "Bayesian Model Averaging"). Everything here is
-post-processing.
+The number of votes for each class is modeled as a linear function of the pool's features with
+independent Gaussian weights (Rasmussen and Williams 2006, chapter 2). The noise level is known,
+because a mechanism drew the noise. The amplitude of the weights maximizes the likelihood of the
+released counts. Neighbors usually have the same class, so each input is represented by the mean
+features of its neighborhood. If there are several representations, the results of their
+neighborhoods are averaged. Each is weighted by the likelihood of the released counts (Hoeting et
+al. 1999, "Bayesian Model Averaging"). Everything here is post-processing.
 """
 
 import dataclasses
@@ -30,33 +30,35 @@ from pate_tf.postprocessing.label_propagation import neighbour_graph, propagate
 
 FloatArray = npt.NDArray[np.float64]
 
-MAX_QUERIES = 1_000  # of one regression, whose time is cubic in this number
+MAX_QUERIES = 1_000  # The time of a regression is cubic in the number of queries.
 MIN_VARIANCE = 1.0  # default of `least_variance`, see `standardisation`
 # Fraction of a neighborhood average that comes from neighbors instead of the input
 # (docs/how-to/small_teachers.md).
 FROM_NEIGHBOURS = 0.7
 AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # in standard deviations of the noise
-# Factors to try for the standard deviations of weights from public labels, see `joined`.
+# These factors are tried for the standard deviations of weights from public labels, see `joined`.
 INFLATIONS = np.geomspace(1.0, 10_000.0, 60)
-# Public labels get a smaller weight only with this logarithm of the evidence: a Bayes factor of 20,
-# which is "strong" (Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
+# Public labels get a smaller weight only if the logarithm of the evidence exceeds this value. It is
+# a Bayes factor of 20, which is "strong" (Kass and Raftery 1995,
+# doi:10.1080/01621459.1995.10476572).
 STRONG_EVIDENCE = math.log(20.0)
-STEPS = np.linspace(-6.0, 6.0, 49)  # of the integral over the largest count, in deviations
-PART = 4_096  # inputs per step
-COLUMNS = 64  # features per step, so that they stay in the cache for all passes
+# Grid of the integral over the largest count, in standard deviations.
+STEPS = np.linspace(-6.0, 6.0, 49)
+PART = 4_096  # number of inputs that are processed at once
+COLUMNS = 64  # Features processed at once, few enough to stay in the cache for all passes.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression:
-    """Posterior distribution of counts at all inputs, given noisy counts of some inputs.
+    """Posterior distribution of the counts of all inputs, given noisy counts of some inputs.
 
     Attributes:
         means: posterior means in the unit of the counts, `[num_inputs, num_classes]`.
         deviations: posterior standard deviations, equal for all classes, `[num_inputs]`.
         evidence: logarithm of the density of the noisy counts, up to a constant that is equal for
             all features.
-        weights: weights of the features, `[num_features, num_classes]`. The means are products of
-            features and weights, plus a number for each class. None for a mean of regressions.
+        weights: weights of the features, `[num_features, num_classes]`. The means are the product
+            of features and weights, plus a constant for each class. None for a mean of regressions.
     """
 
     means: FloatArray
@@ -72,17 +74,18 @@ def regress(
     amplitudes: FloatArray = AMPLITUDES,
     least_evidence: float = 0.0,
 ) -> list[Regression]:
-    """Returns the posterior of linear functions with Gaussian weights of mean 0, for noisy values.
+    """Returns the posterior of linear functions, given their noisy values at some features.
 
-    The amplitude of the weights is the one with the largest evidence.
+    The prior of the weights is Gaussian with mean 0. Its amplitude is the amplitude with the
+    largest evidence.
 
     Args:
         features: features of all inputs, `[num_inputs, num_features]`, with norms close to 1.
         measured: features at which the functions were measured, `[num_values, num_features]`.
-        measurements: pairs of noisy values `[num_values, num_classes]` and their standard deviation
-            in the same unit. There is one regression for each pair.
-        amplitudes: amplitudes of the weights to try, in standard deviations of the noise.
-        least_evidence: additional evidence that other amplitudes than the first need.
+        measurements: pairs of noisy values, `[num_values, num_classes]`, and the standard deviation
+            of their noise in the same unit. Each pair gives one regression.
+        amplitudes: amplitudes that are tried, in standard deviations of the noise.
+        least_evidence: additional evidence that is required for any amplitude but the first.
     """
     rows = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -115,7 +118,7 @@ def regress(
 
 
 def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:
-    """Returns the weighted mean of regressions; the weights `[num_regressions]` have the sum 1."""
+    """Returns the mean of regressions by weights, `[num_regressions]`, whose sum must be 1."""
     if len(regressions) == 1:
         return regressions[0]
     means = np.average([regression.means for regression in regressions], axis=0, weights=weights)
@@ -134,11 +137,11 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
 def standardisation(
     features: npt.NDArray[np.floating], least_variance: float = MIN_VARIANCE
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns means and factors that standardize features, `[num_features]` each.
+    """Returns the means and factors that standardize features, each `[num_features]`.
 
-    With the means subtracted and multiplied by the factors, features have a mean squared norm of 1
-    and similar variances. With a larger `least_variance`, relative to the mean variance, the
-    factors are more equal instead.
+    Features are standardized by subtracting the means and then multiplying by the factors. They
+    have a mean squared norm of 1 and similar variances then. The larger `least_variance` is, in
+    units of the mean variance, the more equal are the factors, and the less equal the variances.
     """
     mean = features.mean(axis=0, dtype=np.float64)
     variance = np.square(features - mean).mean(axis=0)
@@ -153,17 +156,17 @@ def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     return ((features - mean) * factors).astype(np.float32)
 
 
-# Neighborhood averages of a pool's features, `[num_inputs, num_features]`, with norms close to 1:
-# for features of all representations, then for only the first representation. The second array
-# gives the evidence of the neighborhoods, because the features that defined a neighborhood always
-# look smooth in it.
+# Two arrays of neighborhood averages of a pool's features, `[num_inputs, num_features]`, with norms
+# close to 1. The first array has the features of all representations, the second array has only
+# the features of the first representation. The second array is used to compute the evidence of a
+# neighborhood, because any features look smooth in the neighborhoods that they define.
 Averages = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 def neighbourhood_average(
     graph: scipy.sparse.csr_array, features: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Returns the weighted mean features of each input and its neighborhood, of the same shape."""
+    """Returns the weighted mean of features over each input's neighborhood, in the same shape."""
     ones = np.ones((len(features), 1), np.float32)
     weights = propagate(graph, ones, from_neighbours=FROM_NEIGHBOURS)
     total = np.empty(features.shape, np.float32)
@@ -176,9 +179,10 @@ def neighbourhood_average(
 def neighbourhood_averages(
     representations: Sequence[Sequence[npt.NDArray[np.floating]]],
 ) -> Iterator[Averages]:
-    """Yields averages of all features over the neighborhoods of each representation.
+    """Yields, for each representation, averages of features over its neighborhoods.
 
-    A representation is a sequence of views, features `[num_inputs, num_features]`.
+    Each representation is a sequence of views, and each view is an array of features,
+    `[num_inputs, num_features]`.
     """
     features = [standardised(np.concatenate(views, axis=1)) for views in representations]
     root = np.sqrt(len(features), dtype=np.float32)
@@ -191,8 +195,8 @@ def neighbourhood_averages(
 def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
     """Returns the probability that each class has the most votes, `[num_inputs, num_classes]`.
 
-    Assumes that counts of the classes are independent, and approximates the integral over the
-    largest count by a sum.
+    Assumes that the counts of different classes are independent. The integral over the largest
+    count is approximated by a sum.
     """
     result = np.empty(regression.means.shape, np.float32)
     for start in range(0, len(result), PART):
@@ -211,14 +215,14 @@ def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
 def regress_counts(
     averages: Iterable[Averages], queries: IntArray, counts: npt.ArrayLike, noise: float
 ) -> Regression:
-    """Returns the posterior of counts at all inputs, given noisy counts of some inputs.
+    """Returns the posterior of the counts of all inputs, given noisy counts of some inputs.
 
     Args:
-        averages: averages over the neighborhoods of each representation. They are weighted by their
-            evidence, and read one at a time to save memory.
+        averages: averages over the neighborhoods of each representation. The results for them are
+            weighted by their evidence. They are read one at a time to save memory.
         queries: positions of the queried inputs, `[num_queries]`.
         counts: noisy counts of the queries, `[num_queries, num_classes]`, in any unit.
-        noise: standard deviation of the noise, in the same unit; above 0.
+        noise: standard deviation of the noise, above 0, in the same unit as `counts`.
     """
     noisy = np.asarray(counts, np.float64)
     middle = noisy.mean()
@@ -231,14 +235,14 @@ def regress_counts(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisySums:
-    """Public: noisy sums of contributions by class, and contributions of the inputs of a pool.
+    """Public: noisy sums of private records' vectors by class, and the vectors of a pool's inputs.
 
     Attributes:
-        vectors: contribution of each input, `[num_inputs, width]`.
-        values: noisy sums of the private records, `[width, num_classes]`.
-        noise: standard deviation of the noise, in the same unit; above 0.
+        vectors: vector that each input would contribute as a record, `[num_inputs, width]`.
+        values: noisy sums of the private records' vectors, `[width, num_classes]`.
+        noise: standard deviation of the noise, above 0, in the same unit as `values`.
         num_of_class: estimated number of records of each class, at least 0, `[num_classes]`.
-        is_constant: whether the last number of all vectors is equal.
+        is_constant: whether all vectors have the same last entry.
     """
 
     vectors: npt.NDArray[np.floating] = dataclasses.field(repr=False)
@@ -251,8 +255,8 @@ class NoisySums:
     def of_features(
         cls, vectors: npt.NDArray[np.floating], values: FloatArray, noise: float
     ) -> "NoisySums":
-        """Returns noisy sums of `record_vectors`, whose last number is a constant."""
-        # The vector of an input without features is 0, including the constant.
+        """Returns noisy sums of `record_vectors`, whose last entry is a constant."""
+        # The vector of an input without features is 0, including the last entry.
         constant = float(vectors[:, -1].max()) or 1.0
         number = np.maximum(values[-1] / constant, 0.0)
         return cls(
@@ -261,7 +265,7 @@ class NoisySums:
 
     @property
     def num_records(self) -> float:
-        """Number of records, at least 1."""
+        """Estimated number of records, at least 1."""
         return max(float(self.num_of_class.sum()), 1.0)
 
     @property
@@ -271,9 +275,9 @@ class NoisySums:
 
     @functools.cached_property
     def deviation(self) -> float:
-        """Standard deviation of a value, compared with an infinite number of records and inputs.
+        """Standard deviation of a value from its limit for infinitely many records and inputs.
 
-        It includes the noise, and the sampling error of the records and of the pool's inputs. The
+        It includes the noise, and the sampling errors of the records and of the pool's inputs. The
         error that is common to all classes is left out, because it does not change labels.
         """
         spread = float(np.square(self.vectors, dtype=np.float64).mean())
@@ -289,15 +293,16 @@ def public_weights(
     """Returns the posterior of a linear function's weights and intercept, given public labels.
 
     This is Bayesian linear regression. The variance of the residuals and the amplitude of the
-    weights have the largest evidence (Bishop 2006, section 3.5).
+    weights are the values with the largest evidence (Bishop 2006, section 3.5).
 
     Args:
         rows: features of the labeled inputs, `[num_labels, num_features]`.
         targets: one-hot labels, `[num_labels, num_classes]`.
 
     Returns:
-        The mean `[num_features + 1, num_classes]`, the intercept last; and a root of the
-        covariance, equal for all classes, `[num_features + 1, num_features + 1]`.
+        The posterior mean, `[num_features + 1, num_classes]`, whose last row is the intercept; and
+        a square root of the covariance, `[num_features + 1, num_features + 1]`, which is equal for
+        all classes.
     """
     center = rows.mean(axis=0, dtype=np.float64)
     shares = targets.mean(axis=0)
@@ -323,48 +328,79 @@ def public_weights(
     return np.vstack([weights, shares - center @ weights]), root
 
 
-def joined(features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray) -> Regression:
-    """Returns the linear function from public labels and noisy sums together.
+def joined(
+    rows: npt.NDArray[np.floating],
+    features: npt.NDArray[np.floating],
+    targets: FloatArray,
+    measured: npt.NDArray[np.floating],
+    measurements: Sequence[tuple[FloatArray, float]],
+) -> list[Regression]:
+    """Returns linear functions that are learned from both public labels and noisy values.
 
-    The public labels give the prior of the weights: a mean and a covariance. The noisy sums update
-    it by their precision. If public labels and private records follow different rules, this
-    covariance is too small. Then it is multiplied by the factor with the largest evidence, which
-    reduces the weight of the public labels (Birge 1932, https://doi.org/10.1103/PhysRev.40.207).
-    Without strong evidence the factor is 1.
+    The public labels determine the prior of the weights: its mean and covariance. The noisy values
+    update this prior according to their precision. If public labels and private records follow
+    different rules, the covariance is too small. It is then multiplied by the factor with the
+    largest evidence, which reduces the weight of the public labels (Birge 1932,
+    https://doi.org/10.1103/PhysRev.40.207). Without strong evidence, the factor is 1.
+
+    Args:
+        rows: features of all inputs, with 1 in the last column, `[num_inputs, num_features + 1]`.
+        features: features of the labeled inputs, `[num_labels, num_features]`.
+        targets: targets of the labeled inputs, `[num_labels, num_targets]`.
+        measured: see `regress`, `[num_values, num_features + 1]`.
+        measurements: see `regress`. The first standard deviation is the unit of the factors.
+
+    Returns:
+        The functions, with weights `[num_features + 1, num_targets]`. The last row contains the
+        intercepts.
+    """
+    mean, root = public_weights(features, targets)
+    beyond = [(values - measured @ mean, deviation) for values, deviation in measurements]
+    inflations = INFLATIONS / measurements[0][1]
+    fits = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
+    return [
+        dataclasses.replace(
+            fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
+        )
+        for fit in fits
+    ]
+
+
+def joined_sums(
+    features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray
+) -> Regression:
+    """Returns the function of classes from noisy sums and public labels; see `joined`.
 
     Args:
         features: features of all inputs of the pool, `[num_inputs, num_features]`.
-        sums: noisy sums of features, with a constant last.
-        labels: public labels of the inputs, `UNKNOWN` for inputs without one, `[num_inputs]`.
+        sums: noisy sums of features; the last entry of each vector is a constant.
+        labels: public labels of the inputs, `[num_inputs]`, with `UNKNOWN` for inputs without a
+            label.
 
     Returns:
-        The function, with weights `[num_features + 1, num_classes]`, the intercept last.
+        The function, with weights `[num_features + 1, num_classes]`; the last row is the intercept.
     """
     is_known = is_labeled(labels)
     one_hot = np.eye(sums.values.shape[1])[labels[is_known]]
-    mean, root = public_weights(features[is_known], one_hot)
     rows = np.column_stack([features, np.ones(len(features))])
     measured = sums.vectors.T.astype(np.float64) @ rows / len(rows)
-    deviation = sums.deviation / sums.num_records
-    beyond = [(sums.values / sums.num_records - measured @ mean, deviation)]
-    inflations = INFLATIONS / deviation
-    (fit,) = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
-    return dataclasses.replace(
-        fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
-    )
+    measurement = sums.values / sums.num_records, sums.deviation / sums.num_records
+    (fit,) = joined(rows, features[is_known], one_hot, measured, [measurement])
+    return fit
 
 
 def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
-    """Returns the probability of each class at all inputs, for each of the noisy sums.
+    """Returns, for each table of noisy sums, the probability of each class for all inputs.
 
-    Assumes that the pool resembles the records. Apart from noise, a sum is then the number of
-    records times the mean product of a vector and the probability of a class. It is a linear
-    function of these probabilities. The probabilities are modeled as linear in the pool's features,
-    so the sum is also linear in the weights of the features.
+    Assumes that the inputs of the pool have the same distribution as the records. Apart from noise,
+    the sum of a class is then the number of records times the mean over the pool of a vector times
+    the probability of the class. So the sum is a linear function of the probabilities. The
+    probabilities are modeled as linear functions of the pool's features, so the sum is also linear
+    in the weights of the features.
 
     Args:
         averages: see `regress_counts`.
-        *released: one or more noisy sums with the same vectors.
+        *released: one or more tables of noisy sums, with the same vectors.
     """
     vectors = released[0].vectors
     if released[0].is_constant:
@@ -375,8 +411,9 @@ def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Reg
         for sums in released
     ]
     if len(mean) > len(vectors):
-        # Directions orthogonal to all inputs have no information about them, only noise. The noise
-        # is equal in all directions, so it does not change under this rotation.
+        # In directions that are orthogonal to all inputs, the sums contain no information about the
+        # inputs, only noise. The noise is equal in all directions, so a rotation does not change
+        # it.
         turn = np.linalg.qr(vectors.T)[0]
         vectors = vectors @ turn
         beyond = [turn.T @ each for each in beyond]
@@ -402,7 +439,8 @@ def _regress_each(
 ) -> list[Regression]:
     """Returns means of regressions, weighted by the evidence of their neighborhoods.
 
-    `regress_at` takes features of the inputs to predict, and features of all inputs.
+    `regress_at` is called with the features of the inputs to predict, and the features of all
+    inputs.
     """
     regressions = []
     judged = []
@@ -417,7 +455,7 @@ def _regress_each(
 
 
 def labels_of(probabilities: npt.NDArray[np.floating]) -> PoolLabels:
-    """Returns the most probable label of each input from `[num_inputs, num_classes]`."""
+    """Returns each input's most probable label; `probabilities` are `[num_inputs, num_classes]`."""
     num_inputs, num_classes = probabilities.shape
     return PoolLabels(
         query_indices=np.arange(num_inputs),
@@ -428,19 +466,20 @@ def labels_of(probabilities: npt.NDArray[np.floating]) -> PoolLabels:
 
 
 RIDGE = 3.0  # in standard deviations of the noise
-# Weights are multiples of 1 / WEIGHT_STEPS, and vectors are multiples of another step. So logits up
-# to MAX_LOGIT are whole numbers of both steps, below 2^53: float64 sums in any order are exact.
+# Weights are multiples of 1 / WEIGHT_STEPS, and vectors are multiples of another step. In units of
+# the product of both steps, logits up to MAX_LOGIT are whole numbers below 2^53. So float64 sums of
+# them are exact in any order.
 WEIGHT_STEPS = 2**20
 MAX_LOGIT = 2.0**18
-NEIGHBORS = 5.0  # correlation length of the weights of a number's bins, in bins
+NEIGHBORS = 5.0  # correlation length of the weights of a numeric column's bins, in bins
 MAX_EXPLAINED = 0.9  # largest fraction of the classes' variance that noisy moments may explain
 LOG_FACTORS = (-3.0, 7.0)  # range of the logarithm of `likeliest_factor`
 
 
 def likeliest_factor(logits: npt.NDArray[np.floating], targets: npt.NDArray[np.floating]) -> float:
-    """Returns the factor of logits that maximizes the likelihood of targets (temperature scaling).
+    """Returns the factor by which logits must be multiplied to maximize the targets' likelihood.
 
-    Source: https://arxiv.org/abs/1706.04599.
+    This is temperature scaling (https://arxiv.org/abs/1706.04599).
 
     Args:
         logits: logits `[..., num_inputs, num_classes]`.
@@ -460,20 +499,21 @@ def linear_model(
     least_variances: Sequence[float] = (MIN_VARIANCE,),
     labels: IntArray | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns class probabilities of the inputs of a table, and the weights of a linear model.
+    """Fits a linear model to noisy sums; returns the class probabilities of inputs, and weights.
 
-    It does not use neighborhood averages, because neighbors in a table may have different classes.
+    Neighborhood averages are not used, because neighbors in a table may have different classes.
 
     Args:
-        sums: noisy sums of features, with a constant last.
-        least_variances: values to try, see `standardisation`. The value with the largest evidence
-            is used. With much noise, this favors the directions in which features vary most.
+        sums: noisy sums of features; the last entry of each vector is a constant.
+        least_variances: values that are tried, see `standardisation`. The value with the largest
+            evidence is used. With much noise, this favors the directions in which features vary
+            most.
         labels: public labels of the inputs, see `joined`; None without public labels.
 
     Returns:
-        Probabilities `[num_inputs, num_classes]`, and weights `[width, num_classes]` from vectors
-        to logits: weights of the regression, times the factor for which the softmax of the logits
-        is closest to the probabilities.
+        Probabilities, `[num_inputs, num_classes]`; and weights from vectors to logits, `[width,
+        num_classes]`. These are the weights of the regression, multiplied by the factor for which
+        the softmax of the logits is closest to the probabilities.
     """
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     fits = list[tuple[Regression, FloatArray]]()
@@ -484,12 +524,12 @@ def linear_model(
             (fit,) = regress_sums([(rows, rows)], sums)
             weights, intercept = np.asarray(fit.weights), sums.shares
         else:
-            fit = joined(rows, sums, labels)
+            fit = joined_sums(rows, sums, labels)
             weights, intercept = np.split(np.asarray(fit.weights), [-1])
         weights = factors[:, None] * weights
         fits.append((fit, np.vstack([weights, (intercept - mean @ weights) / constant])))
     regression, weights = max(fits, key=lambda fit: fit[0].evidence)
-    # There is no upper bound, so that the larger of two means above 1 determines the label.
+    # Means above 1 are not clipped, so that the largest mean still determines the label.
     probabilities = np.maximum(regression.means, np.finfo(np.float32).eps)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
 
@@ -500,14 +540,14 @@ def linear_model(
 def weights_of_rounds(
     values: IntArray, moments: npt.NDArray[np.float64], num_records: int, noise: float
 ) -> npt.NDArray[np.float64]:
-    """Returns the weights of the linear model from noisy sums of rounds, `[width, num_classes]`.
+    """Returns weights of a linear model from the noisy sums of all rounds, `[width, num_classes]`.
 
-    This is Newton's method for softmax regression, starting from weights 0. The matrix of second
+    This is Newton's method for softmax regression, starting from zero weights. The matrix of second
     derivatives is approximated by the second moments of the pool times a quarter of the number of
-    records, with a ridge of `RIDGE` standard deviations of the noise. Public.
+    records, plus a ridge of `RIDGE` standard deviations of the noise. Public.
 
     Args:
-        values: noisy sums of each round, in steps of 1 / LATTICE, `[num_rounds, width,
+        values: noisy sums of each round, as multiples of 1 / LATTICE, `[num_rounds, width,
             num_classes]`.
         moments: second moments of the pool's vectors, `[width, width]`.
         num_records: number of private records.
@@ -516,10 +556,10 @@ def weights_of_rounds(
     norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
     total = np.tensordot(norms, values, axes=1) / LATTICE
     noise *= float(np.sqrt(np.square(norms).mean()))
-    mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # the last number is a constant
-    total -= num_records / total.shape[1] * mean[:, None]  # at weights 0 all classes are equal
+    mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # The last entry of vectors is a constant.
+    total -= num_records / total.shape[1] * mean[:, None]  # Zero weights predict equal classes.
     curvature = num_records / 4.0 * moments + RIDGE * noise * np.eye(len(moments))
-    largest = MAX_LOGIT / len(moments)  # for exact logits, however large the noise is
+    largest = MAX_LOGIT / len(moments)  # keeps logits exact, however large the noise is
     weights = np.clip(np.linalg.solve(curvature, total), -largest, largest)
     return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
 
@@ -534,8 +574,8 @@ def weights_of_moments(
 ) -> npt.NDArray[np.float64]:
     """Returns weights of a linear model from noisy moments, `[width, num_classes]`. Public.
 
-    The result of `functions_of_moments` is scaled as in linear discriminant analysis, so that the
-    softmax of the functions is a probability. The arguments are the same.
+    The functions of `functions_of_moments` are scaled as in linear discriminant analysis, so that
+    their softmax is the probability of each class. The arguments are the same as there.
     """
     functions, shares, explained = functions_of_moments(
         values, num_classes, noise, num_records=num_records, groups=groups
@@ -556,22 +596,23 @@ def functions_of_moments(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
     """Returns linear functions of vectors that predict targets, by linear regression. Public.
 
-    The regression uses noisy moments, after Wang 2018: eigenvalues of the centered moments that may
-    be due to noise are shrunk (soft thresholding). For one-hot features, moments within a group
-    follow from the means, and sums over a group are known. Weights of adjacent bins of a number are
-    correlated (a Gaussian process).
+    The regression uses noisy moments (Wang 2018). Eigenvalues of the centered moments that may be
+    due to noise are shrunk by soft thresholding. For one-hot features, moments within a group
+    follow from the means, and sums over a group are known. The weights of adjacent bins of a
+    numeric column are correlated (a Gaussian process).
 
     Args:
-        values: noisy sums, in steps of 1 / LATTICE, `[width, num_classes + width]`; the last number
-            of a vector is a constant.
+        values: noisy sums and second moments, as multiples of 1 / LATTICE, `[width, num_classes +
+            width]`. The last entry of each vector is a constant.
         num_classes: number of classes.
-        noise: standard deviation of each number, in units of the maximum contribution of a record.
-        num_records: number of private records; None if it is private.
-        groups: one-hot group index of each feature, `[width - 1]`; each vector has one feature per
-            group that is not 0. Groups of the bins of a number have negative indices, and their
-            bins are in ascending order. None for other features.
-        max_labels: for several labels, whose targets were divided by the square root of
-            `max_labels`. 0 for targets with a sum of 1.
+        noise: standard deviation of each entry, in units of the maximum contribution of a record.
+        num_records: number of private records; None if this number is private.
+        groups: for one-hot features, the index of each feature's group, `[width - 1]`. In each
+            vector, exactly one feature of every group is not 0. The group of the bins of a numeric
+            column has a negative index, and its bins are in ascending order. None if features are
+            not one-hot.
+        max_labels: for several labels, the number by whose square root targets were divided; 0 for
+            targets with a sum of 1.
 
     Returns:
         Weights of the functions, `[width, num_classes]`; the mean of each target, `[num_classes]`;
@@ -581,10 +622,11 @@ def functions_of_moments(
     sums, moments = np.split(values * (norm / LATTICE), [num_classes], axis=1)
     sums *= math.sqrt(max(max_labels, 1))
     moments = (moments + moments.T) / (2.0 * MOMENT_WEIGHT)
-    deviation = noise * norm / MOMENT_WEIGHT / math.sqrt(2.0)  # of the mean of two numbers
+    # Each entry is the mean of two noisy entries, with this standard deviation.
+    deviation = noise * norm / MOMENT_WEIGHT / math.sqrt(2.0)
     threshold = deviation * math.sqrt(len(moments))  # half the largest eigenvalue of pure noise
-    # The sum of all vectors was measured twice, weighted here by precision; but only once for
-    # several labels.
+    # The sum of all vectors was measured twice, by the sums and by the moments, which are weighted
+    # by precision. For several labels, only the moments measure it.
     of_sums = 0.0 if max_labels else 1.0 / (num_classes * (noise * norm) ** 2)
     precisions = of_sums, (CONSTANT / deviation) ** 2
     total = np.average(
@@ -592,7 +634,7 @@ def functions_of_moments(
     ).clip(0.0)
     number = num_records or max(total[-1] / CONSTANT, 1.0)
     counts = sums[-1] / CONSTANT
-    if groups is not None:  # the sum over each group also measures the number of records
+    if groups is not None:  # The sum over each group also measures the number of records.
         is_of = groups == np.unique(groups)[:, None]  # [num_groups, width - 1]
         size = math.sqrt((1.0 - CONSTANT_FRACTION) / len(is_of))  # value of features that are not 0
         precise = [CONSTANT_FRACTION, *(size**2 / is_of.sum(axis=1))]
@@ -601,7 +643,7 @@ def functions_of_moments(
     shares /= number if max_labels else shares.sum()
     shares = np.minimum(shares, 1.0)
     sums, total, moments = sums[:-1], total[:-1], moments[:-1, :-1]  # without the constant
-    root = np.eye(len(moments))  # root of the prior covariance of the weights
+    root = np.eye(len(moments))  # square root of the prior covariance of the weights
     if groups is None:
         known = np.zeros_like(moments)
         centered = moments - np.outer(total, total) / number
@@ -610,7 +652,7 @@ def functions_of_moments(
         products = np.outer(total, total) / number
         is_same = groups == groups[:, None]
         known = np.diag(size * total) - np.where(is_same, products, 0.0)
-        # Deviations from the mean have the sum 0 within a group; anything else is noise.
+        # Within a group, the exact deviations from the mean have the sum 0. The rest is noise.
         centering = np.eye(len(groups)) - is_of.T @ (is_of / is_of.sum(axis=1, keepdims=True))
         centered = np.where(is_same, 0.0, centering @ (moments - products) @ centering)
         places = np.arange(len(groups))

@@ -13,19 +13,20 @@ import scipy.special
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, LIKELY, Dataset
+from pate_tf.core.dataset import CLASS, LIKELY, Dataset, is_labeled, target_rows
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT
 from pate_tf.postprocessing.regression import (
     MIN_VARIANCE,
     functions_of_moments,
+    joined,
     labels_of,
     regress,
     standardisation,
 )
 from pate_tf.students.student_kinds.linear_head import functions_of_labels
 
-NUM_REDRAWN: Final = 80  # tables with new noise, for the prediction interval of a number
+NUM_REDRAWN: Final = 80  # number of tables with new noise, for prediction intervals of numbers
 EPS = float(np.finfo(np.float32).eps)
 
 
@@ -36,6 +37,7 @@ def target_functions(
     noise: float,
     *,
     num_redrawn: int = 0,
+    labels: npt.NDArray[Any] | None = None,
     **facts: Any,
 ) -> npt.NDArray[np.float64]:
     """Returns the student's linear functions of vectors, `[width, num_outputs]`. Public.
@@ -46,30 +48,36 @@ def target_functions(
 
     Args:
         dataset: data set with a number or several labels.
-        vectors: vectors of the public pool, `[num_inputs, width]`; without a pool, zero rows.
-        values: noisy sums of records, in steps of 1 / LATTICE: `[width, num_classes]`, without a
-            pool `[width, num_classes + width]`.
+        vectors: vectors of the public pool, `[num_inputs, width]`; has no rows without a pool.
+        values: noisy sums of records, as multiples of 1 / LATTICE: `[width, num_classes]` with a
+            pool, and `[width, num_classes + width]` without a pool.
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
         num_redrawn: number of bootstrap samples; 0, or at least 2.
+        labels: public labels to use together with the sums, `UNKNOWN` for inputs without a label;
+            None if public labels are not used.
         **facts: `num_records` and `groups`, see `functions_of_moments`.
 
     Returns:
-        For several labels, the log odds of each. For a number, `[width, 1 + num_redrawn]`. The
-        first function is 0 at the lowest value of the range and 1 at the highest. The others are
-        changes by redrawn noise: the norm of their values at a vector is the standard deviation of
-        the first function there.
+        For several labels, one function for the log odds of each label. For a number, `1 +
+        num_redrawn` functions. The first function predicts the position of the number in its range,
+        from 0 to 1. The other functions are the changes of the first function by redrawn noise: at
+        each vector, the norm of their values is the standard deviation of the first function.
     """
     again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
     tables = [values, *(values + each for each in again)]
     if len(vectors):
-        found = _functions_of_sums(dataset, vectors, tables, noise, facts.get("num_records"))
+        of_sums = dataset, vectors, tables, noise, facts.get("num_records")
+        if labels is None:
+            found = _functions_of_sums(*of_sums)
+        else:
+            found = _functions_with_labels(*of_sums, labels)
     else:
         number = dataset.num_classes
         facts["max_labels"] = dataset.max_labels
         found = [functions_of_moments(each, number, noise, **facts)[:2] for each in tables]
     if dataset.target_range is not None:
-        function, *others = (each[:, 1] for each, _ in found)
+        function, *others = (each[:, -1] for each, _ in found)
         if not others:
             return function[:, None]
         changes = (np.array(others) - np.mean(others, axis=0)) / math.sqrt(num_redrawn - 1)
@@ -80,14 +88,15 @@ def target_functions(
 def functions_of_votes(
     dataset: Dataset, vectors: npt.NDArray[np.float64], released: ReleasedLabels, num_teachers: int
 ) -> npt.NDArray[np.float64]:
-    """Returns the functions of `target_functions` from noisy sums of predictions. Public.
+    """Returns the same functions as `target_functions`, from teachers' noisy predictions. Public.
 
-    For a number, the difference of its two sums is used; their total is the number of teachers.
+    For a number, the difference of its two sums is used. The total of both sums carries no
+    information: without noise, it is the number of teachers.
 
     Args:
         dataset: data set with a number or several labels.
         vectors: vectors of the queried inputs, `[num_queries, width]`.
-        released: noisy sums of the teachers' `target_rows`, in `noisy_counts`.
+        released: labels whose `noisy_counts` are the noisy sums of the teachers' `target_rows`.
         num_teachers: number of teachers that voted.
     """
     means = cast(IntArray, released.noisy_counts) / (LATTICE * num_teachers)
@@ -106,7 +115,7 @@ def functions_of_votes(
 def _log_odds(
     functions: npt.NDArray[np.float64], frequencies: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Returns functions for the log odds of labels from functions for their probabilities.
+    """Converts functions for the probabilities of labels to functions for their log odds.
 
     The log odds are linearized at the frequency of each label.
     """
@@ -124,11 +133,11 @@ def _functions_of_sums(
     noise: float,
     num_records: int | None,
 ) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """Returns functions and class frequencies for each table; see `functions_of_moments`.
+    """Returns, for each table, functions and class frequencies, see `functions_of_moments`.
 
-    The sums give the covariance of each target with each feature, and the pool gives the covariance
-    of the features. Each function has the maximum posterior probability under Gaussian priors
-    (`regress`).
+    The covariance of each target with each feature is computed from the sums, and the covariance of
+    the features from the pool. Each function is the one with the maximum posterior probability
+    under Gaussian priors (`regress`).
     """
     mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
     rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
@@ -144,17 +153,18 @@ def _functions_of_sums(
             frequencies = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
             beyond = sums[:-1] - np.outer(number * mean, frequencies)
             variances = np.full(len(frequencies), noise**2 * dataset.max_labels)
-            # The mean of the pool is used instead of the mean of the records.
+            # Error because the pool's mean is used instead of the records' mean.
             variances += number * (1.0 + number / len(vectors)) * spread * frequencies**2
         else:
             number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
             high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
             frequencies = np.array([1.0 - high, high])
-            # The sum of v s, minus the sum of v times the mean of s: the common mean cancels.
+            # With vectors v and positions s, this is the sum of v s, minus the sum of v times the
+            # mean of s. A constant that is added to all v cancels.
             covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
             beyond = np.column_stack([-covariance, covariance])
             variances = np.full(2, noise**2 * float(np.square(frequencies).sum()))
-        # Sampling error of the records.
+        # Error because the records are a random sample.
         variances += number * spread * frequencies * (1.0 - frequencies)
         for column, variance in zip(beyond.T, variances, strict=True):
             measurements.append(
@@ -168,11 +178,60 @@ def _functions_of_sums(
     return list(zip(np.split(functions, len(of_tables), axis=1), of_tables, strict=True))
 
 
-def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:
-    """Returns the values of `target_functions` on a pool as labels of its inputs.
+def _functions_with_labels(
+    dataset: Dataset,
+    vectors: npt.NDArray[np.floating],
+    tables: Sequence[npt.NDArray[Any]],
+    noise: float,
+    num_records: int | None,
+    labels: npt.NDArray[Any],
+) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Returns functions and frequencies from public labels and each table; see `joined`.
 
-    A number becomes weights of the lowest and the highest value of its range. Several labels become
-    the most probable one.
+    Each target has its own prior and its own noise. A number has one function.
+    """
+    mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
+    rows = np.column_stack([(vectors[:, :-1] - mean) * factors, np.ones(len(vectors))])
+    measured = vectors.T.astype(np.float64) @ rows / len(rows)
+    is_known = is_labeled(labels)
+    targets = target_rows(labels[is_known], dataset)
+    unit = LATTICE * CONSTANT * max(float(targets.sum(axis=1).mean()), EPS)  # of `table[-1]`
+    totals = [float(num_records or max(table[-1].sum() / unit, 1.0)) for table in tables]
+    if dataset.target_range is None:
+        contrasts = math.sqrt(dataset.max_labels) * np.eye(dataset.num_classes)
+        centers = np.zeros(dataset.num_classes)
+    else:  # the sum of v (s - c), where c is the mean of the public labels
+        centers = targets[:, -1:].mean(axis=0)
+        contrasts = np.vstack([-centers, 1.0 - centers])
+    targets = targets @ contrasts
+    sums = [table @ contrasts / LATTICE for table in tables]
+    spread = float(np.square(vectors, dtype=np.float64).mean())
+    # The sampling error of the records and of the pool, per record.
+    drawn = spread * np.square(targets).mean(axis=0)
+    by_noise = noise**2 * np.square(contrasts).sum(axis=0)
+    solved = []
+    for place in range(len(centers)):
+        measurements = []
+        for number, each in zip(totals, sums, strict=True):
+            variance = by_noise[place] + number * (1.0 + number / len(rows)) * drawn[place]
+            measurements.append((each[:, [place]] / number, math.sqrt(variance) / number))
+        known = targets[:, [place]]
+        fits = joined(rows[:1], rows[is_known, :-1], known, measured, measurements)
+        solved.append([np.asarray(fit.weights)[:, 0] for fit in fits])
+    found = []
+    for columns in zip(*solved, strict=True):
+        slopes, intercepts = np.split(np.column_stack(columns), [-1])
+        frequencies = intercepts[0] + centers
+        weights = factors[:, None] * slopes
+        found.append((np.vstack([weights, (frequencies - mean @ weights) / CONSTANT]), frequencies))
+    return found
+
+
+def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:
+    """Converts the values of `target_functions` for a pool to labels of its inputs.
+
+    A number is converted to weights of the lowest and the highest value of its range. If there are
+    several labels, only the most probable label is returned.
 
     Args:
         outputs: values of the functions, `[num_inputs, num_outputs]`.
@@ -205,7 +264,7 @@ def predicted(outputs: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArra
 
 
 def in_unit(positions: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns numbers from their positions in the range, clipped to [0, 1]."""
+    """Converts positions in the range, which are clipped to [0, 1], to numbers in their unit."""
     lowest, highest = dataset.target_range or (0.0, 1.0)
     clipped = np.clip(positions.astype(np.float64), 0.0, 1.0)
     return np.asarray(lowest + (highest - lowest) * clipped)
@@ -216,8 +275,8 @@ def correctness(
 ) -> npt.NDArray[np.float64]:
     """Returns the correctness of each prediction, from 0 to 1, `[num_records]`. SENSITIVE.
 
-    A class gives 0 or 1. Several labels give the fraction of correct ones. A number gives 1 minus
-    its squared error divided by the squared width of the range.
+    For a class, this is 0 or 1. For several labels, it is the fraction of labels that are correct.
+    For a number, it is 1 minus the squared error divided by the squared width of the range.
 
     Args:
         outputs: outputs of a student, `[num_records, num_outputs]`.

@@ -1,6 +1,7 @@
-"""Exact integer sums of the contributions of private records. SENSITIVE: they have no noise.
+"""Exact integer sums of private records' contributions. SENSITIVE: the sums have no noise.
 
-The contribution of a record depends on no other record. Sums do not depend on the order of records.
+A record's contribution does not depend on other records. The sums do not depend on the order of
+the records.
 """
 
 import math
@@ -15,18 +16,20 @@ from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import target_rows
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 
-# An owner's vectors are added in whole steps of this size, so the order does not matter.
+# An owner's vectors are rounded to multiples of this step, so their sum does not depend on order.
 OWNER_STEP = 2.0**-32
-VECTOR_STEPS = 2**14  # steps per unit of stored vectors, whose norm is at most 1, so int16 suffices
-PART_STEPS = 2**10  # steps per unit of two factors, whose product has steps of 1 / LATTICE
-ROWS = 4_096  # records per step
+# Stored vectors are multiples of 1 / VECTOR_STEPS. Their norm is at most 1, so int16 suffices.
+VECTOR_STEPS = 2**14
+# Factors are multiples of 1 / PART_STEPS, so their products are multiples of 1 / LATTICE.
+PART_STEPS = 2**10
+ROWS = 4_096  # records that are processed at once
 
 
 def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
-    """Returns counts of votes, or sums over teachers of `target_rows` of predictions. SENSITIVE.
+    """Returns vote counts, or the sums of all teachers' predictions as `target_rows`. SENSITIVE.
 
-    Rows are truncated toward zero to whole steps of 1 / LATTICE. Rows with a norm above one vote
-    count as zero. So one teacher changes the sums of a query by at most sqrt(2) in L2 norm
+    Each row is truncated toward zero to multiples of 1 / LATTICE. A row whose norm exceeds one vote
+    is treated as zero. So one teacher changes the sums of a query by at most sqrt(2) in L2 norm
     (docs/proofs/theory.md, Proposition D13).
 
     Args:
@@ -48,7 +51,7 @@ def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
-    """Returns vectors in whole steps of `OWNER_STEP`, int64; NaN and numbers beyond 8 become 0."""
+    """Returns vectors as multiples of `OWNER_STEP`, int64. NaN and entries beyond 8 become 0."""
     is_usable = np.abs(vectors) <= 8.0
     return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
 
@@ -63,20 +66,21 @@ def sums_by_class(
     """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
 
     Each record adds its vector to the column of its class. With owners, the total contribution of
-    an owner is clipped to an L2 norm of 1. Contributions are truncated toward zero to whole steps
-    of 1 / LATTICE, so sums do not depend on the order of records. The norm is verified in whole
-    numbers. Contributions with a larger norm or numbers that are not finite count as zero.
+    an owner is clipped to an L2 norm of 1. Contributions are truncated toward zero to multiples of
+    1 / LATTICE, so the sums do not depend on the order of the records. The norm is verified in
+    integer arithmetic. A contribution is treated as zero if its norm exceeds 1 or if it contains
+    numbers that are not finite.
 
     Args:
         vectors: result of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each
             with an L2 norm of at most 1.
         labels: class of each record, `[num_records]`.
         num_classes: number of classes.
-        owners: owner of each record, `[num_records]`, with all records of each owner. None if
-            records are protected.
+        owners: owner of each record, `[num_records]`; all records of each owner must be included.
+            None if single records are protected.
 
     Returns:
-        Sums in steps of 1 / LATTICE.
+        Sums as multiples of 1 / LATTICE.
     """
     if owners is None:
         return _verified(vectors, np.arange(len(labels)), labels, num_classes)
@@ -92,13 +96,13 @@ def sums_by_class(
 def counts_by_class(
     clusters: npt.NDArray[np.integer], labels: IntArray, *, num_clusters: int, num_classes: int
 ) -> IntArray:
-    """Returns counts of records by cluster and class, in steps of 1 / LATTICE. SENSITIVE.
+    """Returns counts of records by cluster and class, as multiples of 1 / LATTICE. SENSITIVE.
 
     Args:
         clusters: cluster of each record, from 0, `[num_records]`. SENSITIVE.
         labels: class of each record, `[num_records]`. SENSITIVE.
-        num_clusters: number of rows.
-        num_classes: number of columns.
+        num_clusters: number of clusters, which are the rows of the result.
+        num_classes: number of classes, which are the columns of the result.
     """
     counts = np.zeros((num_clusters, num_classes), np.int64)
     np.add.at(counts, (clusters, labels), LATTICE)
@@ -108,17 +112,17 @@ def counts_by_class(
 def sums_of_owners(
     totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
 ) -> IntArray:
-    """Returns sums by class of owners' contributions, clipped to an L2 norm of 1. SENSITIVE.
+    """Returns sums by class of owners' contributions, each clipped to an L2 norm of 1. SENSITIVE.
 
     Args:
-        totals: sum of `owner_steps` for each pair of an owner and a class, `[num_pairs,
-            num_features + 1]`.
+        totals: for each pair of an owner and a class, the sum of the owner's `owner_steps` in the
+            class, `[num_pairs, num_features + 1]`.
         owners: index of the owner of each pair, `[num_pairs]`.
         classes: class of each pair, `[num_pairs]`, ascending for each owner. Pairs are distinct.
         num_classes: number of classes.
 
     Returns:
-        See `sums_by_class`.
+        Sums as multiples of 1 / LATTICE, see `sums_by_class`.
     """
     together = totals * OWNER_STEP
     norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
@@ -130,9 +134,10 @@ def sums_of_owners(
 def _verified(
     vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
 ) -> IntArray:
-    """Returns sums by class of vectors, without units whose total norm is above 1."""
+    """Returns sums of vectors by class, without the vectors of units whose total norm exceeds 1."""
     steps = np.trunc(vectors * (LATTICE * BELOW))
-    # Whole numbers up to 2^20, so int64 sums of squares are exact. Comparisons with NaN are false.
+    # Steps are whole numbers up to 2^20, so int64 sums of squares are exact. Comparisons with NaN
+    # are false.
     is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
     squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
     total = np.zeros(unit.max(initial=-1) + 1, np.int64)
@@ -150,16 +155,17 @@ def moments_by_class(
 ) -> IntArray:
     """Returns sums by class and second moments, `[width, num_classes + width]`. SENSITIVE.
 
-    A record with vector v and target t adds the outer product of v and (t, w v), divided by
-    sqrt(1 + w^2), where w is `MOMENT_WEIGHT`. Negative numbers count as 0.
+    A record with the vector v and the target row t adds the outer product of v and (t, w v),
+    divided by sqrt(1 + w^2), where w is `MOMENT_WEIGHT`. Negative entries of v and t are replaced
+    by 0.
 
     Args:
         vectors: result of `models.encoder.record_vectors`, `[num_records, width]`.
-        targets: result of `target_rows`.
+        targets: result of `target_rows`, `[num_records, num_classes]`.
         owners: see `sums_of_products`.
 
     Returns:
-        Sums in steps of 1 / LATTICE.
+        Sums as multiples of 1 / LATTICE.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     vectors = np.maximum(vectors, 0.0)
@@ -173,21 +179,21 @@ def sums_of_products(
     targets: npt.NDArray[np.float64],
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns the sum of records' outer products of two vectors, `[width, num_columns]`. SENSITIVE.
+    """Returns the sum over records of the outer products of two vectors. SENSITIVE.
 
-    Both factors are truncated toward zero to whole steps. So the norm of their product is verified
-    exactly, and sums do not depend on the order of records. The total of an owner's tables is
-    clipped to a norm of 1. Contributions with a larger norm or numbers that are not finite count as
-    zero.
+    Both vectors are truncated toward zero to multiples of 1 / PART_STEPS. So the norm of their
+    product is verified exactly, and the sums do not depend on the order of the records. With
+    owners, the sum of an owner's products is clipped to a norm of 1. A contribution is treated as
+    zero if its norm exceeds 1 or if it contains numbers that are not finite.
 
     Args:
         vectors: first factors, `[num_records, width]`.
         targets: second factors, `[num_records, num_columns]`.
-        owners: owner of each record, `[num_records]`, with all records of each owner. None if
-            records are protected.
+        owners: owner of each record, `[num_records]`; all records of each owner must be included.
+            None if single records are protected.
 
     Returns:
-        Sums in steps of 1 / LATTICE.
+        Sums as multiples of 1 / LATTICE, `[width, num_columns]`.
     """
     factors = [np.trunc(factor * (PART_STEPS * BELOW)) for factor in (vectors, targets)]
     squares = math.prod(np.square(factor).sum(axis=1) for factor in factors)
@@ -207,12 +213,12 @@ def sums_of_products(
     return total.astype(np.int64)
 
 
-# Rounds of residual sums (docs/proofs/theory.md, Proposition D10).
+# The functions below compute residual sums for several rounds (docs/proofs/theory.md, D10).
 
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
-    """Returns vectors truncated to steps of 1 / VECTOR_STEPS; 0 if the norm is not at most 1."""
+    """Returns vectors as multiples of 1 / VECTOR_STEPS, truncated; zeros if the norm exceeds 1."""
     is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
     steps = np.trunc(np.where(is_short[:, None], vectors, 0.0) * VECTOR_STEPS)
     return np.asarray(steps, np.int16)
@@ -223,18 +229,18 @@ def residual_sums(
 ) -> IntArray:
     """Returns the sums of residuals of a linear model, `[width, num_classes]`. SENSITIVE.
 
-    A record adds the outer product of its vector and its residual, clipped to an L2 norm of
-    `RESIDUAL_NORM` and divided by it. The residual is the one-hot class minus the probabilities of
-    the model. Both factors are whole numbers of steps, so the norm of their product is verified
-    exactly, and sums are exact.
+    A record adds the outer product of its vector and its residual. This product is clipped to an L2
+    norm of `RESIDUAL_NORM` and then divided by `RESIDUAL_NORM`. The residual is the one-hot class
+    minus the probabilities that the model predicts. Both factors are multiples of a step, so the
+    norm of their product is verified exactly, and the sums are exact.
 
     Args:
         vectors: result of `vector_steps`, `[num_records, width]`.
         labels: class of each record, `[num_records]`.
-        weights: result of `weights_of_rounds`.
+        weights: weights of the linear model, `[width, num_classes]`, from `weights_of_rounds`.
 
     Returns:
-        Sums in steps of 1 / LATTICE.
+        Sums as multiples of 1 / LATTICE.
     """
     num_classes = weights.shape[1]
     total = np.zeros(weights.shape)

@@ -1,8 +1,8 @@
 """Feature sums of private records: computed once, stored in a run folder, released by a labeller.
 
-No teacher is trained. Each record is mapped to a vector of L2 norm at most 1 by a public
-representation; the vectors of each class are summed. `pate_tf.Labeller` charges the noisy sums and
-infers labels of the public pool from them.
+No teacher is trained. A public representation maps each record to a vector with an L2 norm of at
+most 1, and the vectors of each class are summed. `pate_tf.Labeller` charges the sums, adds noise,
+and infers labels of the public pool from the noisy sums.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from pate_tf.teachers.run_folder import RunDescription, described_run
 if TYPE_CHECKING:
     from pate_tf.teachers.voters import Voter
 
-PARTS: Final = 16  # groups of owners; memory holds the sums of every owner in one group
-MAX_WITH_MOMENTS: Final = 1_024  # features, if second moments are released
-PART: Final = 4_096  # inputs of a pool per step, because double precision needs more memory
+PARTS: Final = 16  # Owners are split into groups; the sums of only one group are in memory.
+MAX_WITH_MOMENTS: Final = 1_024  # maximum number of features if second moments are released
+PART: Final = 4_096  # Inputs of a pool that are processed at once, to limit memory.
 SUMS = "sums.npz"
 ENCODER = "encoder"
 DESCRIPTION = "description.json"
-VECTORS: Final = "vectors.npz"  # vectors of single records, for several rounds
+VECTORS: Final = "vectors.npz"  # vectors of single records, which several rounds need
 IN_VECTORS: Final = ("vectors", "labels", "moments")
 EARLIER_COMMAND: Final = "Call fit(data.private, data.pool), or run `pate student` with the data."
 
@@ -90,9 +90,9 @@ def digest_of(
 
 @functools.lru_cache(maxsize=1)
 def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float64]]:
-    """Returns cluster centers of a pool, `[num_clusters, num_features]`, by number of clusters.
+    """Maps numbers of clusters to a pool's cluster centers, `[num_clusters, num_features]`.
 
-    There are clusters only for images with an augmentation, with classes and with an encoder that
+    The result is empty unless the data set has classes and an image augmentation, and the encoder
     is not frozen.
     """
     is_class = pool.dataset.target == CLASS
@@ -107,21 +107,23 @@ def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float
 class Summands:
     """Integer contribution of one record or owner to a table. Contributions are additive.
 
-    The table, int64 `[num_rows, num_classes]`, has the rows of `sums_by_class`, then for each
-    number of clusters the counts of records by cluster and class, in steps of 1 / LATTICE. A record
-    adds 1 to one cell. The records of an owner together add at most 1: each adds 1 divided by their
-    number, truncated to whole steps. So replacing a record or an owner changes the counts for one
-    number of clusters by at most 2 in L1 norm. Without a pool, the table is `moments_by_class`. For
-    numbers and several labels, it contains sums of `target_rows` and no clusters.
+    The table, int64 `[num_rows, num_classes]`, begins with the rows of `sums_by_class`. For each
+    number of clusters, the counts of records by cluster and class follow, as multiples of
+    1 / LATTICE. A record adds 1 to a single cell of these counts. The n records of an owner
+    together add at most 1: each adds 1 / n, truncated to a multiple of 1 / LATTICE. So replacing a
+    record or an owner changes the counts for one number of clusters by at most 2 in L1 norm.
+    Without a pool, the table is the result of `moments_by_class`. For numbers and several labels,
+    the table contains sums of `target_rows` and no clusters.
 
     Attributes:
         dataset: data set of the records.
         scale: scale of each feature, `[num_features]`.
-        centres: cluster centers of the pool, `[num_clusters, num_features]`, by number of clusters.
-        has_moments: whether the table includes second moments, because there is no pool to compute
-            them from.
-        groups: groups of one-hot features, `Encoder.groups`; None for other features and with a
-            pool.
+        centres: maps numbers of clusters to the pool's cluster centers,
+            `[num_clusters, num_features]`.
+        has_moments: whether the table includes second moments. It does if there is no pool from
+            which they could be computed.
+        groups: groups of one-hot features, `Encoder.groups`; None with a pool, or if features are
+            not one-hot.
     """
 
     dataset: Dataset
@@ -134,8 +136,8 @@ class Summands:
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
         """Returns the contribution of a record for this encoder and pool.
 
-        It includes clusters only if the pool has them, see `pool_centres`. For features of a frozen
-        encoder, a linear model is more accurate than clusters.
+        The table includes cluster counts only if `pool_centres` returns clusters. For features of a
+        frozen encoder, a linear model is more accurate than clusters.
         """
         dataset = encoder.dataset
         centres = {} if pool is None else pool_centres(encoder, pool)
@@ -161,7 +163,7 @@ class Summands:
 
     @property
     def has_products(self) -> bool:
-        """Whether a record adds to several columns, instead of only the column of its class."""
+        """Whether a record adds to several columns, not only to the column of its class."""
         return self.has_moments or self.dataset.target != CLASS
 
     def of_products(
@@ -170,13 +172,13 @@ class Summands:
         labels: npt.NDArray[Any],
         owners: npt.NDArray[np.generic] | None = None,
     ) -> IntArray:
-        """Returns the table of records or owners that add to several columns. SENSITIVE."""
+        """Returns the table of records or owners if they add to several columns. SENSITIVE."""
         targets = target_rows(labels, self.dataset)
         add_up = exact_sums.moments_by_class if self.has_moments else exact_sums.sums_of_products
         return add_up(vectors, targets, owners)
 
     def of_records(self, vectors: npt.NDArray[np.float64], labels: npt.NDArray[Any]) -> IntArray:
-        """Returns the table of single records from their `record_vectors`. SENSITIVE."""
+        """Returns the table of records without owners from their `record_vectors`. SENSITIVE."""
         if self.has_products:
             return self.of_products(vectors, labels)
         tables = [exact_sums.sums_by_class(vectors, labels, num_classes=self.num_classes)]
@@ -203,9 +205,10 @@ class Summands:
         """Returns the table of owners, whose contributions have a norm of at most 1. SENSITIVE.
 
         Args:
-            totals: total for each pair of an owner and a class with records,
+            totals: sum of `of_owned` for each pair of an owner and a class that has records,
                 `[num_pairs, num_rows]`.
-            pairs: index of the owner times `num_classes`, plus the class, for each pair; ascending.
+            pairs: for each pair, the index of the owner times `num_classes`, plus the class;
+                ascending.
         """
         owners = pairs // self.num_classes
         classes = pairs % self.num_classes
@@ -216,7 +219,7 @@ class Summands:
         if not self.centres:
             return sums
         counts = totals[:, first:]
-        # Each record is in one cluster, for each number of clusters.
+        # For each number of clusters, each record is in exactly one cluster.
         records = np.zeros(owners.max(initial=-1) + 1, np.int64)
         np.add.at(records, owners, counts[:, : next(iter(self.centres))].sum(axis=1))
         shared = np.zeros((self.num_classes, counts.shape[1]), np.int64)
@@ -235,23 +238,24 @@ def sums_of_records(
 ) -> IntArray:
     """SENSITIVE: returns the exact sums of private records, the table of `Summands`.
 
-    The contribution of a record only depends on that record and on public values. The contribution
-    of an owner only depends on the records of that owner, but not on their order.
+    The contribution of a record depends only on that record and on public values. The contribution
+    of an owner depends only on the owner's records and on public values, not on the order of the
+    records.
 
     Args:
-        examples: private records; with owners, the contribution of each owner has a norm of at most
+        examples: private records. With owners, the contribution of each owner has a norm of at most
             1.
         encoder: encoder of the features.
-        summands: contribution of each record.
+        summands: defines the contribution of each record.
         reporting: how progress is shown.
         digests: `record_digests` of the inputs, if known.
-        vectors: array that `vector_steps` of each record are written to; only without owners.
+        vectors: output array for `vector_steps` of each record; only without owners.
     """
     inputs = examples.inputs
     labels = examples.labels
     owners = examples.owners
     total = np.zeros((summands.num_rows, summands.num_columns), np.int64)
-    # The number of records of owners is private, so the progress bar must not show it.
+    # If owners are protected, the number of records is private, and no progress bar may show it.
     steps, unit = (len(examples), "record") if owners is None else (PARTS, "part")
     task = "summing features of records"
     if encoder.places == 1:
@@ -298,30 +302,30 @@ class FeatureSums:
     >>> labels.cost.epsilon <= 8.0
     True
 
-    Each record adds a vector of L2 norm at most 1 to the sum of its class. With owners, all records
-    of an owner together add at most 1. A contribution only depends on its record or owner, the
-    public pool and the settings (docs/proofs/theory.md, Proposition D8). Nothing is charged before
-    a `Labeller` releases the sums with noise.
+    Each record adds a vector with an L2 norm of at most 1 to the sum of its class. With owners, the
+    total contribution of all records of an owner has a norm of at most 1. A contribution depends
+    only on its record or owner, the public pool and the settings (docs/proofs/theory.md,
+    Proposition D8). Nothing is charged before a `Labeller` releases the sums with noise.
 
     Attributes:
-        directory: run folder, which contains sums and ledger in `sensitive/`.
+        directory: run folder; the subfolder `sensitive/` contains the sums and the ledger.
         reporting: how progress is shown.
-        dataset: public facts about the data. This and all following attributes exist after `fit` or
-            `load`.
+        dataset: public facts about the data. This and all following attributes exist only after
+            `fit` or `load`.
         unit: protected unit, "record" or "owner", whose contribution has an L2 norm of at most 1.
-        digest: SHA-256 digest of everything that is stored, which identifies the sums in a ledger.
+        digest: SHA-256 digest of everything that is stored. It identifies the sums in a ledger.
         num_records: number of records. SENSITIVE if owners are protected.
-        source: data source of the records; None if the run folder is a separate source.
+        source: data source that releases are charged to; None if the run folder is its own source.
         description: stored description as JSON values. SENSITIVE.
         representation: name of the representation.
         sums: exact sums, int64 `[num_features + 1, num_classes]`. SENSITIVE.
-        cluster_counts: exact counts int64 `[num_clusters, num_classes]` by number of clusters.
-            SENSITIVE.
+        cluster_counts: maps numbers of clusters to exact counts, int64
+            `[num_clusters, num_classes]`. SENSITIVE.
         encoder: encoder of the features; public.
         encoder_digest: digest of the encoder's weights; public.
         representation_digest: digest of the encoder, including its description; public.
-        summands: contribution of each record, from public values.
-        has_vectors: whether vectors of records are stored, which several rounds need.
+        summands: defines the contribution of each record; public.
+        has_vectors: whether the vectors of single records are stored, which several rounds need.
         num_teachers: always None, because there are no teachers.
     """
 
@@ -337,20 +341,22 @@ class FeatureSums:
         seed: int = 0,
         verbose: bool | Reporting = False,
     ) -> None:
-        """Takes the settings; nothing is computed or written before `fit`.
+        """Stores the settings. Nothing is computed or written before `fit`.
 
         Args:
             directory: run folder. Default: `runs/NAME-feature_sums` in the working directory.
-            representation: function from inputs to features: a `pate_tf.Representation`, or an
-                argument for one. Default: "contrastive+patches" for gray images, "patches+wavelets"
-                for color images, "bins" for tables, "lsa" for texts.
-            seed: seed of a representation that is given by name; not of the privacy noise.
+            representation: maps inputs to features: a `pate_tf.Representation`, or a name or
+                function that `pate_tf.Representation` accepts. Default: "contrastive+patches" for
+                gray images, "patches+wavelets" for color images, "bins" for tables, "lsa" for
+                texts.
+            seed: seed of a representation that is given by name. It does not affect the privacy
+                noise.
             verbose: whether progress bars are shown.
         """
         self.directory = None if directory is None else pathlib.Path(directory)
         self._run = artifacts.RunDirectory(self.directory or pathlib.Path())
         self.reporting = reporting(verbose)
-        # Part of the data that this object was fitted to; None for stored sums.
+        # Identifies the part of the data that this object was fitted to; None for stored sums.
         self.split: tuple[object, bool] | None = None
         if isinstance(representation, catalogue.Representation):
             seed = representation.seed
@@ -358,14 +364,14 @@ class FeatureSums:
         self._name = catalogue.source_of(representation)
 
     def settle(self, dataset: Dataset, planned: Named | None = None) -> tuple[Named | None, int]:
-        """Sets the default folder and the representation if the settings have none.
+        """Chooses the folder and the representation if the settings don't contain them.
 
         Args:
             dataset: data set of the records.
-            planned: planned representation; None to use only the representation of stored sums.
+            planned: representation to use if neither settings nor stored sums name one.
 
         Returns:
-            The representation, or None if it is not yet chosen; and the seed of the representation.
+            The representation, or None if it is not chosen yet; and the seed of the representation.
         """
         self.directory = self.directory or default_folder(dataset.name)
         self._run = artifacts.RunDirectory(self.directory)
@@ -380,20 +386,20 @@ class FeatureSums:
     ) -> Self:
         """Sums the records' features, or reads the sums that an earlier call stored; returns self.
 
-        Stored sums are used even if the records differ, with a warning that contains their date.
-        Comparing the records would reveal something about private data. For other records, use
-        another directory.
+        Stored sums are used even if the records have changed, because comparing the records would
+        reveal something about private data. A warning shows the date of the stored sums. If you
+        want sums of other records, use another directory.
 
         Args:
             private: `data.private`. With owners, the total of each owner's records is clipped.
-            pool: `data.pool`, for training the representation. It may be empty. Then features are
-                computed from declared ranges, and second moments are summed in addition.
+            pool: `data.pool`, on which the representation is trained. If the pool is empty,
+                features are computed from declared ranges, and second moments are summed as well.
             flags: flags of the data for `run.json`, see `DataSource.flags`.
 
         Raises:
-            ValueError: if data, settings and directory do not fit each other, or the folder has
-                sums of other settings, of another named source or, without owners, of another
-                number of records.
+            ValueError: if data, settings and directory contradict each other, or if the stored sums
+                have different settings, a source with a different name or, without owners, a
+                different number of records.
         """
         for name, value, kind in (("private", private, PrivateExamples), ("pool", pool, Pool)):
             if not isinstance(value, kind):
@@ -457,25 +463,25 @@ class FeatureSums:
     ) -> Self:
         """Adds the sums of several run folders and stores the total.
 
-        The result is exactly the same as the sums of all records of the parts together. Records of
-        different parts are not compared, because merging must not depend on private data. So equal
-        records count twice, as within a part. A person with one record in each of two parts is
-        protected like a person with two records (docs/proofs/theory.md, Proposition D8). Merged
-        sums only allow one round, because vectors of single records are not merged.
+        The total is exactly equal to the sums of all records of all parts. Records of different
+        parts are not compared, because merging must not depend on private data. So a record in two
+        parts is added twice, as it would be within one part. A person with one record in each of
+        two parts is protected like a person with two records (docs/proofs/theory.md, Proposition
+        D8). Merged sums allow only one round, because vectors of single records are not merged.
 
         Args:
-            parts: two or more different run folders with sums of single records, with the same data
-                set, pool and representation. Sums of owners can't be merged: contributions of an
-                owner are clipped within each part, so an owner in two parts would add twice as
-                much.
+            parts: two or more different run folders, which contain sums of single records with the
+                same data set, pool and representation. Sums of owners can't be merged: an owner's
+                contribution is clipped within each part, so an owner in two parts would contribute
+                twice as much.
             directory: run folder for the total.
             name: public name of the private data of all parts, see `Data.from_arrays`. Default: the
                 names of the parts. Releases of the total are also charged to the source of each
-                part, and add up with all releases of any part.
+                part, so their cost is added to the cost of all other releases of that source.
 
         Raises:
-            ValueError: if parts protect owners, are damaged, are the same or have other settings,
-                or the folder has other sums.
+            ValueError: if a part is damaged, protects owners or is given twice; if the settings of
+                the parts differ; or if the folder already contains different sums.
         """
         loaded = [cls.load(part) for part in parts]
         records = cls._records_of_parts(loaded)
@@ -499,7 +505,7 @@ class FeatureSums:
             return merged
         runs = [described_run(part.directory) for part in loaded]
         sizes = {None if run is None else run.pool_size for run in runs}
-        # Leave out the private files, which differ between parts.
+        # The names of private files differ between parts, so they are left out.
         flags = [{} if run is None else {**run.source, "private": None} for run in runs]
         number = sum(part.num_records for part in loaded)
         return merged.store(
@@ -538,13 +544,13 @@ class FeatureSums:
             raise ValueError("merge: each part must be given only once")
         return records
 
-    # Used by `fit`, and by Beam pipelines.
+    # The following methods are used by `fit` and by Beam pipelines.
 
     def encoder_for(self, dataset: Dataset, pool: Pool) -> Encoder:
-        """Checks pool and folder, and returns the encoder of the records' features.
+        """Checks the pool and the folder, and returns the encoder of the records' features.
 
         Raises:
-            ValueError: as `fit`.
+            ValueError: for the same reasons as `fit`.
         """
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool must have the data set of the records, got {difference}")
@@ -564,7 +570,7 @@ class FeatureSums:
         return encoder
 
     def described(self, encoder: Encoder, *, has_owners: bool) -> dict[str, Any]:
-        """Returns the public facts that feature sums depend on, as JSON values.
+        """Returns the public facts that determine the meaning of the sums, as JSON values.
 
         Args:
             encoder: encoder of the features.
@@ -580,14 +586,16 @@ class FeatureSums:
         return values
 
     def is_stored(self, described: Mapping[str, Any], source: PrivateSource | None = None) -> bool:
-        """Reads stored sums, without comparing records; returns False if the folder has no sums.
+        """Returns whether the folder contains sums, and reads them; does not compare records.
 
         Args:
-            described: result of `described`, with further public facts that must be equal.
-            source: data source of the records; a named source must be the source of the sums.
+            described: result of `described` and further public facts, which must be equal to the
+                facts of the stored sums.
+            source: data source of the records. If it has a name, the stored sums must have the same
+                source.
 
         Raises:
-            ValueError: if the stored sums have other settings or a source with another name.
+            ValueError: if the settings or the named source of the stored sums differ.
         """
         folder = sums_folder(self._run)
         if not (folder / DESCRIPTION).exists():
@@ -616,17 +624,17 @@ class FeatureSums:
         """Writes feature sums to `sensitive/` atomically, and returns self.
 
         Args:
-            described: result of `described`; for merged sums, with the `records` of their parts.
-            encoder: encoder of the features; or the folder of a stored encoder.
-            summands: contribution of each record.
+            described: result of `described`; for merged sums also the `records` of their parts.
+            encoder: encoder of the features, or the folder of a stored encoder.
+            summands: defines the contribution of each record.
             table: sum of the contributions of all records.
-            records: number of records, including those left out, and their source.
+            records: number of records, including the records that were left out, and their source.
             pool_size: number of public samples in the pool.
             flags: see `DataSource.flags`.
-            num_left_out: number of records that do not fit the schema. They are counted as records
-                that add 0, so that the public number of records does not reveal whether a record
-                fits.
-            for_rounds: vectors and labels of single records, and the pool's second moments; None or
+            num_left_out: number of records that were left out, because they do not fit the schema.
+                They count as records that add 0, so that the public number of records does not
+                reveal whether a record fits.
+            for_rounds: vectors and labels of single records, and the pool's second moments. None or
                 empty if only one round is possible.
         """
         artifacts.make_sensitive_folder(self._run.sensitive)
@@ -647,11 +655,11 @@ class FeatureSums:
         for number, counted in zip(numbers, counts, strict=True):
             arrays[f"centres_{number}"] = summands.centres[number]
             arrays[f"counts_{number}"] = counted
-        # A random name, so that the ledger never confuses these sums with other sums.
+        # Due to the random number, the ledger never confuses these sums with other sums.
         named = {"records": [secrets.token_hex(32)], **described}
         target = sums_folder(self._run)
         with (
-            contextlib.suppress(FileExistsError),  # another process stored its sums first
+            contextlib.suppress(FileExistsError),  # if another process stored its sums first
             artifacts.atomic_folder(target, replace=False) as temporary,
         ):
             if isinstance(encoder, pathlib.Path):
@@ -711,7 +719,7 @@ class FeatureSums:
                 raise ValueError("sums do not match their digest")
         except FileNotFoundError as error:
             raise ValueError(f"{folder} contains no feature sums. {EARLIER_COMMAND}") from error
-        except Exception as error:  # TensorFlow and JSON have different exceptions
+        except Exception as error:  # TensorFlow and JSON raise different exceptions.
             raise ValueError(f"the feature sums in {folder} are incomplete or damaged") from error
         self.description = described
         self.digest = digest
@@ -729,19 +737,19 @@ class FeatureSums:
 
     @property
     def identified(self) -> Self:
-        """This object, which has the digest for the ledger; raises ValueError before `fit`."""
+        """This object. Raises ValueError before `fit`, when there is no digest for the ledger."""
         if not self.digest:
             raise ValueError(f"feature sums are not fitted. {EARLIER_COMMAND}")
         return self
 
     def for_pool(self, pool: Pool) -> Self:
-        """Returns the source of labels for a pool: this object, because it fits every pool."""
+        """Returns the source of labels for a pool, which is this object for every pool."""
         del pool
         return self.identified
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the user provided the encoder, trained on other data."""
+        """Whether the encoder was provided by the user, who trained it on other data."""
         return not catalogue.is_known(self.representation)
 
     def __repr__(self) -> str:
@@ -750,7 +758,7 @@ class FeatureSums:
 
     @property
     def table(self) -> IntArray:
-        """Sums and counts, in the form of `Summands`. SENSITIVE."""
+        """Exact sums and cluster counts as one table, see `Summands`. SENSITIVE."""
         counts = [counts.values for counts in self.cluster_counts.values()]
         return np.concatenate([self.sums.values, *counts])
 
@@ -758,7 +766,7 @@ class FeatureSums:
         """Returns the vectors of public inputs, `[num_inputs, num_features + 1]`.
 
         Raises:
-            ValueError: if the inputs have another shape, or are not finite.
+            ValueError: if the shape of the inputs is wrong, or the inputs are not finite.
         """
         check_inputs(inputs, self.dataset)
         features = self.encoder.features(inputs)
@@ -792,14 +800,19 @@ class FeatureSums:
         return self._of_single_records[2]
 
     def residuals(self, values: IntArray, noise: float) -> IntArray:
-        """Returns the exact sums of the next round after noisy rounds. SENSITIVE."""
+        """Returns the exact sums of the next round. SENSITIVE.
+
+        Args:
+            values: noisy sums of all earlier rounds, `[num_earlier, num_rows, num_classes]`.
+            noise: standard deviation of the noise, in units of a record's maximum contribution.
+        """
         vectors, labels, moments = self._of_single_records
         weights = weights_of_rounds(values, moments, self.num_records, noise)
         return exact_sums.residual_sums(vectors, labels, weights)
 
 
 def of_other_data(source: Voter | FeatureSums, pool: Pool) -> ValueError:
-    """Returns the error for a source and a pool of different data sets."""
+    """Returns the error to raise if a source of labels and a pool have different data sets."""
     what = "feature sums" if source.num_teachers is None else "teachers"
     return ValueError(
         f"{what} must have the data set {pool.dataset.name} of the pool, got "

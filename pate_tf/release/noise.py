@@ -1,8 +1,9 @@
 """The random draws of all mechanisms. No other module draws privacy noise.
 
-Every draw is an integer and follows its distribution exactly; no floating-point noise is ever added
-to a count. Production code uses the operating system's entropy (`SystemNoise`). The seeded source
-is only for tests and demonstrations, and users are warned that its results are not private.
+Every draw of privacy noise is an integer that follows its distribution exactly. Floating-point
+noise is never added to a count. Production code uses the operating system's entropy
+(`SystemNoise`). `SeededNoise` is only for tests and demonstrations, and users are warned that its
+results are not private.
 """
 
 import abc
@@ -20,8 +21,8 @@ from pate_tf.core.checks import IntArray
 
 WordArray = npt.NDArray[np.uint64]
 
-# Up to MAX_SCALE, count * LATTICE + noise overflows int64 only with probability e^-1000.
-MIN_SCALE: Final = 2.0**-30  # less is no noise, at a useless cost
+MIN_SCALE: Final = 2.0**-30  # Less noise would protect nothing, at a useless cost.
+# Up to this scale, count * LATTICE + noise overflows int64 only with probability e^-1000.
 MAX_SCALE: Final = 2.0**30
 
 DRAWS_AT_ONCE: Final = 2**17
@@ -32,7 +33,7 @@ def check_drawable(mechanism: Mechanism) -> None:
     """Checks that a mechanism draws noise, and that noise of its scales can be drawn exactly.
 
     Raises:
-        ValueError: if it draws no noise, or a scale is not from 2**-30 to 2**30 votes.
+        ValueError: if the mechanism draws no noise, or a scale is not from 2**-30 to 2**30 votes.
     """
     if "draw" in mechanism.lacks and not mechanism.releases_feature_sums:
         raise ValueError(
@@ -44,12 +45,12 @@ def check_drawable(mechanism: Mechanism) -> None:
 
 
 class NoiseSource(abc.ABC):
-    """Makes all random draws from one stream of random words.
+    """A source of all random draws, which are computed from one stream of random words.
 
-    A subclass defines the stream and the two integer distributions.
+    A subclass defines the stream, and the Laplace and Gaussian distributions on integers.
 
     Attributes:
-        is_secure: whether the stream is unpredictable; the ledger records it with every debit.
+        is_secure: whether the stream is unpredictable; the ledger records this with every debit.
         noisy_winners: see `NoiseDraws`.
     """
 
@@ -92,7 +93,8 @@ class NoiseSource(abc.ABC):
         """Returns exactly uniform random orders of the classes, `[num_queries, num_classes]`."""
         keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)
         while True:
-            # Equal keys would favor low indices. If all keys differ, every order is equally likely.
+            # Equal keys would favor low indices, so they are redrawn. If all keys differ, every
+            # order is equally likely.
             ordered = np.sort(keys, axis=1)
             equal = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
             if not equal.size:
@@ -103,9 +105,9 @@ class NoiseSource(abc.ABC):
 class SystemNoise(NoiseSource):
     """Noise from the operating system's entropy, for all real releases.
 
-    The integer Laplace and Gaussian variables come from OpenDP's exact samplers (Canonne, Kamath
-    and Steinke 2020). These use the cryptographic generator of OpenSSL, which is seeded by the
-    operating system and reseeded in every forked process.
+    OpenDP's exact samplers draw the integer Laplace and Gaussian variables (Canonne, Kamath and
+    Steinke 2020). They use OpenSSL's cryptographic generator, which is seeded by the operating
+    system and reseeded in every forked process.
     """
 
     is_secure = True
@@ -115,7 +117,7 @@ class SystemNoise(NoiseSource):
         return np.frombuffer(os.urandom(8 * size), np.uint64).copy()
 
     def _draw_with_opendp(self, maker: str, scale: float, size: int) -> IntArray:
-        # opendp.prelude would import scikit-learn. Accounting must not import OpenDP.
+        # The module opendp.prelude would import scikit-learn. Accounting must not import OpenDP.
         from opendp import domains, measurements, metrics, mod
 
         mod.enable_features("contrib")
@@ -134,7 +136,7 @@ class SystemNoise(NoiseSource):
 
 
 class SeededNoise(NoiseSource):
-    """Predictable noise for tests and demonstrations. Anyone with the seed can subtract it.
+    """Predictable noise for tests and demonstrations. Anyone with the seed can subtract the noise.
 
     The integer distributions are computed in floating point and are correct up to rounding.
 

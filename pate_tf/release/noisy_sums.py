@@ -1,6 +1,6 @@
-"""Releases sums of private feature vectors by class, charged and with noise.
+"""Charges sums of private feature vectors by class, adds noise, and releases them.
 
-Sums that were already released are returned from the ledger, without another charge.
+Sums that were already released are returned from the ledger without another charge.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class ReleasedSums:
             `[num_rounds * num_rows, num_classes]` in units of 1 / LATTICE, read-only. Only
             `GaussianResidualSums` has several rounds.
         cost: data-independent cost.
-        ledger_rows: the row that was charged; several rows only if a stopped run could not resume.
-        secure_noise: False if the noise came from a seed, so that nothing is private.
+        ledger_rows: row of the ledger that charged the sums. Several rows only if a stopped run
+            could not be resumed.
+        secure_noise: False if the noise came from a seed. The sums are not private then.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -68,9 +69,9 @@ def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> lis
 def sums_in_ledger(
     ledger: Ledger, mechanism: ReleasesFeatureSums, about: str = OF_RECORDS
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the noisy numbers of a mechanism in a ledger, and the rows that charged them.
+    """Returns a mechanism's noisy sums in a ledger, flat, and the rows that charged them.
 
-    If a run was stopped, the ledger can contain only the first rounds.
+    If a run was stopped, the ledger may contain only the sums of the first rounds.
     """
     digests = sums_digests(mechanism, about)
     answers = ledger.stored_answers(digests)
@@ -91,25 +92,26 @@ def release_sums(
 ) -> ReleasedSums:
     """Charges the sums of an ensemble's records, adds noise, and returns the noisy sums.
 
-    Guarantees, in addition to `Ledger`: The charge is durable before noise is drawn. All rounds are
-    charged together, once for each amount of noise and number of rounds. Each round is stored
-    durably before the next one begins, and nothing is released before all rounds are stored. A run
-    that was killed resumes under its debit (`Ledger.debited`): stored rounds are reused, and
-    missing rounds are drawn.
+    These guarantees hold in addition to the guarantees of `Ledger`: The charge is durable before
+    noise is drawn. All rounds are charged together, once for each amount of noise and number of
+    rounds. Each round is stored durably before the next round begins, and nothing is released
+    before all rounds are stored. A run that was killed resumes under its debit (`Ledger.debited`):
+    stored rounds are reused, and missing rounds are drawn.
 
     Args:
-        sums: sums over the ensemble's records. Each record adds an L2 norm of at most 1.
+        sums: exact sums over the records. The contribution of each record has an L2 norm of at
+            most 1.
         mechanism: a mechanism for sums of records. Its noise must have been chosen without looking
             at private data.
-        ledger: the ensemble's ledger, opened for labeling.
+        ledger: ledger of the records, opened for labeling.
         noise: source of the privacy noise.
         unit: the protected unit, "record" or "owner".
-        next_sums: only for several rounds, a function from the noisy sums so far, `[num_earlier,
+        next_sums: only for several rounds: a function from the noisy sums so far, `[num_earlier,
             num_rows, num_classes]`, to the exact sums of the next round.
-        about: description of the sums. Sums with another description are charged separately.
+        about: description of the sums. Sums with a different description are charged separately.
 
     Raises:
-        ValueError: if the mechanism does not sum records, or its noise can't be drawn.
+        ValueError: if the mechanism does not release sums of records, or its noise can't be drawn.
         BudgetExceeded: if the budget is too small; nothing is charged or drawn.
         LedgerError: if the ledger can't be used.
     """
@@ -118,12 +120,12 @@ def release_sums(
     check_drawable(mechanism)
     if mechanism.unit == "owner" and unit != "owner":
         raise ValueError(f"unit must be 'owner' for {mechanism.summary()}, got {unit!r}")
-    if unit == "owner" and mechanism.num_rounds > 1:  # later rounds do not clip an owner's total
+    if unit == "owner" and mechanism.num_rounds > 1:  # Later rounds do not clip an owner's total.
         raise ValueError("num_rounds must be 1 for owners: later rounds protect only records")
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
-            f"num_rounds={mechanism.num_rounds} does not fit `next_sums`: pass it for several "
-            f"rounds, and only then"
+            f"`next_sums` is required if there are several rounds, and not allowed otherwise, got "
+            f"num_rounds={mechanism.num_rounds}"
         )
     digests = sums_digests(mechanism, about)
     shape = (-1, *sums.values.shape)
@@ -138,7 +140,7 @@ def release_sums(
                     exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)
                     drawn = mechanism.draw_sums(exact, noise)
                     fault_point("noise_drawn")
-                    # The last row of round 1 contains the noisy numbers of records.
+                    # The last row of round 1 contains the noisy number of records in each class.
                     most_frequent = int(drawn[-1].argmax())
                     ledger.store_answers(debit, [digest], [most_frequent], drawn.reshape(1, -1))
                     noisy = np.concatenate([noisy, drawn[None]])
@@ -155,9 +157,9 @@ def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts:
     """Returns labels that were inferred from sums, with the cost of the sums.
 
     Args:
-        inferred: labels of all inputs of the pool.
-        pool: the pool.
-        sums: the sums that were charged.
+        inferred: inferred labels of all inputs of the pool.
+        pool: the public pool.
+        sums: the noisy sums that the labels were inferred from.
         **facts: further fields of `Labels`.
     """
     released = ReleasedLabels(
@@ -181,7 +183,7 @@ def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts:
 
 
 def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
-    """Returns a student with an encoder and weights `[width, num_classes]` of a linear layer."""
+    """Returns a student: the encoder and a linear layer with weights `[width, num_classes]`."""
     from pate_tf.models.encoder import SavedEncoder, save_encoder
     from pate_tf.students.student_kinds.linear_head import LinearHead
 
@@ -192,12 +194,12 @@ def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
     return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
-# A noisy accuracy, the ends of its 95 % interval, and its pure epsilon. Public.
+# A noisy accuracy, both ends of its 95 % interval, and the pure epsilon that it cost. Public.
 EstimatedAccuracy = tuple[float, float, float, float]
 
 
 def mechanism_of_estimate(epsilon: float, unit: str = "record") -> LaplaceClusterCounts:
-    """Returns the mechanism for an estimate of accuracy with a pure epsilon. Public."""
+    """Returns the mechanism that estimates an accuracy at a pure epsilon. Public."""
     target = Target(epsilon=epsilon, delta=0.0, unit=unit)
     return LaplaceClusterCounts.for_target(target, np.zeros((1, 2), np.int64))  # one cluster
 
@@ -208,20 +210,20 @@ def estimate_accuracy(
     epsilon: float,
     release: Callable[[IntArray, LaplaceClusterCounts], IntArray],
 ) -> EstimatedAccuracy:
-    """Releases the number of wrong and correct predictions with Laplace noise.
+    """Estimates a model's accuracy from noisy numbers of wrong and correct predictions.
 
-    A record adds 1, distributed among two cells; the records of an owner together add 1. So this is
-    a table of `LaplaceClusterCounts` with one cluster (docs/proofs/theory.md, Proposition D9),
-    whose classes are wrong and correct. The model is public. The interval covers the noise and the
-    random choice of held-back records.
+    The two counts get Laplace noise. A record adds a total of 1 to them; the records of an owner
+    together add 1. So the counts are a table of `LaplaceClusterCounts` with one cluster and the
+    classes "wrong" and "correct" (docs/proofs/theory.md, Proposition D9). The model is public. The
+    interval covers the noise and the random choice of held-back records.
 
     Args:
         is_correct: whether the model's prediction for each record is correct, `[num_records]`, or a
             degree of correctness from 0 to 1. SENSITIVE.
-        owners: owner of each record, `[num_records]`; None if records are protected.
+        owners: owner of each record, `[num_records]`; None if single records are protected.
         epsilon: pure epsilon of the estimate.
-        release: function from exact counts `[1, 2]`, in steps of 1 / LATTICE, to noisy counts that
-            were charged.
+        release: function that charges exact counts, `[1, 2]` in units of 1 / LATTICE, and returns
+            them with noise.
     """
     steps = np.full(len(is_correct), LATTICE)
     if owners is not None:
@@ -234,7 +236,7 @@ def estimate_accuracy(
     num_wrong, num_right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
     total = max(num_wrong + num_right, 1.0)
     accuracy = float(num_right / total)
-    # Agresti and Coull 1998. For degrees of correctness, the variance is smaller.
+    # The interval of Agresti and Coull 1998. For degrees of correctness, the variance is smaller.
     drawn = (num_right + 2.0) / (total + 4.0)
     variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)

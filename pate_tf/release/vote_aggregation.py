@@ -11,8 +11,8 @@ from pate_tf.core.checks import whole
 class VoteAggregation(tf.Module):
     """Counts votes and returns noisy winners, for any number of teachers and queries.
 
-    Both functions are traced once for all batch sizes, and can be exported with
-    `tf.saved_model.save`. They use only int64.
+    Each function is traced only once, works for every batch size, uses only int64, and can be
+    exported with `tf.saved_model.save`.
 
     Attributes:
         num_classes: number of classes.
@@ -61,10 +61,10 @@ class VoteAggregation(tf.Module):
                 `AdditiveNoisyMax.additive_noise`.
 
         Returns:
-            Labels, int64 `[batch]`; among equal sums, the class with the lowest index.
+            Labels, int64 `[batch]`. If several classes have the largest sum, the lowest index wins.
         """
         sums = counts * LATTICE + noise
-        # tf.argmax does not specify which of several equal maxima it returns.
+        # tf.argmax does not guarantee which of several equal maxima it returns.
         is_largest = sums == tf.reduce_max(sums, axis=1, keepdims=True)
         classes = tf.range(self.num_classes, dtype=tf.int64)
         return tf.reduce_min(tf.where(is_largest, classes, tf.int64.max), axis=1)

@@ -1,6 +1,6 @@
 """The release boundary between votes and labels: queries are charged, then answered with noise.
 
-This module does not depend on teachers or TensorFlow: the caller passes the voter and the noise.
+This module imports neither teachers nor TensorFlow. The caller passes the voter and the noise.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
-# Sensitive files next to the ledger. `votes/<sequence of the debit, nine digits>.npz` contains
-# `counts` int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and, in files of
-# earlier versions, `adaptive`, one bool. For numbers and several labels it contains `sums` instead
-# of `counts`; see `SumsByClass`.
+# Folder of sensitive files next to the ledger. Each file is named after the sequence number of a
+# debit (nine digits) and contains the arrays `counts`, int64 `[num_queries, num_classes]`, and
+# `answered`, bool `[num_queries]`. For numbers and several labels, `sums` replaces `counts`; see
+# `SumsByClass`. Files of earlier versions also contain `adaptive`, a single bool.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
@@ -35,11 +35,11 @@ CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
 
 @dataclasses.dataclass(frozen=True)
 class CountedVotes:
-    """Sensitive: votes, and the mechanism that released their labels.
+    """SENSITIVE: counts of votes, and the mechanism that released labels from them.
 
     Attributes:
         mechanism: mechanism that drew the labels.
-        counts: counts of votes; sums for numbers and several labels.
+        counts: counts of votes; for numbers and several labels, sums of predictions.
     """
 
     mechanism: Mechanism
@@ -48,15 +48,15 @@ class CountedVotes:
 
 @dataclasses.dataclass(frozen=True)
 class StoredCounts(CountedVotes):
-    """Sensitive: the counts behind the answers of one debit, for data-dependent analysis.
+    """SENSITIVE: the counts from which one debit was answered, for data-dependent analysis.
 
-    `counts` has a row for each charged query, whether it was answered or withheld.
+    `counts` has a row for each charged query, whether its label was released or withheld.
 
     Attributes:
         debit: sequence number of the debit in the ledger.
         answered: whether each query got a label, `[num_queries]`.
-        adaptive: whether the counts depend on earlier noisy labels; no data-dependent cost is valid
-            then.
+        adaptive: whether the counts depend on earlier noisy labels. If they do, a data-dependent
+            cost is not valid.
     """
 
     debit: int
@@ -65,9 +65,9 @@ class StoredCounts(CountedVotes):
 
 
 def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
-    """Yields the counts behind all stored answers, for data-dependent analysis.
+    """Yields the counts from which each debit was answered, for data-dependent analysis.
 
-    A debit whose answers were lost in a crash released nothing and is skipped.
+    Debits without stored answers are skipped: they released nothing, because of a crash.
 
     Raises:
         LedgerError: if the counts of a debit are missing or damaged, or have a wrong shape.
@@ -78,7 +78,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             mechanisms[row.sequence] = cast(Mechanism, ledger_file.charge_of(row)[0])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
-            if mechanisms[debit].releases_feature_sums:  # there are no votes
+            if mechanisms[debit].releases_feature_sums:  # no votes
                 continue
             path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
@@ -112,8 +112,8 @@ def cost_of_labels(
     """
     before = Counter[Charge]()
     if any(charge.approximate is not None for charge in ledger.charges):
-        # An earlier batch without labels may have led the user to these queries, so its cost is
-        # part of theirs.
+        # The user may have chosen these queries after an earlier batch got no labels, so the cost
+        # of earlier batches is included.
         before = ledger_file.batches_before(ledger.history(), mechanism, last=max(rows, default=0))
     epsilon, _ = smallest_epsilon(Counter({mechanism: num_distinct}) + before, ledger.delta)
     return Cost(
@@ -127,11 +127,11 @@ def cost_of_labels(
 
 
 def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = "") -> list[bytes]:
-    """Returns a digest of mechanism, dtype, shape and bytes of each input.
+    """Returns, for each query, a digest of its bytes, dtype and shape and of the mechanism.
 
-    Inputs `[num_queries, ...]` that differ in a single bit, or in their type, are different
-    queries. Each is charged. Queries for a different `target` (see `Dataset.target_in_words`), such
-    as numbers in another range, are different queries as well.
+    Inputs, `[num_queries, ...]`, that differ in their type or in a single bit are different
+    queries, and each query is charged. Equal inputs are also different queries if their `target`
+    differs (see `Dataset.target_in_words`), for example the range of predicted numbers.
     """
     known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
     start = ledger_file.canonical_json(known + [target] * bool(target)).encode()
@@ -167,22 +167,22 @@ def release_votes(
 ) -> ReleasedLabels:
     """Charges and answers the queries that have no answer yet, and returns all answers.
 
-    The guarantees of `Ledger` are assumed. The worst-case cost of a whole batch is charged durably
-    before its noise is drawn. Queries that were answered before get the stored answer from the
-    ledger, without a charge and without fresh noise. The same holds if a batch repeats a query. If
-    the process is killed after the debit, the same call resumes under that debit
-    (`Ledger.debited`). If the answers can't be stored, the next call is charged again. Withheld
-    queries are charged like answered ones, and nothing is refunded, because the number of withheld
-    queries is itself an output.
+    This function relies on the guarantees of `Ledger`. The worst-case cost of a whole batch is
+    charged durably before its noise is drawn. Queries that were answered before, also in the same
+    batch, get the stored answer from the ledger, without a charge and without fresh noise. If the
+    process is killed after the debit, the same call resumes under that debit (`Ledger.debited`). If
+    the answers can't be stored, the next call is charged again. Withheld queries are charged like
+    answered queries. Nothing is refunded, because the number of withheld queries is itself an
+    output.
 
     Args:
         inputs: public queries, `[num_queries, ...]`.
         mechanism: mechanism that draws the labels; its cost is charged.
-        voter: function from inputs `[num_queries, ...]` to the teachers' votes or counts in the
-            same order. It is called before anything is charged, and only with queries that have no
-            answer yet. Every teacher must have one vote on every query.
+        voter: function from inputs `[num_queries, ...]` to the teachers' votes or their counts, in
+            the same order. It is called before anything is charged, and only with queries that have
+            no answer yet. Every teacher must vote once on every query.
         ledger: the ensemble's ledger, opened for labeling.
-        noise: source of the privacy noise, which also picks the winners.
+        noise: source of the privacy noise; also computes the noisy winners.
         num_classes: number of classes.
         unit: protected unit, "record" or "owner".
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
@@ -195,7 +195,8 @@ def release_votes(
     Raises:
         ValueError: if the mechanism draws no noise, or if the voter's counts have the wrong shape
             or different numbers of votes.
-        BudgetExceeded: if the budget does not cover all new queries; none is charged or answered.
+        BudgetExceeded: if the budget does not cover all new queries. No query is charged or
+            answered then.
         LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
     """
     check_drawable(mechanism)
@@ -219,7 +220,7 @@ def release_votes(
         counts = exact.values
         checks.shape([len(places), num_classes], counts=counts)
         with ledger.exclusive():
-            answered = ledger.stored_answers(new)  # of another process, in the meantime
+            answered = ledger.stored_answers(new)  # Another process may have stored answers.
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             missing = [new[row] for row in rows]
             if rows:
@@ -270,7 +271,7 @@ def _charge_and_draw(
     ledger: Ledger,
     noise: NoiseSource,
 ) -> None:
-    """Charges distinct queries or resumes their debit; stores counts and labels durably."""
+    """Charges distinct queries, or resumes their debit; then stores counts and labels durably."""
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
         if isinstance(exact, SumsByClass):
             sums = cast(GaussianHistogram, mechanism).draw_sums(exact.values, noise)

@@ -25,6 +25,7 @@ from pate_tf.students.student_training import (
     augment_strongly,
     derived_seeds,
     outputs,
+    shown_on_clock,
     step_seeds,
 )
 
@@ -117,7 +118,8 @@ class ContrastivePart(encoder.Part):
         batches = tf.data.Dataset.range(num_steps).map(
             tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1
         )
-        model.fit(batches.prefetch(tf.data.AUTOTUNE), shuffle=False, verbose=0)
+        batches = batches.prefetch(tf.data.AUTOTUNE)
+        model.fit(batches, shuffle=False, verbose=0, callbacks=[shown_on_clock(num_steps)])
         if not all(np.isfinite(weights).all() for weights in model.get_weights()):
             raise TrainingDivergedError("representation contrastive: training diverged")
         lengths = [int(along.mean.shape[0]) for along in self.along]
@@ -191,7 +193,9 @@ def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[n
     # This seed differs from the seeds of the unsupervised features.
     own_seed = derived_seeds(seed, 2 + 2 * NETWORKS)[-1]
     settings = StudentSettings(student=STUDENT, max_steps=STUDENT_STEPS, seed=own_seed)
-    student = kind_of(STUDENT).train(complete(settings, pool.dataset), labels, pool)
+    config = complete(settings, pool.dataset)
+    shown = shown_on_clock(STUDENT_STEPS)
+    student = kind_of(STUDENT).train(config, labels, pool, callbacks=[shown])
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), CHUNK)
     features = (outputs(hidden, pool.inputs[at : at + CHUNK]).astype(np.float32) for at in parts)

@@ -1,4 +1,4 @@
-"""`fit` runs everything in one call; `PateClassifier` and `PateRegressor` are for scikit-learn."""
+"""`fit` runs all steps in one call. Two estimators do the same with scikit-learn's API."""
 
 from __future__ import annotations
 
@@ -82,40 +82,44 @@ def fit(
     >>> published.folder == folder / "fit" / "released"
     True
 
-    This is the same as `Teachers.fit` or `FeatureSums.fit`, then `Labeller.label` and
-    `Student.fit`, with the same guarantee: worst-case differential privacy at (epsilon, delta) for
-    every record, or owner, of the private data. The ledger in `directory` records the charge.
-    Repeating the same call costs nothing more.
+    This is the same as calling `Teachers.fit` or `FeatureSums.fit`, then `Labeller.label`, then
+    `Student.fit`, and has the same guarantee: worst-case differential privacy at (epsilon, delta)
+    for every record, or owner, of the private data. The ledger in `directory` records the charge.
+    If you repeat the same call, nothing more is charged.
 
     Args:
         data: private records, and the public pool.
         epsilon: privacy budget of the labels. Mechanism, noise and number of queries are planned
-            from it and from public values. Pass None only with a mechanism that has its noise.
+            from `epsilon` and from public values. Pass None only if you pass a mechanism with its
+            noise.
         delta: see `Labeller`.
-        method: "pate" for noisy votes of teachers, or "feature_sums". For a table, labels of the
-            pool choose the representation of feature sums (`FeatureSums.choose_representation`).
-            "auto" is the method of `source` or `mechanism`; without them, the method with the
-            better expected labels, from public values.
-        num_teachers: number of teachers of method pate. Default: chosen by the number of records.
+        method: "pate" for noisy votes of teachers, "feature_sums", or "auto". "auto" is the method
+            of `source` or `mechanism`; if neither is given, it is the method whose labels are
+            expected to be more accurate, judged from public values. For a table, the representation
+            of feature sums is chosen by public labels of the pool, if it has labels
+            (`FeatureSums.choose_representation`).
+        num_teachers: number of teachers of method pate. Default: depends on the number of records.
         representation: features for teachers or sums, see `FeatureSums`, such as
-            "EfficientNetV2B0". Default: chosen by the data.
-        directory: run folder. Default: the folder of `source`; without it,
+            "EfficientNetV2B0". Default: depends on the data.
+        directory: run folder. Default: the folder of `source`; without `source`,
             `runs/NAME-NUM_TEACHERS` or `runs/NAME-feature_sums`.
         source: `Teachers` or `FeatureSums` with their settings, fitted or not. Teachers from
-            `from_votes` or `from_models` are not trained; then `data.private` only names the
-            charged source. Default: feature sums, or closed-form teachers, with the settings above.
+            `from_votes` or `from_models` are not trained; `data.private` then only determines the
+            source that is charged. Default: feature sums or closed-form teachers, with the settings
+            above.
         student: student with its settings, not fitted yet. Default: `Student(seed=seed)`.
         mechanism: see `Labeller`.
         num_queries: see `Labeller.label`.
         strategy: see `Labeller.label`.
-        evaluate_epsilon: cost of an accuracy estimate on held-out private records, 10 % of all. The
-            ledger adds it to `epsilon`. The statement has the larger of both, because each record
-            is in only one part. Default: no estimate.
-        seed: seed of partition, initial weights, shuffling and the choice of queries; not of the
-            privacy noise.
-        save_labels: whether the labels are saved in `directory`/released.
-        publish: whether the student is exported to the same folder with its statement. You can also
-            call `Student.publish` later.
+        evaluate_epsilon: epsilon of an accuracy estimate on held-out private records, which are
+            10 % of the private records. In the ledger, it is added to `epsilon`. The statement has
+            the larger of both values, because each record is used for only one of them. Default: no
+            estimate.
+        seed: seed of the partition, initial weights, shuffling and the choice of queries. It does
+            not affect the privacy noise.
+        save_labels: whether the labels are saved in the subfolder `released` of the run folder.
+        publish: whether the student is exported to the same subfolder with its statement. You can
+            also call `Student.publish` later.
         export_formats: see `Student.publish`.
         holder: see `Student.publish`.
         purpose: see `Student.publish`.
@@ -126,9 +130,9 @@ def fit(
 
     Raises:
         ForecastError: if the labels are not expected to be worth their cost, unless
-            `accept_forecast`. Nothing was charged.
-        ValueError: if the arguments do not fit each other or the data. Nothing was charged.
-        BudgetExceeded: if the labels do not fit into the remaining budget.
+            `accept_forecast` is set. Nothing was charged then.
+        ValueError: if the arguments contradict each other or the data. Nothing was charged then.
+        BudgetExceeded: if the labels cost more than the remaining budget.
         LedgerError: if the ledger can't be used.
     """
     if not isinstance(data, Data):
@@ -209,8 +213,8 @@ def fit(
 class _PateEstimator(BaseEstimator):
     """Base class of both estimators: settings, `fit`, and checks of inputs.
 
-    Subclasses have a method `_coded`, which converts labels for `Data.from_arrays`, and returns
-    them with further arguments for it.
+    Each subclass has a method `_coded`. It returns converted labels, and further arguments for
+    `Data.from_arrays`.
     """
 
     _num_fits: ClassVar[int] = 0  # number of fits in this process
@@ -233,7 +237,7 @@ class _PateEstimator(BaseEstimator):
         insecure_seed: int | None = None,
         accept_forecast: bool = False,
     ) -> None:
-        """Takes the settings of both estimators, see `PateClassifier`."""
+        """Stores the settings of both estimators, see `PateClassifier`."""
         self.epsilon = epsilon
         self.delta = delta
         self.method = method
@@ -273,26 +277,28 @@ class _PateEstimator(BaseEstimator):
             X: private inputs `[num_records, num_columns]`. SENSITIVE.
             y: classes or numbers of the records, `[num_records]`. SENSITIVE.
             X_public: public inputs `[num_inputs, num_columns]` with the same columns, without
-                labels. Default: no public inputs; then feature sums use bins of `value_range`.
-            owners: owner of each record, `[num_records]`. Then the guarantee is for owners.
+                labels. Default: no public inputs; feature sums then use bins of `value_range`.
+            owners: owner of each record, `[num_records]`. If they are given, the guarantee is for
+                owners instead of records.
 
         Raises:
             ForecastError: if the labels are not expected to be worth their cost, unless
-                `accept_forecast`. Nothing was charged.
-            ValueError: if arguments and settings do not fit each other, in which case nothing was
-                charged; or if no query got a label.
+                `accept_forecast` is set. Nothing was charged then.
+            ValueError: if arguments and settings contradict each other (nothing was charged then),
+                or if no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
-        # scikit-learn must not validate labels, because its warnings depend on all of them.
+        # scikit-learn must not validate labels, because its warnings depend on private labels.
         targets = None if y is None else "no_validation"
         try:
             private = validate_data(self, X, targets, dtype=np.float64, ensure_min_samples=2)
         except ValueError as error:
-            if "could not convert" not in str(error):  # that message quotes a private value
+            if "could not convert" not in str(error):
                 raise
+            # The message of this error quotes a private value.
             raise ValueError("X must be numbers. For texts, use Data.from_dataframe.") from None
         if getattr(self, "classes", None) is not None and not hasattr(y, "dtype"):
-            y = np.asarray(y, object)  # NumPy would choose a type from all private labels
+            y = np.asarray(y, object)  # NumPy would choose a type that depends on private labels.
         labels = column_or_1d(y, warn=True)
         checks.shape([len(private)], y=labels)
         targets, target = self._coded(labels)
@@ -312,7 +318,7 @@ class _PateEstimator(BaseEstimator):
         with contextlib.ExitStack() as stack:
             directory = self.directory
             if directory is None:
-                # Without this, a search would show a warning for each temporary ledger.
+                # Without this filter, a search would show a warning for each temporary ledger.
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore", LedgerWarning)
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
@@ -370,7 +376,7 @@ class _PateEstimator(BaseEstimator):
         return np.zeros((0, num_columns)) if public is None else public, low, high
 
     def _inputs(self, inputs: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Returns inputs `[num_inputs, num_columns]` of a fitted estimator, clipped."""
+        """Checks and clips inputs of a fitted estimator, `[num_inputs, num_columns]`."""
         check_is_fitted(self, "fitted_")
         checked = validate_data(self, inputs, reset=False, dtype=np.float64)
         low, high = self.fitted_.labels.pool.dataset.value_range
@@ -388,12 +394,12 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
     >>> classifier.fit(X[:200], X[:200, 0] > 0, X_public=X[200:]).predict(X[:3]).shape
     (3,)
 
-    `fit` trains teachers on disjoint parts of the private records (or sums their features),
+    `fit` trains teachers on disjoint parts of the private records (or sums the records' features),
     releases noisy labels of the public inputs within `epsilon`, and trains a student on these
-    labels. `predict` uses only the student. Each fit is a separate release, differentially private
-    at (epsilon, delta) for every record of `X` and `y`, or every owner. k fits on the same records,
-    as in cross-validation or a search, cost up to k times as much. Scores on private records are
-    not covered by the guarantee.
+    labels. `predict` uses only the student. Each fit is a separate release, which is differentially
+    private at (epsilon, delta) for every record of `X` and `y`, or for every owner. If you fit k
+    times on the same records, as in cross-validation or a search, the cost is up to k times as
+    large. The guarantee does not cover scores on private records.
 
     The guarantee assumes that `classes` and `value_range` are public knowledge, and that earlier
     transformers in a pipeline did not learn from private records. To pass `X_public` through the
@@ -402,51 +408,53 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
 
     Attributes:
         classes_: the classes, `[num_classes]`.
-        cost_: worst-case cost of the labels: `epsilon`, `delta`, `unit`, `in_words()`.
-        fitted_: student, labels and source, see `pate_tf.fit`. With a `directory`,
-            `fitted_.student.publish()` exports the student with its privacy statement.
+        cost_: worst-case cost of the labels, with `epsilon`, `delta`, `unit` and `in_words()`.
+        fitted_: result of `pate_tf.fit`, with the student, the labels and their source. With a
+            `directory`, `fitted_.student.publish()` exports the student with its privacy statement.
         n_features_in_: number of columns of `X`.
     """
 
     def __init__(self, *, classes: Sequence[Any] | None = None, **settings: Any) -> None:
-        """Takes the settings, which are checked by `fit`.
+        """Stores the settings. `fit` checks them.
 
         Args:
-            classes: all possible labels, from public knowledge. Default: the labels in `y`. Their
-                set becomes public then, so there is a warning.
+            classes: all possible labels, from public knowledge. Default: the labels in `y`. The set
+                of labels becomes public then, and a warning is shown.
             **settings: the following settings, which `PateRegressor` also has.
             epsilon: privacy budget of one fit.
             delta: delta of the guarantee, see `pate_tf.Labeller`.
             method: "pate" for votes of teachers, or "feature_sums" for sums of bins without
-                teachers. Default: "pate", but "feature_sums" without public inputs and for numbers.
+                teachers. Default: "feature_sums" for numbers and without public inputs, otherwise
+                "pate".
             num_teachers: number of teachers of method pate.
             teacher: model of method pate: an unfitted scikit-learn estimator, or a model for
                 `pate_tf.Teachers`. Default: a small network.
             student: kind of student, see `pate_tf.Student`.
             student_steps: training steps of the student. Default: depends on the kind of student.
             num_queries: number of labels of method pate. Default: planned from public values.
-            mechanism: mechanism of method pate, see `pate_tf.Labeller`. A mechanism that has its
+            mechanism: mechanism of method pate, see `pate_tf.Labeller`. A mechanism with given
                 noise needs `epsilon=None`. Default: planned from public values.
-            value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
-                public knowledge. Other values of `X` are clipped. Default: the range of `X_public`.
+            value_range: lowest and highest value of each column, from public knowledge. Each is a
+                number or an array `[num_columns]`. Other values of `X` are clipped. Default: the
+                range of `X_public`.
             directory: permanent run folder with its ledger. A second fit with the same folder uses
                 the stored teachers or sums, even if the records differ, and shows a warning.
-                Default: a temporary folder for each fit; then only `cost_` records the cost.
-            random_state: seed of partition, training and the choice of queries; not of the privacy
-                noise, which is seeded by the operating system.
-            insecure_seed: seed of the noise, for tests only. Then nothing is private.
+                Default: a temporary folder for each fit; only `cost_` records the cost then.
+            random_state: seed of the partition, training and the choice of queries. It does not
+                affect the privacy noise, which the operating system seeds.
+            insecure_seed: seed of the noise, for tests only. With it, nothing is private.
             accept_forecast: see `pate_tf.Labeller`.
         """
         super().__init__(**settings)
         self.classes = classes
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803
-        """Returns the class `[num_inputs]` of each input `[num_inputs, num_columns]`."""
+        """Returns the predicted class for each input, `[num_inputs]`."""
         winners = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[winners])
 
     def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Returns the probability of each class `[num_inputs, num_classes]`, as `classes_`."""
+        """Returns class probabilities in the order of `classes_`, `[num_inputs, num_classes]`."""
         inputs = self._inputs(X)
         return np.asarray(self.fitted_.student.predict_proba(inputs), np.float64)
 
@@ -479,17 +487,17 @@ class PateRegressor(RegressorMixin, _PateEstimator):
     >>> pate_tf.PateRegressor(epsilon=1.0, target_range=(0, 60000)).get_params()["target_range"]
     (0, 60000)
 
-    It is like `PateClassifier`, but `y` has a number for each record, and `predict` returns numbers
-    in the same unit. The guarantee is the same.
+    This estimator is like `PateClassifier`, but `y` contains a number for each record, and
+    `predict` returns numbers in the same unit. The guarantee is the same.
 
     Attributes:
         cost_: worst-case cost of the release, see `PateClassifier`.
-        fitted_: student, labels and source, see `pate_tf.fit`.
+        fitted_: result of `pate_tf.fit`, with the student, the labels and their source.
         n_features_in_: number of columns of `X`.
     """
 
     def __init__(self, *, target_range: tuple[float, float], **settings: Any) -> None:
-        """Takes the settings, which are checked by `fit`.
+        """Stores the settings. `fit` checks them.
 
         Args:
             target_range: lowest and highest value of `y`, from public knowledge. Other values are
@@ -500,16 +508,16 @@ class PateRegressor(RegressorMixin, _PateEstimator):
         self.target_range = target_range
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Returns the number `[num_inputs]` of each input `[num_inputs, num_columns]`."""
+        """Returns the predicted number for each input, `[num_inputs]`."""
         inputs = self._inputs(X)
         return np.asarray(self.fitted_.student.predict(inputs), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Returns the numbers, and their range."""
+        """Returns the numbers unchanged, and their range."""
         return labels, {"target_range": self.target_range}
 
 
 def _unfitted(teacher: BaseEstimator, dataset: Dataset) -> BaseEstimator:
-    """Returns an unfitted copy of a classifier, for each teacher."""
+    """Returns an unfitted copy of a classifier; called once for each teacher."""
     del dataset
     return clone(teacher)

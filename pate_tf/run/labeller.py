@@ -40,11 +40,7 @@ from pate_tf.planning.release_settings import (
     ReleasePlan,
     ReleaseSettings,
 )
-from pate_tf.postprocessing.label_inference import (
-    exceed_noise,
-    labels_from_sums,
-    with_public_labels,
-)
+from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
 from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, inputs_at
@@ -116,17 +112,18 @@ class Labeller:
     >>> labels.cost.epsilon <= 20.0
     True
 
-    `pate_tf.Teachers` answer queries. `pate_tf.FeatureSums`, which need an `epsilon`, give labels
-    of the whole pool. With `epsilon`, mechanism, noise and number of queries are planned from
-    public values (`pate_tf.plan`); `print(labeller.plan(data.pool))` shows the comparison. Without
-    `epsilon`, pass a mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`.
+    With `pate_tf.Teachers` as the source, a labeller releases labels of some inputs, the queries.
+    With `pate_tf.FeatureSums`, which need an `epsilon`, it releases labels of the whole pool. If
+    you pass `epsilon`, mechanism, noise and number of queries are planned from public values
+    (`pate_tf.plan`); `print(labeller.plan(data.pool))` shows the comparison. Otherwise, pass a
+    mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`.
 
-    The ledger in the directory of the source records all charges permanently. Another `Labeller`,
-    in this process or another, continues with the remaining budget. Labels that were released
+    The ledger in the folder of the source records all charges permanently. A later `Labeller` for
+    the same source, in any process, continues with the remaining budget. Labels that were released
     before are returned again without a charge.
 
-    The guarantee is worst-case differential privacy at (epsilon, delta) for every record, or owner,
-    of the private data. `pate_tf.ledger.Ledger` lists the assumptions.
+    The guarantee is worst-case differential privacy at (epsilon, delta) for every record, or for
+    every owner, of the private data. `pate_tf.ledger.Ledger` lists the assumptions.
 
     Attributes:
         source: the teachers or feature sums.
@@ -150,44 +147,47 @@ class Labeller:
         accept_forecast: bool = False,
         verbose: bool | Reporting = False,
     ) -> None:
-        """Opens the ledger of the source. The first call creates it.
+        """Opens the ledger of the source, or creates it if it does not exist.
 
         Args:
             source: trained teachers, custom teachers with a directory, or fitted feature sums.
-            mechanism: mechanism with its noise; with `epsilon`, the type of mechanism. Default: the
-                best mechanism within `epsilon`.
+            mechanism: mechanism with its noise; if you pass `epsilon`, the type of the mechanism.
+                Default: the best mechanism within `epsilon`.
             delta: delta of all epsilons, at most one over the number of records; 0 for pure
-                differential privacy. The first call fixes it for these teachers. Default of the
+                differential privacy. The first call fixes it for this source. Default for the
                 first call: a tenth of one over the number of records, or less, up to 1e-5.
-            epsilon: largest cost of the labels of one `label` call; a further call costs more.
-            epsilon_budget: largest total cost of all releases from these teachers; fixed by the
-                first call that passes it. Default: no limit; the ledger still records the cost.
+            epsilon: maximum cost of the labels of one `label` call. Further calls cost more.
+            epsilon_budget: maximum total cost of all releases from this source. The first call that
+                passes it fixes it. Default: no limit; the ledger still records the cost.
             margin: see `pate_tf.plan`.
-            num_rounds: for feature sums: number of rounds within `epsilon`. Each later round
+            num_rounds: for feature sums, the number of rounds within `epsilon`. Each later round
                 releases the errors of a linear model from the earlier rounds. Default: planned from
                 epsilon and the number of records.
-            public_labels: "train" if the student also learns from labels of the pool, which costs
-                no privacy; "evaluate" if they only choose settings and measure accuracy. Default:
-                "train" for tables and texts with classes and at least 625 labels.
-            replace_budget: replaces the fixed budget and delta by `epsilon_budget` and `delta`.
-                This weakens an earlier promise, so every later statement records it.
-            acknowledge_reset: continues although an earlier ledger of these teachers, or rows of
-                this ledger, are missing. Their known cost is charged again, and the ledger and
+            public_labels: "train" if the student also learns from public labels of the pool, which
+                costs no privacy; "evaluate" if these labels only choose settings and measure
+                accuracy. Default: "train" for tables and texts with classes and at least 625
+                labels.
+            replace_budget: whether `epsilon_budget` and `delta` replace the budget and delta that
+                were fixed before. This weakens an earlier promise, so every later statement records
+                it.
+            acknowledge_reset: whether to continue although an earlier ledger of this source, or
+                rows of this ledger, are missing. Their known cost is charged again. The ledger and
                 every later statement record this.
-            planned_release: how the data-dependent cost will be released, if you ever release it;
-                fixed by the first call, before there are votes. Default: a sanitised epsilon.
-            insecure_seed: seed of the noise, for tests only: such noise can be subtracted. From
-                then on, nothing about these teachers is private, and every statement records this.
-            accept_forecast: continues even if labels within `epsilon` are not expected to be more
-                accurate than the pool's most frequent class, or than guesses. Otherwise `plan` and
-                `label` raise `pate_tf.ForecastError`, and nothing is charged.
+            planned_release: how the data-dependent cost will be released, if you ever release it.
+                The first call fixes it, before there are votes. Default: a sanitised epsilon.
+            insecure_seed: seed of the noise, for tests only: anyone with the seed can subtract the
+                noise. From then on, nothing about this source is private, and every statement
+                records this.
+            accept_forecast: whether to continue even if labels within `epsilon` are not expected to
+                be more accurate than the pool's most frequent class, or than guesses. If False,
+                `plan` and `label` raise `pate_tf.ForecastError`, and nothing is charged.
             verbose: whether progress bars are shown.
 
         Raises:
-            ValueError: if the source is not fitted or has no directory, if not exactly one of an
-                epsilon and a mechanism with noise is given, or if a number is out of range.
-            LedgerError: if the ledger is damaged, belongs to other teachers, has another budget or
-                delta, or was replaced by another ledger.
+            ValueError: if the source is not fitted or has no directory; unless exactly one of
+                `epsilon` and a mechanism with its noise is given; or if a number is out of range.
+            LedgerError: if the ledger is damaged, belongs to another source, has a different budget
+                or delta, or was replaced by another ledger.
         """
         if not hasattr(source, "identified"):
             raise ValueError(
@@ -226,14 +226,14 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
         reporting: Reporting = QUIET,
     ) -> Self:
-        """Returns a labeller with these settings. `open`, or entering `with`, opens the ledger.
+        """Returns a labeller whose ledger is not open yet; `open` or a `with` block opens it.
 
         Args:
             source: teachers or feature sums, see `Labeller`.
             settings: default settings of `label`.
-            directory: run folder of a source that has no folder.
-            charged_to: named data source; None for the source of the records.
-            student_runs: other run folders that contain its students.
+            directory: run folder for a source without a folder.
+            charged_to: named data source that is charged; None for the source of the records.
+            student_runs: other run folders, which contain students of this source.
             reporting: how progress is shown.
         """
         labeller = cls.__new__(cls)
@@ -252,7 +252,7 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
     ) -> None:
         self.source = source
-        self._identified = getattr(source, "identified", source)  # raises if it is not fitted
+        self._identified = getattr(source, "identified", source)  # raises unless fitted
         directory = ledger_home(source, directory)
         mechanism = settings.mechanism
         identified = self._identified
@@ -280,17 +280,17 @@ class Labeller:
             check_answers(cast(Mechanism, mechanism), self.delta)
 
     def open(self) -> Self:
-        """Opens the ledger, or creates it if there is no ledger; returns self.
+        """Opens the ledger, or creates it if it does not exist; returns self.
 
         Raises:
             ValueError: if a new budget is missing or less than the spent epsilon, or the folder
                 can't be written.
-            LedgerError: if the ledger is damaged, belongs to other teachers, has another budget or
-                delta, or was replaced by another ledger.
+            LedgerError: if the ledger is damaged, belongs to another source, has a different budget
+                or delta, or was replaced by another ledger.
         """
         if self._ledger is None:
             self._ledger = self._opened(self._settings.budget)
-            # These two only apply to the first opening.
+            # These two settings apply only when the ledger is opened for the first time.
             budget = dataclasses.replace(
                 self._settings.budget, replace_budget=False, acknowledge_reset=False
             )
@@ -327,11 +327,12 @@ class Labeller:
         return ledger
 
     def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
-        """Returns the plan of `label` with the same arguments, without a charge.
+        """Returns the plan that `label` follows with the same arguments. Charges nothing.
 
         Raises:
-            ForecastError: if the labels are not expected to be worth their cost.
-            ValueError: if arguments and data do not fit each other.
+            ForecastError: if the labels are not expected to be worth their cost, unless
+                `accept_forecast` is set.
+            ValueError: if arguments and data contradict each other.
         """
         if not isinstance(pool, Pool):
             raise ValueError(f"pool must be data.pool, got {type(pool).__name__}")
@@ -368,18 +369,18 @@ class Labeller:
         Args:
             pool: `data.pool`.
             num_queries: number of inputs that the teachers label. Default: planned within
-                `epsilon`; without `epsilon`, 100.
+                `epsilon`; 100 if there is no `epsilon`.
             strategy: how queries are chosen, a name in `pate_tf.queries.strategies`. Default:
                 chosen by the plan.
-            seed: seed of the choice of queries, by default 0. Another seed chooses other queries,
-                which are charged.
+            seed: seed of the choice of queries, by default 0. With a different seed, different
+                queries are chosen and charged.
 
         Raises:
             ForecastError: if the labels are not expected to be worth their cost, unless
-                `accept_forecast`. Nothing was charged.
-            ValueError: if arguments and data do not fit each other. Nothing was charged.
-            BudgetExceeded: if the queries do not all fit into the remaining budget. Nothing was
-                charged, and the message contains the number of queries that would fit.
+                `accept_forecast` is set. Nothing was charged then.
+            ValueError: if arguments and data contradict each other. Nothing was charged then.
+            BudgetExceeded: if the remaining budget does not cover all queries. Nothing was charged
+                then, and the message contains the number of queries that the budget covers.
             LedgerError: if the ledger can't be used.
         """
         plan = self.plan(pool, num_queries, strategy=strategy, seed=seed)
@@ -405,10 +406,10 @@ class Labeller:
         else:
             name = source.representation
             if source.encoder_weights and name is not None and not catalogue.is_known(name):
-                # The student contains the present encoder, but its statement names the encoder that
-                # the teachers used. Refuse if they differ.
+                # The student contains the current encoder, but its statement names the encoder that
+                # the teachers used. A difference is refused.
                 known = [source.encoder_weights]
-                with contextlib.suppress(ValueError):  # if it is missing, students use raw inputs
+                with contextlib.suppress(ValueError):  # Without encoder, students use raw inputs.
                     known.append(tuple(catalogue.encoder_of(pool, name).learnt))
                 # The last three arrays depend on the pool, which may differ.
                 if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
@@ -423,13 +424,9 @@ class Labeller:
                 f"The charge was {labels.cost.in_words()}."
             )
         if plan.trains_on_labels:
-            taught = with_public_labels(labels.training_labels, pool, labels.linear_head)
-            labels = dataclasses.replace(labels, training_labels=taught)
+            labels = labels.with_public_labels()
         labels = dataclasses.replace(
-            labels,
-            has_public_labels=plan.trains_on_labels,
-            representation=source.representation,
-            forecast=plan.forecast,
+            labels, representation=source.representation, forecast=plan.forecast
         )
         return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
@@ -446,12 +443,12 @@ class Labeller:
         num_classes = pool.dataset.num_classes
         aggregation = aggregation_of(num_classes)
         encoder = None
-        if pool.dataset.target != CLASS:  # before anything is charged
+        if pool.dataset.target != CLASS:  # The encoder may fail, so it is needed before the charge.
             name = teachers.representation or catalogue.default_of_sums(pool.dataset)
             encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         with reporting.progress_bar(
-            desc="querying teachers", total=queries.num_queries, unit="query"
+            desc="querying teachers", total=queries.num_queries, unit="input"
         ) as bar:
 
             def voter(inputs: npt.NDArray[Any]) -> VoteCounts | Votes:
@@ -498,7 +495,7 @@ class Labeller:
         moments = None
         next_sums = None
         if number is None and sums.has_vectors:
-            moments = sums.moments  # before anything is charged
+            moments = sums.moments  # Reading them may fail, so they are read before the charge.
         if mechanism.num_rounds > 1:
             next_sums = functools.partial(sums.residuals, noise=deviation)
         with self._reporting.clock("releasing sums"):
@@ -538,8 +535,8 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                f"The released sums differ between classes by no more than the noise, so the "
-                f"student is not expected to be better than a guess. {HELPS}"
+                "The differences of released sums between classes are not larger than the noise. "
+                f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(
             labels,
@@ -562,16 +559,18 @@ class Labeller:
 
         Args:
             is_correct: correctness for each record, see `noisy_sums.estimate_accuracy`. SENSITIVE.
-            held_back: held-out part of `Data.hold_back`; the source has the other part.
-            epsilon: cost of the estimate, in addition to the labels.
-            student_digest: digest of the student's weights; its estimate is charged only once.
+            held_back: the held-out records from `Data.hold_back`; the source was fitted to the
+                other records.
+            epsilon: cost of the estimate, in addition to the cost of the labels.
+            student_digest: digest of the student's weights. An estimate for the same weights is
+                charged only once.
 
         Returns:
-            The estimate, and whether it was drawn now. A stored one may be of other records.
+            The estimate, and whether it was drawn now. A stored estimate may be of other records.
 
         Raises:
-            ValueError: if only one of estimate and labels protects owners.
-            BudgetExceeded: if the estimate does not fit into the remaining budget.
+            ValueError: if only the estimate or only the labels protect owners.
+            BudgetExceeded: if the estimate costs more than the remaining budget.
         """
         unit = self._identified.unit
         if (held_back.owners is None) == (unit == "owner"):
@@ -606,7 +605,7 @@ class Labeller:
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        """Yields the open ledger. If this labeller was closed, opens the ledger for the block."""
+        """Yields the open ledger. A closed labeller opens its ledger only for the `with` block."""
         if self._ledger is not None:
             yield self._ledger
             return
@@ -614,7 +613,7 @@ class Labeller:
             yield ledger
 
     def spent(self) -> Spending:
-        """Returns the total cost of all releases from the source: `epsilon`, `num_queries`."""
+        """Returns the cost of all releases from the source, with `epsilon` and `num_queries`."""
         with self.ledger() as ledger:
             return ledger.spent()
 
@@ -625,7 +624,7 @@ class Labeller:
             return ledger.remaining()
 
     def affordable(self, charge: Charge | None = None) -> int | None:
-        """Returns the number of queries that fit into the remaining budget; None without a budget.
+        """Returns the number of queries that the remaining budget covers; None without a budget.
 
         Args:
             charge: mechanism with its noise. Default: the mechanism of this labeller.

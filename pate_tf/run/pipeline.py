@@ -1,20 +1,20 @@
-"""Runs the whole way from data to a published student.
+"""Runs all steps from data to a published student.
 
-`run` chooses a plan from public values (`pate_tf.planning`), and `execute` carries it out: check
-everything, fit, charge, draw, save, train, estimate, publish. Commands, `pate_tf.fit`,
-`PateClassifier` and the coordinator of silos all use `execute`. They only differ in the source of
-labels.
+`run` chooses a plan from public values (`pate_tf.planning`). `execute` carries out the plan: it
+checks everything, fits the source of labels, charges, draws, saves labels, trains the student,
+estimates its accuracy and publishes it. Commands, `pate_tf.fit`, `PateClassifier` and the
+coordinator of silos all use `execute`. They differ only in the source of labels.
 
-The steps for one data holder:
+These are the steps for one data holder:
 
 - `planning/choose.py` chooses method, mechanism and noise.
-- `Labeller.release` (`run/labeller.py`) charges and draws labels, by `release/votes.py` or
-  `release/noisy_sums.py`. Both write the charge with `Ledger.debit` (`ledger/privacy_ledger.py`)
+- `Labeller.release` (`run/labeller.py`) charges and draws labels. It calls `release/votes.py` or
+  `release/noisy_sums.py`, which write the charge with `Ledger.debit` (`ledger/privacy_ledger.py`)
   before they draw noise. Mechanisms draw noise with `release/noise.py`.
 - The labeller calls `postprocessing/label_inference.py`, which infers labels of the whole pool from
   the released values (pseudo-labels). This costs no privacy.
-- `Student.fit` (`run/student.py`) trains the student, by a kind of `students/student_kinds`.
-- `Student.publish` writes the statement, by `statement/publishing.py`.
+- `Student.fit` (`run/student.py`) trains the student with a module of `students/student_kinds`.
+- `Student.publish` writes the statement with `statement/publishing.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Cost
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import QUIET, Reporting, RunReport
+from pate_tf.core.reporting import QUIET, Reporting, RunReport, card
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.data_source import DataSource
@@ -55,10 +55,11 @@ class RunData:
     """Data of a run.
 
     Attributes:
-        public: the pool, and held-out samples that evaluate the student.
-        private: training records; None if teachers or sums are stored. SENSITIVE.
-        held_back: records for a charged estimate of the accuracy; None without one. SENSITIVE.
-        origin: flags of the data, which are stored in the run folder.
+        public: the pool, and held-out samples on which the student is evaluated.
+        private: training records; None if teachers or sums are stored already. SENSITIVE.
+        held_back: records for a charged estimate of the accuracy; None without an estimate.
+            SENSITIVE.
+        origin: flags that named the data, which are stored in the run folder.
         named_source: data source that releases are charged to; None for the source of `private`.
     """
 
@@ -71,14 +72,14 @@ class RunData:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneHolder:
-    """Source of labels from teachers or feature sums of one data holder.
+    """Gives labels from the teachers or feature sums of one data holder.
 
     Attributes:
-        source: teachers or feature sums.
+        source: the teachers or feature sums.
         settings: settings of the release.
-        directory: run folder of the source, which contains its ledger.
-        student_runs: other run folders that contain its students.
-        charged_to: named data source; None for the source of the records.
+        directory: run folder of the source, which contains the source's ledger.
+        student_runs: other run folders, which contain students of this source.
+        charged_to: named data source that is charged; None for the source of the records.
         reporting: how progress is shown.
     """
 
@@ -90,7 +91,7 @@ class OneHolder:
     reporting: Reporting = QUIET
 
     def fit(self, data: RunData) -> None:
-        """Trains the teachers, or sums the features."""
+        """Trains the teachers or sums the features, unless the data has no private records."""
         if data.private is None:
             return
         facts: dict[str, Any] = {}
@@ -128,13 +129,13 @@ class Fitted:
     ((197,), 'record')
 
     Attributes:
-        student: public: a classifier that learned only from the labels and the public pool.
+        student: a model that learned only from the labels and the public pool. Public.
             `fitted.student.publish()` exports it with its privacy statement.
-        labels: public: the noisy labels and their cost.
-        plan: public: the plan of the release, with its reasons.
-        source: SENSITIVE: the teachers or feature sums. It is None after pickling, because a pickle
-            only contains public values.
-        published: public: the exported student and its statement; None if it was not published.
+        labels: the noisy labels and their cost. Public.
+        plan: the plan of the release, with reasons for its choices. Public.
+        source: the teachers or feature sums. SENSITIVE. None after unpickling, because a pickle
+            contains only public values.
+        published: the exported student and its statement; None if it was not published. Public.
     """
 
     student: Student
@@ -148,7 +149,7 @@ class Fitted:
 
     @property
     def cost(self) -> Cost:
-        """Worst-case cost of the labels: `epsilon`, `delta`, `unit`, `in_words()`."""
+        """Worst-case cost of the labels, with `epsilon`, `delta`, `unit` and `in_words()`."""
         return self.labels.cost
 
     def predict(self, inputs: Any) -> npt.NDArray[Any]:
@@ -172,7 +173,7 @@ class Fitted:
     def report(self, folder: pathlib.Path) -> RunReport:
         """Writes and returns the report of the run.
 
-        The JSON report is written to `sensitive/`, `report.html` and a model card to `released/`.
+        Writes a JSON report to `sensitive/`, and `report.html` and a model card to `released/`.
         """
         report = student_report(self.published, self.student)
         forecast = self.plan.forecast
@@ -195,6 +196,8 @@ class Fitted:
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"
 
+    _repr_html_ = card
+
 
 def run(
     data: RunData,
@@ -207,13 +210,13 @@ def run(
 ) -> tuple[Fitted, pathlib.Path]:
     """Chooses a plan from public values, executes it, and returns the result.
 
-    The ledger of the run records the charge. Repeating the same run costs nothing more.
+    The ledger of the run records the charge. If the same run is repeated, nothing more is charged.
 
     Args:
         data: data of the run.
         settings: the user's settings.
         source: teachers or feature sums, fitted or not. Default: chosen by the plan.
-        source_folder: run folder of a source that has no folder.
+        source_folder: run folder for a source without a folder.
         student: student with its settings. Default: a student with `settings.student`.
         reporting: how progress is shown.
 
@@ -221,9 +224,9 @@ def run(
         The student, the labels and the plan; and the run folder.
 
     Raises:
-        ForecastError: if labels are not expected to be worth their cost, unless `accept_forecast`.
-            Nothing was charged.
-        ValueError: if data and settings do not fit each other. Nothing was charged.
+        ForecastError: if labels are not expected to be worth their cost, unless `accept_forecast`
+            is set. Nothing was charged then.
+        ValueError: if data and settings contradict each other. Nothing was charged then.
         LedgerError: if the ledger can't be used.
     """
     pool = data.public.pool
@@ -234,7 +237,7 @@ def run(
     learner = student or Student.from_settings(settings.student, reporting=reporting)
     are_sums = release.method == release_settings.FEATURE_SUMS or isinstance(source, FeatureSums)
     released = None if output.folder is None else output.folder / artifacts.RELEASED
-    # Check before the trial of representations, which takes longer.
+    # Check the student first, because trying representations takes longer.
     learner.check(pool, released, export_formats=output.export_formats, labels_whole_pool=are_sums)
     known, delta = known_of(data, release, source, source_folder or output.folder, reporting)
     budget = dataclasses.replace(release.budget, delta=delta)
@@ -251,7 +254,7 @@ def run(
 
         name = f"{data.public.dataset.name}-{plan.voters.num_teachers}"
         source = Teachers(
-            RIDGE,  # needs few records
+            RIDGE,  # A closed-form model needs few records.
             num_teachers=plan.voters.num_teachers,
             directory=output.folder or pathlib.Path("runs") / name,
             representation=release.queries.representation,
@@ -282,7 +285,7 @@ def run(
 
 
 def held_apart(data: RunData) -> RunData:
-    """Returns the data with 10 % of the private records held out for an accuracy estimate."""
+    """Holds out 10 % of the private records for an accuracy estimate, and returns the new data."""
     if data.private is None:
         raise ValueError(
             "evaluate_epsilon needs private records that were not used for training, but this run "
@@ -302,13 +305,13 @@ def execute(
     folder: pathlib.Path,
     is_published: bool = True,
 ) -> Fitted:
-    """Executes a plan, and checks everything that can fail before the charge.
+    """Executes a plan. Everything that can fail is checked before the charge.
 
     Args:
         plan: plan of the release.
         data: data of the run.
-        giver: source of the labels. Its `fit` prepares it without a charge; its `labels` charges
-            the cost of the plan, draws the noise and returns the labels.
+        giver: gives the labels. Its method `fit` prepares it without a charge. Its method `labels`
+            charges the cost of the plan, draws the noise and returns the labels.
         student: student that learns from the labels.
         output: output folders and formats.
         folder: run folder; public files are written to its `released/`.
@@ -353,7 +356,7 @@ def known_of(
     folder: pathlib.Path | None,
     reporting: Reporting,
 ) -> tuple[release_settings.Known, float]:
-    """Returns public facts about the data and the source of labels of a run; and its delta."""
+    """Returns public facts about the data and the source of labels, and the delta of the run."""
     pool = data.public.pool
     private = data.private
     voters = None

@@ -1,4 +1,4 @@
-"""A whole run of a coordinator: queries silos, trains a student, and publishes both.
+"""A whole run of a coordinator, which queries silos, trains a student and publishes it.
 
 TensorFlow is imported only to train the student.
 """
@@ -21,7 +21,13 @@ from pate_tf.core.settings import ProtectedUnit, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.net.credentials import COORDINATOR, GIVE_UP_SECONDS, Limits, TlsFiles
 from pate_tf.net.health import CONTACT, Watch
-from pate_tf.planning.release_settings import FEATURE_SUMS, Output, ReleasePlan, WishedEpsilon
+from pate_tf.planning.release_settings import (
+    FEATURE_SUMS,
+    Output,
+    PublicLabelUse,
+    ReleasePlan,
+    WishedEpsilon,
+)
 from pate_tf.queries.strategies import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import Mechanism
@@ -31,12 +37,12 @@ from pate_tf.students.student_kinds import StudentSettings
 JOURNAL = "coordinator"
 REPORT = "report.json"
 ENCODER = "encoder.npz"
-DIGITS = 16  # digits of a digest in messages
+DIGITS = 16  # number of digits of a digest that messages show
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUnit):
-    """Settings of a coordinator; `asking` has the settings of rounds except the mechanism."""
+class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabelUse, ProtectedUnit):
+    """Settings of a coordinator. `asking` has the settings of rounds, except for the mechanism."""
 
     restated: ClassVar = {
         "epsilon": {
@@ -50,7 +56,7 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUn
         },
     }
     roster: pathlib.Path = setting(
-        pathlib.Path("roster.toml"), help="File with the silos and the aggregators with their keys."
+        pathlib.Path("roster.toml"), help="File with the names and keys of silos and aggregators."
     )
     folder: pathlib.Path = setting(
         pathlib.Path("runs/silos"),
@@ -65,21 +71,21 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUn
         None,
         group="privacy",
         least=2,
-        help="With feature_sums: minimum number of silos for an opened total. Default: four fifths "
-        "of the roster.",
+        help="With feature_sums: minimum number of silos in a total that is opened. Default: four "
+        "fifths of the roster.",
     )
     colluding: int = setting(
         1,
         group="privacy",
         least=1,
-        help="With feature_sums: number of these silos that may leave out noise or collude.",
+        help="With feature_sums: number of these silos that may collude or add no noise.",
     )
     sigma: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="Aggregators add up the votes, with noise of this standard deviation in votes. "
-        "Default: each silo randomizes its own vote.",
+        help="With this option, aggregators add up the votes, and add noise of this standard "
+        "deviation in votes. Default: each silo randomizes its own vote.",
     )
     threshold: int = setting(
         1, group="privacy", least=1, help="Number of aggregators that may collude."
@@ -99,23 +105,26 @@ def coordinate(
 ) -> dict[str, Any]:
     """Collects labels from silos, trains a student, and publishes it.
 
-    If it was killed and is started again with the same arguments, it resumes from its journal.
-    After the report is written, it tells all silos and aggregators that called that the run is
-    over, and waits at most `give_up_after` seconds for unreachable ones. If it is started again
-    after the end, it sends no queries and charges nothing, and only tells late callers.
+    A coordinator that was killed and is started again with the same arguments resumes from its
+    journal. After the report is written, the coordinator tells all silos and aggregators that have
+    called that the run is over. It waits at most `give_up_after` seconds for those that it can't
+    reach. If it is started again after the end of the run, it sends no queries and causes no
+    charge, and only tells late callers about the end.
 
     Args:
         run: settings of the run.
-        transport: takes the roster and `coordinator_services`, and returns a context manager that
-            serves them. It need not tell silos about the end. An aggregator has `asking.seconds`
-            for each step. Default: a `TlsServer` with the run's address and certificates.
+        transport: function that takes the roster and `coordinator_services`, and returns a context
+            manager that serves them. It does not have to tell silos about the end. Each aggregator
+            has `asking.seconds` for each step then. Default: a `TlsServer` with the run's address
+            and certificates.
         on_event: called with messages about events.
         watch: see `pate_tf.net.health.serve_health`; used only with the default transport.
         give_up_after: seconds to wait for unreachable silos and aggregators at the end.
 
     Returns:
-        JSON values, also written to `report.json`: numbers of silos and aggregators, epsilon of
-        each silo, accuracies (None if no public sample has a label), and seconds per round.
+        The JSON values that are also written to `report.json`: numbers of silos and aggregators,
+        epsilon of each silo, accuracies (None if no public sample has a label), and seconds per
+        round.
 
     Raises:
         ValueError: if roster, data and settings contradict each other.
@@ -137,11 +146,12 @@ def coordinate(
         raise ValueError("method must be feature_sums if there are no public inputs, got pate")
     if not are_sums:
         check_queries(run.queries, pool)
+    trains_on_labels = run.trains_on_labels(pool, run.method)
     artifacts.RunDirectory(run.folder).check(files=[REPORT])
     student = Student.from_settings(
         run.student, directory=run.folder / artifacts.RELEASED, is_locked=True
     )
-    # Checks come first, because training an encoder takes longer.
+    # Check the student first, because training an encoder takes longer.
     student.check(
         pool,
         run.folder / artifacts.RELEASED,
@@ -150,14 +160,19 @@ def coordinate(
     )
     files: Any = None if transport else TlsFiles.of(run.certificates, COORDINATOR)
     representation = None
-    mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own mechanism
+    mechanism: Mechanism | None = run.asking.mechanism  # None if each silo has its own mechanism
     if are_sums:
         mechanism, representation = _mechanism_of_sums(run, roster, pool, on_event)
     elif run.sigma is not None:
         mechanism = SecureHistogram(
             sigma=run.sigma, num_parties=len(roster.aggregators), threshold=run.threshold
         )
-    plan = ReleasePlan(mechanism=mechanism, queries=run.queries, representation=representation)
+    plan = ReleasePlan(
+        mechanism=mechanism,
+        queries=run.queries,
+        representation=representation,
+        trains_on_labels=trains_on_labels,
+    )
     asking = dataclasses.replace(run.asking, mechanism=mechanism)
     aggregators = None
     if asking.mechanism is not None:
@@ -208,13 +223,13 @@ def coordinate(
 
 @dataclasses.dataclass
 class Silos:
-    """Source of labels for `pipeline.execute`. Each silo charges its own cost.
+    """Gives labels of silos to `pipeline.execute`. Each silo charges its own cost.
 
     Attributes:
         coordinator: coordinator of the silos.
         patience: seconds to wait for silos that have not called yet.
         on_event: called with messages about events.
-        seconds: duration of the queries in seconds.
+        seconds: how long the queries took, in seconds.
     """
 
     coordinator: Coordinator
@@ -223,7 +238,7 @@ class Silos:
     seconds: float = 0.0
 
     def fit(self, data: Any) -> None:
-        """Waits for silos to call; nothing is charged."""
+        """Waits until silos have called. Nothing is charged."""
         del data
         called = self.coordinator.journal.gather(self.patience)
         number = len(self.coordinator.roster.names)
@@ -232,6 +247,7 @@ class Silos:
     def labels(self, plan: ReleasePlan, pool: Pool) -> Any:
         """Returns labels; the silos charge the mechanism of the plan."""
         started = time.monotonic()
+        labels: Any
         if plan.representation is None:
             labels = self.coordinator.label(
                 pool,
@@ -240,16 +256,19 @@ class Silos:
                 seed=plan.queries.seed,
             )
             self.seconds = time.monotonic() - started
-            return labels
-        self.coordinator.open_total(pool, plan.representation.encoder_)
-        self.seconds = time.monotonic() - started
-        return self.coordinator.label_from_sums(pool, plan.representation)
+        else:
+            self.coordinator.open_total(pool, plan.representation.encoder_)
+            self.seconds = time.monotonic() - started
+            labels = self.coordinator.label_from_sums(
+                pool, plan.representation, trains_on_labels=plan.trains_on_labels
+            )
+        return labels.with_public_labels() if plan.trains_on_labels else labels
 
 
 def _mechanism_of_sums(
     run: CoordinatorRun, roster: SiloRoster, pool: Pool, on_event: Callable[[str], None]
 ) -> tuple[SecureFeatureSums, Any]:
-    """Returns the mechanism with the smallest noise within epsilon, and the representation.
+    """Returns the mechanism with the least noise within epsilon, and the fitted representation.
 
     Writes the weights of the representation to a file for the silos.
     """
@@ -281,7 +300,7 @@ def _mechanism_of_sums(
     representation = representations.Representation(name).fit(pool)
     encoder = representation.encoder_
     where = "from the schema"
-    if has_pool and representations.is_known(name):  # otherwise the silos have its source
+    if has_pool and representations.is_known(name):  # else silos can build the encoder themselves
         where = str(artifacts.RunDirectory(run.folder).released / ENCODER)
         representations.save_encoder(encoder, pathlib.Path(where))
     on_event(f"encoder {encoder.digest[:DIGITS]}, for silos: {where}")

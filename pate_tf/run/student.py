@@ -59,16 +59,17 @@ from pate_tf.students.student_kinds import (
 from pate_tf.students.student_kinds.linear_head import LinearHead, weights_of_labels
 from pate_tf.students.student_training import constant_model
 
-REPORT: Final = "student_report.json"  # in `sensitive/`, where `pate report` reads it
+REPORT: Final = "student_report.json"  # file in `sensitive/`, which `pate report` reads
 CONSTANT: Final = "constant"  # kind of a student if all labels are the same class
-# Show recall by class if the most frequent class is this much larger than with balanced classes.
+# Reports show the recall of each class if the fraction of the most frequent class is larger by this
+# factor than with balanced classes.
 UNEVEN: Final = 1.25
-MAX_NAMED: Final = 12  # classes in a message
+MAX_NAMED: Final = 12  # maximum number of classes that a message names
 COMPARED: Final = ("majority_accuracy", "accuracy", "auc")
 
 
 class Student:
-    """Public: a model that learns only from noisy labels and public inputs.
+    """A model that learns only from noisy labels and public inputs. Public.
 
     >>> import pate_tf
     >>> student = pate_tf.Student("supervised", model="mlp", steps=20).fit(data.pool, labels)
@@ -93,25 +94,26 @@ class Student:
         directory: str | os.PathLike[str] | None = None,
         verbose: bool | Reporting = False,
     ) -> None:
-        """Takes the settings. Defaults of settings that are None depend on the kind of student.
+        """Stores the settings. If a setting is None, its default depends on the kind of student.
 
         Args:
-            student: "supervised" (learns only from the labels), "consistency" (also from the
-                unlabeled pool), "gan", "random_forest", "linear_head", or another file of
-                `pate_tf.students.student_kinds`. Default for feature sums: linear_head, which is
-                not a Keras model, for tables and texts, and for images after several rounds unless
-                a network is clearly better. Default otherwise: consistency for images with an
-                augmentation, supervised for all other inputs.
-            model: function that takes a `Dataset` and returns a Keras model from raw inputs to
-                logits, or a name. "random_forest" has a separate model.
-            steps: maximum number of training steps. Training ends earlier when predictions on the
-                pool are stable, except for "gan".
-            batch_size: labeled inputs per step.
+            student: "supervised" (learns only from the labels), "consistency" (learns also from
+                the unlabeled pool), "gan", "random_forest", "linear_head", or another module of
+                `pate_tf.students.student_kinds`. The default for feature sums is linear_head, which
+                is not a Keras model, if inputs are tables or texts. It is also linear_head for
+                images after several rounds, unless a network is clearly better. In all other cases,
+                the default is consistency for images with an augmentation, and supervised for all
+                other inputs.
+            model: name of a model, or a function that takes a `Dataset` and returns a Keras model
+                from raw inputs to logits. The kind "random_forest" does not use it.
+            steps: maximum number of training steps. Except for "gan", training ends earlier when
+                predictions on the pool are stable.
+            batch_size: number of labeled inputs per step.
             learning_rate: learning rate of Adam, before the schedule.
             seed: seed of initial weights, shuffling and augmentation.
             callbacks: callbacks for Keras' `fit`.
-            directory: public folder for logs and for the state of an interrupted `fit`, from which
-                it resumes. Default: neither is stored.
+            directory: public folder for logs, and for the state of an interrupted `fit`, from which
+                the next `fit` resumes. Default: neither is stored.
             verbose: whether progress bars are shown.
         """
         self._settings = StudentSettings(
@@ -125,7 +127,7 @@ class Student:
         self._callbacks = callbacks
         self._directory = None if directory is None else pathlib.Path(directory)
         self._verbose = verbose
-        self._is_locked = False  # whether the caller keeps other writers from `directory`
+        self._is_locked = False  # whether the caller has locked `directory`
         self._fitted: tuple[Any, Labels] | None = None
         self._config: StudentConfig | None = None  # of the last `fit`
         self._estimate: EstimatedAccuracy | None = None
@@ -141,7 +143,7 @@ class Student:
         reporting: Reporting = QUIET,
         is_locked: bool = False,
     ) -> Self:
-        """Returns a student with these settings; `is_locked` if the caller has `only_writer`."""
+        """Returns a student; `is_locked` if the caller locked the folder with `only_writer`."""
         student = cls(settings.student, directory=directory, verbose=reporting)
         student._settings = settings
         student._is_locked = is_locked
@@ -153,12 +155,12 @@ class Student:
 
         Args:
             model: model from raw inputs to logits or to probabilities. It must have learned only
-                from these labels and public data. This can't be checked, and the statement only
-                holds for such a model.
+                from these labels and public data. This can't be checked, but the statement is true
+                only for such a model.
             labels: labels that the model learned from.
 
         Raises:
-            ValueError: if the model does not fit the data set of the labels, is random, or could
+            ValueError: if the model does not match the data set of the labels, is random, or could
                 store its inputs.
         """
         student = cls()
@@ -179,15 +181,15 @@ class Student:
         export_formats: Sequence[str] = (),
         labels_whole_pool: bool = False,
     ) -> None:
-        """Checks before a charge everything that `fit` and `publish` would refuse.
+        """Checks everything that `fit` and `publish` would refuse. Called before the charge.
 
         All pipelines call it: the commands, `pate_tf.fit`, the classifier and the coordinator.
 
         Args:
-            pool: pool for training.
-            folder: folder for publication.
+            pool: public pool on which the student will be trained.
+            folder: folder to which the student will be published; None to skip its checks.
             export_formats: see `publish`.
-            labels_whole_pool: whether labels will come from feature sums.
+            labels_whole_pool: whether the labels will come from feature sums.
 
         Raises:
             ValueError: if `fit` or `publish` would refuse.
@@ -241,12 +243,13 @@ class Student:
         Args:
             pool: `data.pool`, the pool of the labels.
             labels: labels from `Labeller.label` or `Labels.load`.
-            held_out: public samples with labels, only to show the accuracy in TensorBoard.
-            fits: kind of student that a plan chose, `ReleasePlan.student`; used if the settings
-                have no kind. Default: chosen from the labels.
+            held_out: public samples with labels, which are used only to show the accuracy in
+                TensorBoard.
+            fits: kind of student that a plan chose (`ReleasePlan.student`), used if the settings
+                name no kind. Default: chosen from the labels.
 
         Raises:
-            ValueError: if student, labels and pool do not fit each other, or there is no label.
+            ValueError: if student, labels and pool do not match, or there are no labels.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         if not isinstance(labels, Labels):
@@ -257,7 +260,7 @@ class Student:
         self._estimate = None
         taught = labels.training_labels
         dataset = pool.dataset
-        if labels.linear_head is None:  # for example stored labels
+        if labels.linear_head is None:  # for example, labels that were loaded from a file
             dataset.require_classes("labels")
         # A linear model ranks inputs even if all labels are the same.
         ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
@@ -277,13 +280,14 @@ class Student:
         callbacks = list(self._callbacks)
         folder = self._directory
         shown = None if held_out is None or folder is None else held_out.labelled()
-        if folder is not None and shown is not None:
+        kind = find_student(config, dataset)
+        if folder is not None and shown is not None and kind.has_steps:
             logs = student_training.logs_of(folder)
             callbacks.insert(0, student_training.HeldOutAccuracy(shown, logs))
         with contextlib.ExitStack() as stack:
             if folder is not None and not self._is_locked:
                 stack.enter_context(artifacts.only_writer(folder))
-            model = find_student(config, dataset).train(
+            model = kind.train(
                 config,
                 taught,
                 pool,
@@ -299,7 +303,7 @@ class Student:
     def _config_for(self, pool: Pool, labels: Labels, fits: str | None) -> StudentConfig:
         """Returns the complete settings, and chooses the kind of student if it is "auto".
 
-        Only labels that were not loaded from a file have a linear head.
+        Labels that were loaded from a file have no linear head.
         """
         settings = self._settings
         is_open = settings.student in (AUTO, LINEAR_HEAD) and not any(
@@ -327,7 +331,7 @@ class Student:
 
     @property
     def model(self) -> Any:
-        """The trained model. Call it like a Keras model, from raw inputs to logits.
+        """The trained model. It is called like a Keras model and maps raw inputs to logits.
 
         Raises:
             ValueError: if the student is not trained.
@@ -352,11 +356,11 @@ class Student:
         """Returns the predicted label of each raw input `[num_inputs, *input_shape]`.
 
         Returns:
-            Classes as int64 `[num_inputs]`; numbers as float64 `[num_inputs]` in their unit; or
-            several labels as int64 `[num_inputs, num_labels]`, 1 if the label is likely.
+            For classes, int64 `[num_inputs]`. For numbers, float64 `[num_inputs]` in their unit.
+            For several labels, int64 `[num_inputs, num_labels]`: 1 if the label is likely, else 0.
 
         Raises:
-            ValueError: if the student is not trained, or the inputs have another shape or type.
+            ValueError: if the student is not trained, or the shape or type of the inputs is wrong.
         """
         answers = self._answers(inputs)
         target = self.labels.pool.dataset.target
@@ -377,7 +381,7 @@ class Student:
             inputs: raw inputs `[num_inputs, *input_shape]`.
 
         Raises:
-            ValueError: as `predict`, or if the target is a number.
+            ValueError: for the same reasons as `predict`, or if the target is a number.
         """
         if self.labels.pool.dataset.target == NUMBER:
             raise ValueError("predict_proba needs a target with classes. For a number, use predict")
@@ -386,16 +390,16 @@ class Student:
     def predict_interval(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
     ) -> npt.NDArray[np.float64]:
-        """Returns 95 % intervals of the predictions without noise, float64 `[num_inputs, 2]`.
+        """Returns 95 % intervals for the predictions without noise, float64 `[num_inputs, 2]`.
 
-        The intervals only include the privacy noise, whose distribution is known. They do not
-        include the error of the linear model itself.
+        The intervals account only for the privacy noise, whose distribution is known, not for the
+        error of the linear model itself.
 
         Args:
             inputs: raw inputs `[num_inputs, *input_shape]`.
 
         Raises:
-            ValueError: as `predict`, or if the target is not a number.
+            ValueError: for the same reasons as `predict`, or if the target is not a number.
         """
         dataset = self.labels.pool.dataset
         if dataset.target != NUMBER:
@@ -408,7 +412,7 @@ class Student:
         return np.column_stack([in_unit(share - sides, dataset), in_unit(share + sides, dataset)])
 
     def _answers(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[np.float64]:
-        """Returns numbers `[num_inputs]`, or probabilities `[num_inputs, num_classes]`."""
+        """Returns numbers `[num_inputs]`, or class probabilities `[num_inputs, num_classes]`."""
         model = self.model
         dataset = self.labels.pool.dataset
         raw = as_inputs(inputs, dataset)
@@ -427,12 +431,13 @@ class Student:
         The result is None if no sample has a label.
 
         Args:
-            inputs: `data.held_out`, a data frame with the label's column, or raw inputs
-                `[num_samples, *input_shape]`.
-            labels: true labels `[num_samples]` of raw inputs, -1 if unknown, or their names.
+            inputs: `data.held_out`, a data frame that includes the column of the label, or raw
+                inputs `[num_samples, *input_shape]`.
+            labels: for raw inputs, their true labels or the names of these, `[num_samples]`; -1 if
+                a label is unknown.
 
         Raises:
-            ValueError: if the student is not trained, inputs and labels do not fit, or raw inputs
+            ValueError: if the student is not trained, inputs and labels do not match, or raw inputs
                 have no labels.
         """
         dataset = self.labels.pool.dataset
@@ -459,20 +464,22 @@ class Student:
     def estimate_accuracy(self, held_back: PrivateExamples, epsilon: float) -> EstimatedAccuracy:
         """Charges and returns an estimate of the accuracy, which is included in the statement.
 
-        For several labels, it is the mean fraction of a record's labels that are correct. For a
-        number, it is 1 minus the mean squared error divided by the squared width of the range.
+        For several labels, accuracy is the mean fraction of a record's labels that are correct. For
+        numbers, it is 1 minus the mean squared error divided by the squared width of the range.
 
         Args:
             held_back: private records from `Data.hold_back`. If the source of the labels was fitted
-                to the other part of the same `hold_back` call, the statement has the larger epsilon
-                of labels and estimate. Otherwise it has their sum, because the source may have seen
-                these records. The sum also counts if the ledger already stored an estimate of this
-                student, which is returned again and may be of other records.
-            epsilon: cost of the estimate, in addition to the labels, in the same ledger.
+                to the other part of the same `hold_back` call, the statement has the larger of two
+                epsilons: of the labels and of the estimate. Otherwise the statement has their sum,
+                because the source may have used these records. The statement also has the sum if
+                the ledger already stored an estimate of this student. The stored estimate is
+                returned again then, and may be of other records.
+            epsilon: cost of the estimate. The ledger of the labels is charged, in addition to the
+                cost of the labels.
 
         Raises:
-            ValueError: if the student is not trained, or the labels have no `Labeller`.
-            BudgetExceeded: if the estimate does not fit into the remaining budget.
+            ValueError: if the student is not trained, or the labels do not come from a `Labeller`.
+            BudgetExceeded: if the estimate costs more than the remaining budget.
         """
         model, labels = self._trained()
         if not hasattr(labels.labeller, "estimate_accuracy"):
@@ -517,26 +524,27 @@ class Student:
         >>> sorted(path.name for path in published.folder.iterdir())
         ['privacy_statement.json', 'privacy_statement.md', 'student']
 
-        The statement is made from the ledger that was charged for the labels: the ledger of their
-        `Labeller`, which may be closed, or the ledgers of the silos of an open `Coordinator`.
+        The statement describes the charges for the labels. They are read from the ledger of the
+        `Labeller`, which may be closed, or from the silos' replies to an open `Coordinator`.
 
         Args:
-            folder: folder for `student/1`, and for the statement in JSON and as a page. Default:
-                `released/` of the run with the charged ledger, where `pate report` and `pate audit`
-                read it.
-            evaluate_on: `data.public`, to measure the exported student on held-out samples, and the
-                labels on the pool, if these have labels. Default: no measurement.
+            folder: folder for `student/1`, and for the statement as JSON and as a page. Default:
+                `released/` in the run folder with the charged ledger, where `pate report` and
+                `pate audit` look for it.
+            evaluate_on: `data.public`. The exported student is evaluated on the held-out samples,
+                and the labels on the pool, if these have true labels. Default: no evaluation.
             export_formats: additional formats, "onnx" and "litert".
-            holder: data holder, for the statement. Default: left out.
-            purpose: purpose of the release, for the statement. Default: left out.
-            run_name: name of this release, for the statement. Default: date and version number.
+            holder: name of the data holder in the statement. Default: left out.
+            purpose: purpose of the release in the statement. Default: left out.
+            run_name: name of this release in the statement. Default: date and version number.
 
         Returns:
-            `statement` (for silos, a `SilosStatement`), `folder`, `student_folder` and `measured`.
+            An object with `statement` (for silos, a `SilosStatement`), `folder`, `student_folder`
+            and `measured`.
 
         Raises:
-            ValueError: if the student is not trained or can't be exported, or labels and ledger do
-                not belong together.
+            ValueError: if the student is not trained or can't be exported, or if labels and ledger
+                do not belong together.
         """
         model, labels = self._trained()
         labeller = labels.labeller
@@ -569,7 +577,7 @@ class Student:
             estimate_is_apart=self._is_apart,
         )
         published = dataclasses.replace(published, measured=measured)
-        if logs.exists():
+        if logs.exists() or self._directory == target:
             config = self._config
             results = {"result/epsilon": published.statement.epsilon}
             if (accuracy := published.measured.get("student_accuracy")) is not None:
@@ -589,7 +597,7 @@ class Student:
 
 
 def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
-    """Returns a linear head for labels of a frozen encoder; None for others or if it is missing."""
+    """Returns a linear head on the labels' frozen encoder; None if there is no such encoder."""
     taught = labels.training_labels
     pool = labels.pool
     name = labels.representation
@@ -597,7 +605,7 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
         return None
     try:
         encoder = encoder_of(pool, name)
-    except ValueError:  # stored labels only have the name of the encoder's file
+    except ValueError:  # Stored labels contain only the name of the encoder's file.
         reporting.warn(
             f"The encoder {name_of(name)} was not found: the student learns from raw inputs."
         )
@@ -613,16 +621,16 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
 def measure(
     model: Any, labels: Labels, public: PublicSplit, reporting: Reporting
 ) -> dict[str, Any]:
-    """Compares labels and a student with public labels; returns JSON values. Public.
+    """Evaluates labels and a student on public samples; returns JSON values. Public.
 
-    Accuracies and fractions of the most frequent class are None if the public samples are
-    unlabeled. Warns of classes that the student never predicts on the held-out samples; without
-    these, on the first samples of the pool.
+    Accuracies and fractions of the most frequent class are None if the public samples have no
+    labels. Shows a warning if there are classes that the student never predicts on the held-out
+    samples, or on the first samples of the pool if there are no held-out samples.
 
     Args:
         model: exported model of the student, from raw inputs to logits.
         labels: labels that the student learned from.
-        public: the pool, and held-out samples that evaluate the student.
+        public: the pool, and the held-out samples on which the student is evaluated.
         reporting: how warnings are shown.
     """
     samples = public.held_out.labelled()
@@ -635,7 +643,7 @@ def measure(
         "is_no_better_than_constant": None,
         "is_outside_of_forecast": None,
     }
-    if labels.has_public_labels:  # training labels can't measure accuracy
+    if labels.has_public_labels:  # The student was trained on these labels.
         values |= {"label_accuracy": None, "inferred_label_accuracy": None}
     inputs = (
         public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
@@ -693,7 +701,7 @@ def measure(
 
 
 def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers about the student in the values of `measure`, for its statement."""
+    """Returns those results of `measure` that are numbers about the student, for its statement."""
     low, high = measured.get("student_accuracy_interval", (None, None))
     values = {**measured, "student_accuracy_low": low, "student_accuracy_high": high}
     return {
@@ -704,12 +712,12 @@ def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def few_of(names: Sequence[str]) -> str:
-    """Returns the first names of classes, separated by commas."""
+    """Returns text with the first names of a list, separated by commas."""
     return ", ".join(names[:MAX_NAMED]) + ", ..." * (len(names) > MAX_NAMED)
 
 
 def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
-    """Returns the values of `measure` as rows of a table, with recall if classes are uneven."""
+    """Returns results of `measure` as rows of a table; includes recall if classes are uneven."""
     if dataset.target != CLASS:
         found = {name.removeprefix("student_"): value for name, value in measured.items()}
         names = [dataset.class_name(label) for label in range(dataset.num_classes)]

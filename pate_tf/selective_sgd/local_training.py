@@ -65,7 +65,7 @@ class FlatView:
         return self.model
 
     def pieces(self, flat: tf.Tensor) -> list[tf.Tensor]:
-        """Splits a vector into tensors of the shapes of the model's parameters, in order."""
+        """Splits a vector into tensors with the shapes of the model's parameters, in order."""
         parts = tf.split(flat, self._sizes)
         return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
@@ -113,7 +113,7 @@ def build(name: Named | None, dataset: Dataset, *, seed: int) -> keras.Model:
 def linear(dataset: Dataset) -> keras.Model:
     """Returns a model with a single layer, initialized to zero.
 
-    Noise harms it least, because it has few parameters.
+    Noise harms this model less than other models, because it has few parameters.
     """
     low, high = (np.asarray(values, np.float64) for values in dataset.value_range)
     scale = 2.0 / (high - low)
@@ -147,7 +147,7 @@ SHUFFLE = 3  # third number of the seed for the order of records
 def largest(changes: FloatArray, number: int) -> IntArray:
     """Returns the ascending indices of the changes with the largest absolute values, `[number]`.
 
-    These indices depend on private records, and give no privacy.
+    These indices depend on private records, so an upload reveals them without protection.
     """
     if number >= len(changes):
         return np.arange(len(changes))
@@ -155,7 +155,7 @@ def largest(changes: FloatArray, number: int) -> IntArray:
 
 
 class Participants:
-    """SENSITIVE: the records of participants, and local training for their uploads.
+    """SENSITIVE: the records of participants, and the local training that computes their uploads.
 
     This class adds no noise, so uploads reveal information about the records, even if they contain
     only a few changes.
@@ -163,10 +163,10 @@ class Participants:
     Args:
         settings: settings of the run.
         model: a Keras model from raw inputs to logits.
-        records: records by the number of the participant, from 0.
+        records: maps the number of each participant, from 0, to its records.
 
     Raises:
-        ValueError: if model and records don't match.
+        ValueError: if the model can't be used, or a participant has no records.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Participants:
     def upload(
         self, participant: int, round_number: int, parameters: Parameters
     ) -> tuple[Upload, float]:
-        """Trains on the downloaded parameters, and returns the upload and the mean local loss.
+        """Trains from the downloaded parameters; returns the upload and the mean local loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -212,7 +212,7 @@ class Participants:
     def change(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Returns the change of the parameters in a local epoch of SGD, and the mean loss.
+        """Returns how one local epoch of SGD changes the parameters, and the mean loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -236,10 +236,10 @@ class Participants:
         order: tf.Tensor,
         learning_rate: tf.Tensor,
     ) -> Any:
-        """Runs local SGD on the change since the download, rather than on the parameters.
+        """Runs local SGD. Its variable is the change since the download, not the parameters.
 
-        This avoids the rounding errors of a difference: a single step uploads exactly
-        -learning_rate * gradient.
+        This avoids the rounding error of subtracting parameters: after a single step, the change is
+        exactly -learning_rate * gradient.
         """
         size = self.settings.batch_size
         num_steps = (tf.size(order) + size - 1) // size
@@ -260,11 +260,12 @@ class Participants:
         return change, total / tf.cast(num_steps, tf.float32)
 
 
-# Uploads with noise. They are charged before they are sent, and cost no more than the charge.
+# The rest of this module computes uploads with noise. They are charged before they are sent, and
+# their privacy cost is at most the charge.
 
-MAX_GRADIENT_ENTRIES = 2**25  # entries of all gradients in a batch
-MAX_RECORDS = 1024
-# The distance from 1 exceeds the rounding errors of norms in float64.
+MAX_GRADIENT_ENTRIES = 2**25  # maximum number of entries of all gradients in a batch
+MAX_RECORDS = 1024  # maximum number of records in a batch
+# This factor is smaller than 1 by more than the rounding errors of norms in float64.
 JUST_BELOW = 1.0 - 1e-9
 # With this operation, the batch of a record would depend on the branches of other records.
 BRANCHING_OPERATION = "DynamicPartition"
@@ -275,15 +276,17 @@ TWO_TO_64 = 2.0**64
 class RecordGradients:
     """Sums of clipped gradients over records.
 
-    Guarantee. The result is the exact sum of one vector for each drawn record. The vector has
-    integer entries and norm at most `LATTICE`. It depends only on the record, on its position among
-    the participant's records and on public values, and not on which other records are drawn:
+    Guarantee. The result is the exact sum of one vector for each drawn record. Each vector has
+    integer entries and a norm of at most `LATTICE`. It depends only on its record, on the record's
+    position among the participant's records and on public values. It does not depend on which other
+    records are drawn:
 
-    - A record is always computed at the same position of a batch of the same size. Both are
-      determined by its position among the records and by their number, which is public. Other
-      positions contain other records, or a fixed input. The last bits of a row of a matrix product
-      depend on the size of the batch and on the position of the row. At a threshold of the model,
-      these bits can change the whole gradient. They do not depend on the values of other rows.
+    - A record is always computed at the same position of a batch of the same size. Position and
+      size are determined by the record's position among the participant's records and by their
+      number, which is public. Other positions contain other records or a fixed input. The last bits
+      of a row of a matrix product depend on the size of the batch and on the position of the row,
+      but not on the values of other rows. At a threshold of the model, these bits can change the
+      whole gradient.
     - Gradients are scaled in float64 and rounded toward zero, which never increases a norm.
       Integers are added exactly.
     - The vector is zero if the gradient is not finite, or if an operation of the model fails.
@@ -291,7 +294,8 @@ class RecordGradients:
     Args:
         view: view of the model. The model must process each record separately, without branches
             that depend on a record.
-        shards: records of participants. All use the same batch size.
+        shards: maps the number of each participant to its records. All participants use the same
+            batch size.
 
     Raises:
         ValueError: if the model does not process each record separately, or does not accept records
@@ -305,8 +309,8 @@ class RecordGradients:
         self._shards = shards
         most = int(np.clip(MAX_GRADIENT_ENTRIES // view.num_parameters, 2, MAX_RECORDS))
         self._num_places = min(most - 1, max(map(len, shards.values())))
-        # Position 0 never has a record. An operation that fails for the fixed input therefore
-        # fails in every batch, independently of the records.
+        # Position 0 always contains the fixed input. So an operation that fails for the fixed input
+        # fails in every batch, independently of the drawn records.
         size = self._num_places + 1
         dataset = next(iter(shards.values())).dataset
         fixed = np.broadcast_to(np.asarray(dataset.value_range[0]), dataset.input_shape)
@@ -351,7 +355,7 @@ class RecordGradients:
         indices: IntArray,
         clip: float,
     ) -> IntArray:
-        """SENSITIVE: returns the sum, int64 `[num_indices]`, in steps of clip / LATTICE.
+        """SENSITIVE: returns the sum, int64 `[num_indices]`, as multiples of clip / LATTICE.
 
         Args:
             participant: number of the participant.
@@ -375,7 +379,7 @@ class RecordGradients:
                 total = self._graph(parameters, inputs, labels, is_drawn, indices, np.float64(clip))
                 return np.asarray(total.numpy())
             except tf.errors.InvalidArgumentError:
-                # An operation fails for one of the records. The other records must still count.
+                # An operation fails for one of the records. The sum must still include the others.
                 total = np.zeros(len(indices), np.int64)
                 for row in rows[:, np.newaxis] if len(rows) > 1 else ():
                     total += sum_of(row)
@@ -416,19 +420,20 @@ class RecordGradients:
 class NoisyParticipants(Participants):
     """SENSITIVE: participants that add independent Gaussian noise to their uploads.
 
-    Guarantee. The uploads of a participant in all rounds together are differentially private with
-    the cost in its ledger, for replace-one records, toward everyone else, including the server
+    Guarantee. All uploads of a participant together are differentially private with the cost in its
+    ledger, for replace-one records. This holds toward everyone else, including the server
     (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed determines which parameters
-    are uploaded. The drawn records stay secret. Private records can't stop a run, and can't prevent
-    an upload: a record contributes nothing if its gradient is not finite, or if an operation of the
-    model fails for it.
+    are uploaded. It remains secret which records are drawn. Private records can neither stop a run
+    nor prevent an upload: a record contributes nothing if its gradient is not finite, or if an
+    operation of the model fails for it.
 
     Args:
         settings: settings of the run.
         model: a Keras model from raw inputs to logits.
-        records: records by the number of the participant, from 0.
-        run: charges all rounds after all other checks have passed. Nothing is drawn before.
-        noise: noise source, also for the choice of records. Default: the operating system's
+        records: maps the number of each participant, from 0, to its records.
+        run: charges all rounds after all other checks have passed. Nothing is drawn before the
+            charge.
+        noise: noise source, which also chooses the drawn records. Default: the operating system's
             entropy.
         declare: called with the facts of the ledger after the charge.
 
@@ -459,7 +464,7 @@ class NoisyParticipants(Participants):
     def _selected(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[IntArray, FloatArray, float]:
-        """Returns indices and noisy values of an upload, and NaN, because the loss is private."""
+        """Returns indices and noisy values of an upload, and NaN instead of the private loss."""
         settings = self.settings
         num_parameters = self.view.num_parameters
         generator = np.random.default_rng([settings.seed, round_number, CHOICE])
@@ -486,7 +491,7 @@ def participants_of(
     records: Mapping[int, PrivateExamples],
     **options: Any,
 ) -> Participants:
-    """Returns `NoisyParticipants` if settings ask for noise, else `Participants`."""
+    """Returns `NoisyParticipants` if the settings require noise, else `Participants`."""
     if settings.is_noisy:
         return NoisyParticipants(settings, model, records, **options)
     return Participants(settings, model, records)
@@ -494,11 +499,11 @@ def participants_of(
 
 @dataclasses.dataclass(repr=False, eq=False)
 class SharedTraining:
-    """SENSITIVE: rounds of participants with a server.
+    """SENSITIVE: the rounds of training, in which participants exchange parameters with a server.
 
     Attributes:
-        participants: the participants of this process.
-        server: the server of all participants.
+        participants: the participants in this process.
+        server: the parameter server, in this process or over a network.
         round: number of the next round, from 0.
     """
 
@@ -508,14 +513,15 @@ class SharedTraining:
     _downloaded: dict[int, Parameters] = dataclasses.field(default_factory=dict, init=False)
 
     def run_round(self) -> float:
-        """Lets every participant take its turn; returns the mean local loss. SENSITIVE.
+        """Lets every participant train and upload once; returns the mean local loss. SENSITIVE.
 
         Raises:
             ValueError: if an upload was refused or, without noise, a loss is not finite.
         """
         participants = self.participants
         settings = participants.settings
-        # Simulate stale parameters: a participant trains while others in this process upload.
+        # Simulate stale parameters, as if participants trained while others upload: all of them
+        # download before the first one uploads.
         is_stale = settings.protocol == "asynchronous" and len(participants.records) > 1
         if is_stale and not self._downloaded:
             self._downloaded = {each: self._pull(each, self.round) for each in participants.records}

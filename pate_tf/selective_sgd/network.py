@@ -24,11 +24,13 @@ _log = logging.getLogger(__name__)
 WAIT_SECONDS: Final = 20.0  # time that a call waits at the server for its turn
 
 # The first entry of each request is the identifier of the run.
-# The facts of a participant's ledger. With privacy, the server applies no upload before it.
+# The second entry has the facts of a participant's ledger; None without privacy.
 JoinRequest = tuple[bytes, LedgerFacts | None]
-# The round whose parameters are requested, or the number of rounds for the final parameters.
+# The second entry is the round whose parameters are requested. For the final parameters, it is the
+# number of rounds.
 PullRequest = tuple[bytes, int]
-# An upload: round, version, ascending indices of the changed parameters (None for all), and values.
+# The other entries are round, version, ascending indices of the changed parameters (None for all),
+# and values of an upload.
 PushRequest = tuple[bytes, int, int, npt.NDArray[np.uint32] | None, FloatArray]
 
 
@@ -40,12 +42,12 @@ class ParameterService:
     Args:
         server: the parameter server, which applies uploads.
         terms: terms of the run.
-        ledgers: file for the facts that participants report about their ledgers, in `sensitive/`.
-            With privacy, uploads are only applied after this report.
+        ledgers: path of a file in `sensitive/` that stores the facts that participants report about
+            their ledgers. With privacy, a participant's uploads are applied only after its report.
 
     Attributes:
-        facts: facts that participants reported about their ledgers, by name. Later charges are not
-            included.
+        facts: maps the name of each participant to the facts that it reported about its ledger.
+            Later charges are not included.
         called: names of participants that called this process.
         fetched: names of participants that have the final parameters.
     """
@@ -61,11 +63,12 @@ class ParameterService:
         self.facts = {name: LedgerFacts(**fields) for name, fields in stored.items()}
 
     def listen(self, address: str, files: TlsFiles) -> TlsServer:
-        """Starts a server that accepts calls of participants on the roster, and returns it.
+        """Starts and returns a server that accepts calls from participants on the roster.
 
         Args:
             address: `host:port`; with port 0, the system chooses a free port.
-            files: certificate and key of the server, and the authority.
+            files: files with the certificate and key of the server, and the authority's
+                certificate.
 
         Raises:
             ValueError: if the server can't listen on the address.
@@ -84,10 +87,11 @@ class ParameterService:
         return TlsServer(address, files=files, services=[service], limits=limits)
 
     def missing(self) -> set[str]:
-        """Returns the names of those that are waited for; none once training is over.
+        """Returns the names of the participants that the server waits for; empty after training.
 
-        These are participants with rounds left that have not called this process; if there are
-        none, the participant whose turn it is, or with "asynchronous" all with rounds left.
+        The server waits for all participants that have rounds left and have not called this process
+        yet. If there are no such participants, it waits for the participant whose turn it is. With
+        "asynchronous", it waits for all participants that have rounds left instead.
         """
         state = self._server.state
         settings = self._terms.settings
@@ -100,14 +104,14 @@ class ParameterService:
         return {self._terms.names[int(state.version) % settings.num_participants]}
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
-        """Waits at most `seconds` for a condition that depends on calls."""
+        """Waits at most `seconds` until a condition is true; checks it again after every call."""
         with self._changed:
             self._changed.wait_for(until, seconds)
 
     def join(self, request: JoinRequest, caller: Caller) -> int:
         """Durably stores the facts of the caller's ledger, and returns the number of parameters.
 
-        The server can't verify these facts. Only auditors of the participant can check its ledger.
+        The server can't verify these facts. Only an auditor with access to the ledger can.
         """
         run, facts = request
         self._number(caller, run)
@@ -137,7 +141,8 @@ class ParameterService:
     def push(self, request: PushRequest, caller: Caller) -> bool | None:
         """Applies the caller's upload once, durably.
 
-        Returns True when it is applied, or None after a timeout, if other participants come first.
+        Returns True as soon as the upload is applied. Returns None if it could not be applied
+        before a timeout, because other participants come first.
         """
         run, round_number, version, part, values = request
         number = self._number(caller, run)
@@ -164,7 +169,7 @@ class ParameterService:
         return is_applied
 
     def _number(self, caller: Caller, run: bytes) -> int:
-        """Returns the number of the caller, after a check that it has the same roster."""
+        """Checks that the caller has the same roster, and returns the caller's number."""
         if run != self._terms.run_id:
             raise ValueError("the caller has a different roster; copy one file to all participants")
         number = self._terms.number(caller.name)
@@ -175,25 +180,26 @@ class ParameterService:
 
 
 def message_limits(num_parameters: int) -> Limits:
-    """Returns limits that are just large enough for an upload or all parameters of a model."""
+    """Returns limits that are just large enough for an upload, or for all parameters of a model."""
     return Limits(message_bytes=2**16 + 12 * num_parameters)
 
 
 class RemoteServer(Connection):
-    """A participant's connection to its parameter server. It does not accept connections itself.
+    """A participant's connection to its parameter server.
 
-    A call is repeated while the server can't be reached or other participants come first. An upload
-    is stored before it is sent. If the participant is killed at any point, it sends exactly the
-    same numbers again, and the server applies them once. Noise is never redrawn for an upload that
-    may have been sent.
+    Participants only open connections; they never accept any. A call is repeated while the server
+    can't be reached or other participants come first. An upload is stored before it is sent. So a
+    participant that was killed at any point sends exactly the same numbers again, and the server
+    applies them once. Noise is never redrawn for an upload that may have been sent.
 
     Args:
         address: `host:port` of the server.
         terms: terms of the run.
-        files: certificate and key of the participant, and the authority.
+        files: files with the certificate and key of the participant, and the authority's
+            certificate.
         num_parameters: number of parameters of the model.
         run: stores the last upload.
-        wait_seconds: time that a call waits at the server for its turn.
+        wait_seconds: maximum time that a call waits at the server for its turn.
         give_up_after: a call raises ConnectionError after this number of seconds without a
             connection.
 
@@ -242,7 +248,7 @@ class RemoteServer(Connection):
             PermissionError: if this participant is not on the server's roster.
             ValueError: if the server refuses the request.
         """
-        del participant  # identified by its certificate
+        del participant  # The server identifies the participant by its certificate.
         request = (self._terms.run_id, round_number)
         parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
         checks.shape([self._num_parameters], parameters=parameters.values)
@@ -277,7 +283,7 @@ class RemoteServer(Connection):
         _log.info("round %d of %d uploaded", upload.round + 1, self._terms.settings.rounds)
 
     def _until_answered(self, method: str, request: object, kind: Any) -> Any:
-        """Repeats a call until the reply is not None, with waits if there is no connection."""
+        """Repeats a call until the reply is not None; pauses while there is no connection."""
         reply: Any = None
 
         def step() -> bool:

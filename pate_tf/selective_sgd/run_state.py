@@ -1,4 +1,4 @@
-"""A run on disk: its state, and its ledger, which is charged once and notes each released state."""
+"""A run on disk: its state and its ledger. The ledger has one charge, and notes released states."""
 
 import contextlib
 import dataclasses
@@ -28,27 +28,29 @@ LEDGER = "ledger"  # folder in `sensitive/`
 # Keys of the state of a run.
 NONCE = "nonce"  # random identifier of the run, stored before the run is charged
 TOKEN = "token"  # random identifier of the state
-ROUND = "num_rounds"
+ROUND = "num_rounds"  # number of finished rounds
 NONCE_BYTES = 32
-# The entries of a run in its ledger: the row that charged it, and round and token of the last
-# state.
+# What the ledger records about a run: the row that charged the run, and the round and the token of
+# the last released state.
 Noted = tuple[int | None, int, bytes]
 NOTHING: Noted = (None, 0, b"")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerFacts(EpsilonDelta):
-    """Facts of a ledger about a run and everything else that it charged. Public.
+    """Facts of a ledger about a run and about all other charges in the ledger. Public.
 
     Attributes:
-        ledger_sequence: sequence of the last row.
-        ledger_digest: digest of the last row.
+        ledger_sequence: sequence number of the last row.
+        ledger_digest: digest of the last row, 64 hexadecimal digits.
         secure_noise: whether all noise was unpredictable.
-        was_reset: whether an earlier ledger, or rows of this one, were missing.
-        epsilon_source: total epsilon of the source; None if it is unknown.
+        was_reset: whether an earlier ledger, or rows of this ledger, were missing.
+        epsilon_source: total epsilon of everything that was charged to the source; None if it is
+            unknown.
         delta_source: delta of `epsilon_source`; None if it is unknown.
-        num_ledgers: number of ledgers of the source.
-        fewest_records: smallest number of records of a participant, if records are protected.
+        num_ledgers: number of ledgers of the source; None if it is unknown.
+        fewest_records: number of records of the participant with the fewest records; None without
+            privacy.
 
     Raises:
         ValueError: if a value is out of range.
@@ -80,12 +82,12 @@ class LedgerFacts(EpsilonDelta):
 class DurableRun(contextlib.ExitStack):
     """A run in a folder, locked for this process: its state and, with privacy, its ledger.
 
-    Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. If the
-    caller sends nothing of a round before `save` returns, each round is sent only once: if copies
-    or processes resume from the same state, at most one of them gets past `save`. `charge` refuses
-    a state that is older than the last noted state, or a different state of the same round. If rows
-    of the ledger are missing and its user acknowledged that, the run is charged again
-    (docs/proofs/selective_sgd.md, Proposition F4).
+    Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. Each
+    round is sent only once if the caller sends nothing of a round before `save` returns: if several
+    copies or processes resume from the same state, `save` succeeds for at most one of them.
+    `charge` refuses a state that is older than the last noted state, or a different state of the
+    same round. If rows of the ledger are missing and its user acknowledged that, the run is charged
+    again (docs/proofs/selective_sgd.md, Proposition F4).
 
     Assumptions. The assumptions of `Ledger` hold. Copies are detected by the registry of this user,
     so a copy on another machine is not detected. Use the object in one thread only.
@@ -93,18 +95,20 @@ class DurableRun(contextlib.ExitStack):
     Args:
         directory: the run folder; all files are in its subfolder `sensitive/`.
         name: name of the folder for the state, next to the folder of the ledger.
-        identity: public JSON values by name, which determine the result.
-        shards: the records. Each round trains on the records given now. If records are protected,
-            the number of records per shard is public and can't change.
-        settings: settings of the run, with budget and delta. Without privacy there is no ledger.
-        source: the source that the run charges; None for the run folder itself.
+        identity: JSON values by name that determine the result of the run. Public.
+        shards: records of each participant. A resumed run trains on the records that are passed
+            when it resumes. If records are protected, the number of records in each shard is public
+            and can't change.
+        settings: settings of the run, with its budget and delta. Without privacy, there is no
+            ledger.
+        source: the source that the run is charged to; None for the run folder itself.
         acknowledge_reset: whether to resume although the ledger, or rows of it, are missing. Their
-            known costs and the run are charged again. The budget is raised to cover them, which is
-            recorded permanently.
+            known costs and the run are charged again. The budget is raised to cover these charges.
+            The ledger records this permanently.
 
     Attributes:
         folder: folder of the state.
-        saved: the state in the folder; without `ROUND` for a new run.
+        saved: the state that is stored in the folder. The state of a new run has no `ROUND`.
 
     Raises:
         ValueError: if the folder contains another run, or a damaged state.
@@ -131,7 +135,7 @@ class DurableRun(contextlib.ExitStack):
         self._source = source
         self._acknowledge_reset = acknowledge_reset
         self._ledger: Ledger | None = None
-        self._noted = NOTHING  # as of the last row
+        self._noted = NOTHING  # as recorded up to the last row
         self._fewest_records: int | None = None
         if settings is not None and settings.privacy == "record":
             sizes = [len(shard) for shard in shards]
@@ -198,15 +202,15 @@ class DurableRun(contextlib.ExitStack):
         return self.facts()
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Stores a state and notes it in the ledger. From then on, the state counts as released.
+        """Stores a state and notes it in the ledger. The state counts as released from then on.
 
         Args:
             state: arrays by name, from which the run can resume. Must include `ROUND` if the run
                 was charged.
 
         Raises:
-            LedgerError: if a copy of this run or another process has resumed it, or if the state
-                can't be noted. Nothing of the state may be sent then.
+            LedgerError: if a copy of this run was resumed, if another process resumed this run, or
+                if the state can't be noted. Nothing of the state may be sent then.
             OSError: if the state can't be written.
         """
         token = secrets.token_bytes(NONCE_BYTES)
@@ -218,7 +222,7 @@ class DurableRun(contextlib.ExitStack):
             self._note(self._ledger, int(state[ROUND]), token)
 
     def facts(self) -> LedgerFacts:
-        """Returns the current facts of the ledger. Call it after `charge`."""
+        """Returns the current facts of the ledger. Call `charge` first."""
         if self._ledger is None:
             raise ValueError("this run was not charged yet")
         ledger = self._ledger
@@ -245,14 +249,14 @@ class DurableRun(contextlib.ExitStack):
             ledger.store_release(debit, {"round": round_number, "token": token.hex()})
             self._noted = (debit, round_number, token)
         with ledger.exclusive():
-            pass  # if two copies noted at the same time, at least one of them sees the other's row
+            pass  # If two copies noted a state at once, at least one fails here: it sees both rows.
 
 
 def _noted(ledger: Ledger) -> Noted:
-    """Returns the entries of a run in its ledger.
+    """Returns what the ledger records about the run.
 
-    Returns `NOTHING` if missing rows were acknowledged, because these rows may contain rounds that
-    the stored state does not have.
+    After missing rows were acknowledged, this is `NOTHING` until the run is charged again, because
+    the missing rows may contain later rounds than the stored state.
     """
     noted = NOTHING
     for row in ledger.history():

@@ -1,7 +1,7 @@
-"""The parameter server, which adds the uploads of participants: each upload once, and in turn.
+"""The parameter server, which adds up the uploads of participants, each once and in turn.
 
-The server has no private records, and is not trusted with any: it can read all uploads, including
-uploads without noise.
+The server has no private records. It can read all uploads, so uploads without noise reveal private
+information to it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Parameters:
     """The parameters that a participant downloads.
 
     Attributes:
-        version: number of uploads that the server had applied.
+        version: number of uploads that the server had applied when it sent the parameters.
         values: float32 `[num_parameters]`.
     """
 
@@ -35,11 +35,11 @@ class Parameters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Upload:
-    """SENSITIVE unless it has noise: changes of some parameters by a participant.
+    """Changes of some parameters by a participant. SENSITIVE unless noise was added.
 
     Attributes:
         participant: number of the participant, from 0.
-        round: round of the participant, from 0. Participant and round identify an upload.
+        round: round of the participant, from 0. An upload is identified by participant and round.
         version: version of the parameters on which the participant trained.
         indices: int64 `[num_changes]`, indices of the changed parameters, ascending.
         values: float32 `[num_changes]`, the changes.
@@ -57,7 +57,7 @@ class Upload:
 
 
 def upload_bytes(num_changes: int, num_parameters: int) -> int:
-    """Returns the size of an upload: values, and indices unless all parameters change."""
+    """Returns the size of an upload: its values, and its indices unless all parameters change."""
     return (4 if num_changes == num_parameters else 8) * num_changes
 
 
@@ -68,11 +68,12 @@ class ServerState:
     Attributes:
         values: float32 `[num_parameters]`.
         round_values: the parameters at the start of the round, float32 `[num_parameters]`.
-        average: sum of the parameters after each round of the second half, `[num_parameters]`.
+        average: sum, over all finished rounds in the second half of training, of the parameters
+            after the round, `[num_parameters]`.
         version: number of applied uploads.
         rounds: round of each participant's last upload, int64 `[num_participants]`; -1 before the
             first upload.
-        digests: digests of these uploads, uint8 `[num_participants, 32]`.
+        digests: digest of each participant's last upload, uint8 `[num_participants, 32]`.
     """
 
     values: FloatArray
@@ -86,17 +87,18 @@ class ServerState:
 class ParameterServer:
     """The parameters of one run: `values[indices] += factor * upload`.
 
-    Guarantees. An upload is applied once, even if it is sent again; participant and round identify
-    it. With `run`, the upload is durable before `push` returns, and the server can resume after it
-    was killed at any point. An upload that is refused changes nothing.
+    Guarantees. An upload is identified by its participant and its round, and is applied once, even
+    if it is sent again. With `run`, the upload is durable before `push` returns, and the server can
+    resume after it was killed at any point. An upload that is refused changes nothing.
 
     Each participant uploads once per round, so the number of applied uploads determines whose turn
-    it is. "round_robin": only this participant can download and upload. "synchronous": all
-    participants download the parameters from the start of the round, and their uploads are
-    averaged, applied in order. "asynchronous": participants download and upload at any time. An
-    upload that is s uploads stale is multiplied by 1 / (1 + s).
+    it is. "round_robin": only the participant whose turn it is can download and upload.
+    "synchronous": all participants download the parameters from the start of the round. Their
+    uploads are applied in order, and averaged. "asynchronous": participants can download and upload
+    at any time. If s other uploads were applied since the download, an upload is multiplied by
+    1 / (1 + s).
 
-    Not thread-safe.
+    This class is not thread-safe.
 
     Args:
         settings: settings of the run.
@@ -108,7 +110,7 @@ class ParameterServer:
         num_parameters: number of parameters of the model.
 
     Raises:
-        ValueError: if the stored state is for another model.
+        ValueError: if the stored state belongs to another model.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class ParameterServer:
         """Resumes from the arrays of a `ServerState`.
 
         Raises:
-            ValueError: if they are for another model.
+            ValueError: if the arrays belong to another model.
         """
         expected = vars(self.state)
         if any(arrays[name].shape != array.shape for name, array in expected.items()):
@@ -147,7 +149,7 @@ class ParameterServer:
 
     @property
     def round(self) -> int:
-        """Number of finished rounds, except for asynchronous training."""
+        """Number of finished rounds. Not meaningful for asynchronous training."""
         return self.version // self.settings.num_participants
 
     def pull(self, participant: int, round_number: int) -> Parameters | None:
@@ -158,7 +160,7 @@ class ParameterServer:
             round_number: number of the round, from 0; `settings.rounds` for the final parameters.
 
         Raises:
-            ValueError: if there is no such round, or its upload was already applied.
+            ValueError: if there is no such round, or the upload of this round was already applied.
         """
         settings = self.settings
         last = int(self.state.rounds[participant])
@@ -186,13 +188,13 @@ class ParameterServer:
         """Applies an upload, unless it was applied before.
 
         Returns:
-            Whether the upload is applied. If not, other participants come first in a synchronous
-            round.
+            True if the upload is applied now or was applied before; False if other participants
+            come first in a synchronous round.
 
         Raises:
             ValueError: if the upload is too large, out of turn, not finite or out of range, or if a
-                different upload was applied for this round. Nothing has changed.
-            OSError: if the upload can't be made durable. The caller should send it again.
+                different upload was applied for this round. The parameters are unchanged then.
+            OSError: if the upload can't be stored durably. The caller should send it again.
         """
         state = self.state
         participant = upload.participant

@@ -1,4 +1,4 @@
-"""Shared training, from records to a report, in one process or across organizations."""
+"""Shared training from records to a report, in a single process or across organizations."""
 
 import contextlib
 import dataclasses
@@ -40,11 +40,11 @@ WHITENED = "whitened"  # name of the default representation with partial whiteni
 REPORT = "selective_sgd_report.json"
 SAMPLES_PER_BATCH = 500
 MAX_NAMES_LENGTH = 200  # maximum length of the list of missing participants in a log line
-LINGER_SECONDS = 60.0  # time for all participants to fetch the final parameters
+LINGER_SECONDS = 60.0  # After training, wait this long for all participants without a message.
 
 
 class ModelOnFeatures(tf.Module):
-    """An encoder followed by a model, from raw inputs to logits."""
+    """An encoder followed by a model. The whole maps raw inputs to logits."""
 
     def __init__(self, encoder: Encoder, model: keras.Model) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ def learn_encoder(name: Named, pool: Pool, *, seed: int, reporting: Reporting = 
     """Trains an encoder on a public pool, without labels.
 
     Args:
-        name: representation, see `representations.catalogue.encoder_of`; "whitened" for the data
-            set's default with partial whitening.
+        name: name of a representation, see `representations.catalogue.encoder_of`; or "whitened"
+            for the default representation of the data set with partial whitening.
         pool: public inputs.
         seed: seed of the training.
         reporting: how progress is shown.
@@ -78,12 +78,12 @@ class SharedModel:
     """A model that participants trained together, with the facts for its statement.
 
     Attributes:
-        model: the model, from raw inputs to logits.
+        model: the model, which maps raw inputs to logits.
         dataset: the data set whose inputs the model takes.
         settings: settings of the run.
         num_parameters: number of trained parameters.
-        facts: facts of the ledger of each participant, or of one ledger for all; empty without
-            noise.
+        facts: facts of the ledger of each participant, or of the one ledger that all participants
+            share; empty without noise.
     """
 
     model: keras.Model | tf.Module
@@ -93,7 +93,7 @@ class SharedModel:
     facts: tuple[LedgerFacts, ...]
 
     def accuracy(self, samples: PublicExamples | None) -> float | None:
-        """Returns the accuracy on samples; None without samples or labels."""
+        """Returns the accuracy on samples; None if there are no samples with labels."""
         labelled = None if samples is None else samples.labelled()
         if labelled is None:
             return None
@@ -102,7 +102,7 @@ class SharedModel:
         return float((np.concatenate(answers) == labelled.labels).mean())
 
     def costs(self) -> dict[str, Any]:
-        """Returns the worst value of each fact over all ledgers; None if a ledger lacks it."""
+        """Returns each fact's worst value over all ledgers; None if a ledger lacks the fact."""
         costs: dict[str, Any] = {"secure_noise": all(each.secure_noise for each in self.facts)}
         for name in ("epsilon", "delta", "epsilon_source", "delta_source", "num_ledgers"):
             values = [getattr(each, name) for each in self.facts]
@@ -118,12 +118,12 @@ class SharedModel:
     ) -> RunReport:
         """Exports the model with its statement, and returns a report.
 
-        With noise, both are written to `released/`. Without noise, nothing may be published: both
-        are written to `sensitive/`, and the statement gives the reason.
+        With noise, the model and the statement are written to `released/`. Without noise, nothing
+        may be published. So both are written to `sensitive/`, and the statement gives the reason.
 
         Args:
             directory: the run folder.
-            evaluate_on: public samples to evaluate the model.
+            evaluate_on: public samples on which the model is evaluated.
             reporting: how progress is shown.
         """
         run = artifacts.RunDirectory(pathlib.Path(directory))
@@ -190,7 +190,7 @@ def train(
     noise: NoiseSource | None = None,
     on_round: Callable[[int, float], object] = lambda round_number, loss: None,
 ) -> SharedModel:
-    """Trains a shared model in this process, on one data set partitioned among participants.
+    """Trains a shared model in this process, on a data set that is split among participants.
 
     >>> from pate_tf import selective_sgd
     >>> settings = selective_sgd.TrainingSettings(num_participants=4, rounds=2, upload=0.1)
@@ -206,14 +206,14 @@ def train(
         model: "linear", another name in `models.catalogue`, or a function that takes the data set
             and returns a Keras model from inputs to logits.
         encoder: encoder that was trained on public samples only. Default: use raw inputs.
-        directory: run folder, which contains the ledger, and in which a stopped run resumes.
-            Required with privacy. Default: store nothing.
+        directory: run folder, which stores the ledger and the state from which a stopped run
+            resumes. Required with privacy. Default: nothing is stored.
         acknowledge_reset: see `DurableRun`.
         noise: noise source. Default: the operating system's entropy.
         on_round: called after each round with its number, from 0, and the mean loss. SENSITIVE.
 
     Raises:
-        ValueError: if the arguments don't match. Nothing was charged.
+        ValueError: if the arguments contradict each other. Nothing was charged then.
         LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
             run was resumed.
     """
@@ -284,8 +284,8 @@ def join(
 ) -> pathlib.Path:
     """Runs all rounds of a participant, and returns the path of the final shared parameters.
 
-    If it is killed and started again with the same arguments, it resumes. It needs no server if it
-    already has the final parameters.
+    A participant that was killed and is started again with the same arguments resumes. It needs no
+    server if it already has the final parameters.
 
     Args:
         terms: terms of the run.
@@ -295,13 +295,13 @@ def join(
         certificates: folder with the certificates of the authority and the participant.
         directory: the run folder.
         acknowledge_reset: see `DurableRun`.
-        watch: receives a function that returns the health of the participant's connection.
-        give_up_after: give up after this number of seconds without a connection.
+        watch: called with a function that returns the health of the participant's connection.
+        give_up_after: the participant gives up after this many seconds without a connection.
 
     Raises:
         ConnectionError: if the server could not be reached for `give_up_after` seconds.
-        ValueError: if roster, records and server don't match. Nothing was charged, unless the
-            server refuses an upload.
+        ValueError: if roster, records and server contradict each other, or if the server refuses an
+            upload. Nothing was charged in the first case.
         PermissionError: if the participant is not on the server's roster.
         LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
             run was resumed.
@@ -365,9 +365,9 @@ def serve(
 ) -> RunReport:
     """Serves all rounds, then exports the global model with its statement.
 
-    If it is killed and started again with the same arguments, it resumes. After the last round, it
-    serves the final parameters until all callers have fetched them, for at most `give_up_after`
-    seconds. To serve them to late callers, start it again.
+    A server that was killed and is started again with the same arguments resumes. After the last
+    round, the server waits at most `give_up_after` seconds until all callers have fetched the final
+    parameters. To serve the parameters to late callers, start it again.
 
     Args:
         terms: terms of the run.
@@ -377,11 +377,11 @@ def serve(
         public: samples of the data set that the terms name. Samples with labels are used to
             evaluate the model.
         reporting: how progress is shown.
-        watch: receives a function that returns the health of the server.
+        watch: called with a function that returns the health of the server.
         give_up_after: seconds to wait for participants that have not fetched the final parameters.
 
     Raises:
-        ValueError: if roster, data and state don't match.
+        ValueError: if roster, data and state contradict each other.
         OSError: if a file can't be read or written.
     """
     from pate_tf.net.credentials import COORDINATOR, TlsFiles  # gRPC is in an extra

@@ -19,8 +19,8 @@ MAX_CLIP = 1e30
 ROUNDING = 8.0  # extra scale that covers the rounding of continuous noise, in lattice steps
 LAST_RATE = 0.1  # learning rate of the last round, as a fraction of the first round's
 
-# Defaults of conditional settings, by the value of `privacy`. Other settings of CONDITIONAL can't
-# be set with this value.
+# For each value of `privacy`, the default values of the settings that depend on it. A setting of
+# CONDITIONAL that is missing here can't be used with this value of `privacy`.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": 0.5},
     "record": {
@@ -64,14 +64,14 @@ class TrainingSettings(Seeded):
         None,
         above=0.0,
         help="Uploaded changes are clipped to this absolute value. Default: "
-        f"{DEFAULTS['none']['gamma']:g}; not used with noise, which clips gradients.",
+        f"{DEFAULTS['none']['gamma']:g}. Not used with noise: gradients are clipped instead.",
     )
     protocol: str = setting(
         None,
         choices=PROTOCOLS,
-        help="Order of uploads. round_robin: one participant after another. asynchronous: each on "
-        "possibly outdated parameters; outdated uploads count less. synchronous: all on the "
-        "same parameters, averaged. Default: round_robin; synchronous with noise.",
+        help="Order of uploads. round_robin: one participant after another. asynchronous: at any "
+        "time; uploads from outdated parameters count less. synchronous: all train on the same "
+        "parameters, and uploads are averaged. Default: round_robin; synchronous with noise.",
     )
     learning_rate: float = setting(
         None,
@@ -84,7 +84,7 @@ class TrainingSettings(Seeded):
     privacy: str = setting(
         "none",
         choices=tuple(DEFAULTS),
-        help="Privacy protection. none, or record: single records, by noise on clipped gradients.",
+        help="Privacy protection: none, or record (noise on clipped gradients protects records).",
     )
     target_epsilon: float | None = setting(
         None,
@@ -146,7 +146,7 @@ class TrainingSettings(Seeded):
         return self.learning_rate * (1.0 - (1.0 - LAST_RATE) * progress)
 
     def charge(self) -> NoisyTraining | None:
-        """Returns the charge for all rounds, made before the first upload; None without noise.
+        """Returns the charge for all rounds, due before the first upload; None without noise.
 
         Raises:
             ValueError: if the target needs more noise than can be drawn.
@@ -166,7 +166,7 @@ class TrainingSettings(Seeded):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Terms(Roster):
-    """The terms of a run, from a small TOML file. Public; everyone reads them before they join.
+    """The terms of a run, from a small TOML file. Public. Participants read them before they join.
 
     Participants take their turns in the order of their names in the file.
 
@@ -206,8 +206,9 @@ class Terms(Roster):
 def noise_scale(charge: NoisyTraining) -> float:
     """Returns the scale of the discrete Gaussian, in lattice steps.
 
-    It is slightly larger than sigma times the lattice, so that it costs no more than continuous
-    noise with standard deviation sigma (docs/proofs/selective_sgd.md, Theorem F3).
+    The scale is slightly larger than sigma * LATTICE. So the discrete noise costs no more privacy
+    than continuous noise with the standard deviation sigma (docs/proofs/selective_sgd.md,
+    Theorem F3).
 
     Raises:
         ValueError: if the scale is too large to be drawn exactly.

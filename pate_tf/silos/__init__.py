@@ -1,12 +1,12 @@
-"""Silos: records that never leave their owners, and a coordinator that need not be trusted.
+"""Learning from silos whose records never leave them, with an untrusted coordinator.
 
     silo = Silo("policy.toml", SiloTeacher(model, num_classes=10), folder="silo/sensitive")
     coordinator = Coordinator("roster.toml", silos=[silo], folder="runs/mine")
     labels = coordinator.label(data.pool, num_queries=100)
 
-Each silo shares sums of its records' features, or trains a teacher and answers public queries with
-a vote that protects it, and keeps its own privacy ledger of what that cost. Nothing here imports
-TensorFlow before a teacher or a strategy needs it.
+Each silo either shares noisy sums of its records' features, or trains a teacher that answers public
+queries with protected votes. Each silo records the privacy cost in its own ledger. TensorFlow is
+imported only when a teacher or a strategy needs it.
 """
 
 from pate_tf.silos.coordinator import Coordinator

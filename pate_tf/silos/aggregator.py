@@ -1,8 +1,8 @@
-"""An aggregator, which adds up secret shares: its answer on each step, and its refusals.
+"""An aggregator adds up secret shares. It answers or refuses the task of each protocol step.
 
-An aggregator sends its share of a sum once for a batch, for one set of silos, with noise that was
-drawn before. It is secure against a coordinator and up to `threshold` other aggregators that
-collude and lie on every step, together with any silos (docs/proofs/secure.md, Theorem V4).
+For each batch, an aggregator sends its share of the sum only once, for one set of silos, with noise
+that was drawn before. The protocol is secure even if the coordinator, up to `threshold` aggregators
+and any silos collude and lie on every step (docs/proofs/secure.md, Theorem V4).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class BatchSecrets:
     """SENSITIVE: an aggregator's secrets of a batch until the release.
 
     Attributes:
-        part: its part of the challenge, secret until all have committed.
-        shares: shares from each silo that it could open, by name.
+        part: the aggregator's part of the challenge, secret until all aggregators have committed.
+        shares: maps the name of each silo whose share this aggregator could open to that share.
     """
 
     part: bytes
@@ -65,17 +65,16 @@ class AggregatorJournal(Store):
     """SENSITIVE: the actions of an aggregator, stored on disk before they are sent.
 
     Each step of a batch has a row with the digest of a file, which contains the signed message and
-    the messages that led to it. The same task gets the same message, byte for byte. Another task
-    on the same step is refused. So an aggregator that is killed and restarted never draws noise
-    twice and opens the same shares in only one way. A journal that was restored from an older copy,
-    or lost, is refused: it is a `Store` with the aggregator's key as its identity.
+    the messages that led to it. A repeated task gets the same message, byte for byte. A different
+    task for the same step is refused. So an aggregator that is killed and restarted never draws
+    noise twice and opens the same shares in only one way. The journal is a `Store` with the
+    aggregator's key as its identity, so a lost journal or an older copy of it is refused.
 
     Args:
         folder: folder of the journal, mode 0700.
         identity: identity of the aggregator.
 
-    Raises LedgerError if the journal is damaged, belongs to another aggregator, or is not the
-    newest.
+    Raises LedgerError if the journal is damaged, is outdated, or belongs to another aggregator.
     """
 
     name: ClassVar[str] = "journal"
@@ -97,10 +96,10 @@ class AggregatorJournal(Store):
         artifacts.remove_abandoned(folder)
 
     def answered(self, task: AggregatorTask) -> AggregatorMessage | None:
-        """Returns the stored message for a task; None if the step is new.
+        """Returns the stored message for a task; None if the step was not answered yet.
 
         Raises:
-            ProtocolError: if the step was answered for other values, or is out of order.
+            ProtocolError: if the step was answered for a different task, or is out of order.
             LedgerError: if the stored message was changed.
         """
         batch = task.terms.digest.hex()
@@ -116,10 +115,10 @@ class AggregatorJournal(Store):
         return self.step(task.terms, task.step)[0]
 
     def transcript(self, task: AggregatorTask) -> Transcript:
-        """Returns all messages before a new task, including those of this aggregator.
+        """Returns the transcript of all messages before a new task, including its own messages.
 
         Raises:
-            ProtocolError: if messages are missing or forged, or its own message is missing.
+            ProtocolError: if a message is missing or forged.
         """
         transcript = self.latest
         if transcript is None or transcript.terms.digest != task.terms.digest:
@@ -137,12 +136,12 @@ class AggregatorJournal(Store):
     def keep(
         self, task: AggregatorTask, message: AggregatorMessage, transcript: Transcript
     ) -> None:
-        """Makes a message durable before it is sent; call it inside `exclusive`.
+        """Stores a message durably before it is sent; must be called inside `exclusive`.
 
         Args:
             task: the new task.
-            message: this aggregator's answer.
-            transcript: transcript of the task.
+            message: this aggregator's answer to the task.
+            transcript: transcript of all messages before the task.
         """
         content = encode((message, *task.messages))
         self.write_file(task.terms, task.step.value, content)
@@ -158,7 +157,7 @@ class AggregatorJournal(Store):
     def step(self, terms: BatchTerms, step: Step) -> tuple[AggregatorMessage, ...]:
         """Returns the signed message of a step, and the messages that led to it.
 
-        Raises LedgerError if they were changed.
+        Raises LedgerError if the stored file was changed.
         """
         path = self.path_of(terms, step.value)
         content = path.read_bytes()
@@ -178,7 +177,7 @@ class AggregatorJournal(Store):
         return self.folder / terms.digest.hex() / f"batch.{what}"
 
     def write_file(self, terms: BatchTerms, what: str, content: bytes) -> None:
-        """Writes a file of a batch durably; only this user can read it."""
+        """Writes a file of a batch durably, readable only by the current user."""
         path = self.path_of(terms, what)
         artifacts.make_sensitive_folder(path.parent)
         with artifacts.atomic_file(path, private=True) as file:
@@ -186,9 +185,9 @@ class AggregatorJournal(Store):
 
 
 def noise_scale(mechanism: SecureHistogram) -> float:
-    """Returns the scale of one aggregator's discrete Gaussian, in lattice steps, rounded up.
+    """Returns the scale of one aggregator's discrete Gaussian noise, in lattice steps, rounded up.
 
-    The noise of num_parties - threshold aggregators has a total variance of at least sigma^2.
+    The sum of the noise of num_parties - threshold aggregators has a variance of at least sigma^2.
     """
     return float(mechanism.sigma * LATTICE / np.sqrt(mechanism.num_honest) * _ROUNDED_UP)
 
@@ -198,10 +197,10 @@ class Aggregator(contextlib.ExitStack):
 
     Args:
         keys: keys of the aggregator.
-        folder: folder of its journal.
-        noise: source of its noise; None for the operating system's entropy.
+        folder: folder of the aggregator's journal.
+        noise: noise source; None for the operating system's entropy.
 
-    Raises LedgerError if the journal can't be used, see `AggregatorJournal`.
+    Raises LedgerError if the journal can't be used; see `AggregatorJournal`.
     """
 
     def __init__(
@@ -215,11 +214,11 @@ class Aggregator(contextlib.ExitStack):
         self.callback(self.journal.close)
 
     def answer(self, task: AggregatorTask) -> AggregatorMessage:
-        """Returns the message for a step; the same task always gets the same message.
+        """Returns this aggregator's message for a task; a repeated task gets the same message.
 
         Raises:
-            ProtocolError: if another message is missing, forged or contradictory, or if the step
-                was answered for other values before.
+            ProtocolError: if a message in the task is missing, forged or contradictory, or if the
+                step was answered for a different task before.
             ValueError: if the terms don't list this aggregator.
             LedgerError: if the journal can't be used.
         """
@@ -250,7 +249,7 @@ class Aggregator(contextlib.ExitStack):
             return message
 
     def _commit(self, task: AggregatorTask, number: int) -> bytes:
-        """Takes the shares of silos, draws noise and a seed, and returns the commitment."""
+        """Opens the silos' shares, draws noise and a seed, and returns the encoded commitment."""
         terms = task.terms
         if not 1 <= len(task.sealed) <= MAX_SILOS or task.messages:
             raise ProtocolError(f"commit: shares of 1 to {MAX_SILOS} silos are needed")
@@ -262,7 +261,7 @@ class Aggregator(contextlib.ExitStack):
                     task.sealed[silo], terms, silo=silo, keys=self._keys
                 )
             except ValueError:
-                continue  # the commitment will not list this silo
+                continue  # The commitment will not list this silo.
             shares[silo] = shamir.to_bytes(row)
         if not shares:
             raise TooFewSilosError("commit: no silo has shares that open")
@@ -293,13 +292,13 @@ class Aggregator(contextlib.ExitStack):
             return [shamir.from_bytes(held.shares[silo], size, "shares") for silo in silos]
 
         if step is Step.REVEAL:
-            self._noise_share(transcript, number)  # a batch without all noise fails here
+            self._noise_share(transcript, number)  # raises if an aggregator's noise is unusable
             return held.part
         if step is Step.MASK:
             masked = [transcript.challenge.masked(row) for row in shares_of(transcript.silos)]
             return b"".join(map(shamir.to_bytes, masked))
         if step is Step.CHECK:
-            # Nothing else opens for a silo whose masked sums are inconsistent.
+            # If a silo's masked sums are inconsistent, none of its other values are opened.
             values = [
                 np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
                 for row, y in zip(shares_of(transcript.silos), transcript.masked, strict=True)
@@ -316,9 +315,9 @@ class Aggregator(contextlib.ExitStack):
         return shamir.to_bytes(sums)
 
     def _noise_share(self, transcript: Transcript, number: int) -> Elements:
-        """Returns this aggregator's share of all noise, `[size of the sum]`; 0 for feature sums.
+        """Returns this aggregator's share of the total noise, `[size]`; zeros for feature sums.
 
-        Raises ValueError if noise was not sealed for this batch and aggregator.
+        Raises ValueError if some noise was not sealed for this batch and this aggregator.
         """
         terms = transcript.terms
         total = np.zeros(terms.size, np.uint64)

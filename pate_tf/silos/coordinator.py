@@ -1,4 +1,4 @@
-"""An untrusted coordinator: it sees only charged answers of silos and computes labels from them."""
+"""An untrusted coordinator, which sees only charged answers and computes labels from them."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundCollecte
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.several_holders import SiloSpending, SilosStatement
 
-# Calls one aggregator; raises ConnectionError or TimeoutError if it can't be reached.
+# Sends a task to one aggregator and returns its message. Raises ConnectionError or TimeoutError if
+# the aggregator can't be reached.
 Ask = Callable[[protocol.AggregatorTask], protocol.AggregatorMessage]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedHistogram:
-    """The only opened values of a batch. Publishable.
+    """The noisy sum of a batch: its only values that are opened. Publishable.
 
     Attributes:
-        noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; for feature
-            sums `[1, size]`, in units of 1 / LATTICE.
+        noisy_counts: for votes, int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes;
+            for feature sums, int64 `[1, size]`, in units of 1 / LATTICE.
         silos: sorted names of the silos whose votes or sums are included.
-        left_out: sorted names of the other silos; their budgets stay spent.
+        left_out: sorted names of the other silos, which stay charged.
     """
 
     noisy_counts: IntArray
@@ -66,28 +67,30 @@ def open_histogram(
 ) -> OpenedHistogram:
     """Runs the secure aggregation of the silos' votes and returns the noisy histogram.
 
-    Relays the messages of the aggregators, which refuse wrongly relayed messages. After any
-    failure, you can call it again with the same arguments: each aggregator then repeats its
-    answers. The last step needs `2 * threshold + 1` aggregators; the other steps need all.
+    The coordinator relays messages between aggregators, which refuse messages that were altered.
+    After any failure, you can call this function again with the same arguments: each aggregator
+    then repeats its answers. The last step needs `2 * threshold + 1` aggregators; the other steps
+    need all aggregators.
 
     Args:
         terms: terms of the batch.
-        sealed: sealed shares of each silo, one for each aggregator. Keep them until the histogram
-            is returned.
-        aggregators: function that calls each aggregator, in the order of their numbers.
+        sealed: maps each silo's name to its sealed shares, one for each aggregator. Keep these
+            shares until the histogram is returned.
+        aggregators: for each aggregator, a function that calls it, in the order of their numbers.
 
     Raises:
-        ConnectionError: if an aggregator can't be reached; nothing has opened. The batch resumes
-            from this step when the aggregator is back.
-        ProtocolError: if an aggregator's message breaks the protocol.
-        TooFewSilosError: if the shares of too few silos match; nothing can open for these terms.
-        ValueError: if an aggregator refuses.
+        ConnectionError: if an aggregator can't be reached. No histogram has been opened then. The
+            batch resumes from this step when the aggregator is reachable again.
+        ProtocolError: if an aggregator's message violates the protocol.
+        TooFewSilosError: if too few silos have valid shares. No histogram can be opened for these
+            terms then.
+        ValueError: if an aggregator refuses its task.
     """
     transcript = protocol.Transcript(terms)
     messages: tuple[protocol.AggregatorMessage, ...] = ()
 
     def ask(number: int) -> protocol.AggregatorMessage | None:
-        """Returns an aggregator's message for the step; None if it can't be reached."""
+        """Returns an aggregator's message for this step; None if it can't be reached."""
         dealt = sealed if step is protocol.Step.COMMIT else {}
         task = protocol.AggregatorTask(
             step=step,
@@ -128,7 +131,8 @@ UNIT = "silo"
 # Silos in the same process answer one after another and may take a long time.
 IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 
-# The noise of a class exceeds this many standard deviations with a probability below 1e-10.
+# The noise on the sums of a class exceeds this many standard deviations with a probability below
+# 1e-10.
 MAX_DEVIATIONS = 7.0
 
 
@@ -139,8 +143,8 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
     of the round as the seed.
 
     Args:
-        round_: the round with its replies.
-        least_answers: minimum number of answers for a label, at least 1.
+        round_: a round, whose `replies` contain the silos' randomized votes.
+        least_answers: minimum number of silos that must answer, at least 1.
     """
     replies = round_.replies.items()
     voting = {name: reply for name, reply in replies if isinstance(reply, RandomisedVotes)}
@@ -153,10 +157,10 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
 
 
 def in_words(round_: Round) -> str:
-    """Describes the answers and refusals of a round, with reasons, and detects wrong clocks.
+    """Returns a summary of a round's answers and refusals, and of silos whose clocks are wrong.
 
-    If a silo refuses because it is too late, but before the coordinator's deadline, the silo's
-    clock is ahead.
+    If a silo refuses a batch as too late, but the refusal arrives before the coordinator's
+    deadline, the clock of the silo is ahead of the clock of the coordinator.
     """
     replies = round_.replies.values()
     outcomes = Counter(
@@ -174,24 +178,25 @@ def in_words(round_: Round) -> str:
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
-    """Checks that an opened total is a possible sum of record vectors. Public.
+    """Checks that an opened total can be a sum of record vectors. Public.
 
-    The last number of every vector is the same constant, which bounds the length of the sum of a
-    class by its number of records. The same bound holds for a column of second moments, which is a
-    sum of vectors with nonnegative factors. Smaller lies of a silo are not detected.
+    The last entry of every record vector is the same constant, so the last entry of a sum of
+    vectors bounds the norm of the sum. The same bound holds for a column of second moments, which
+    is a sum of vectors with nonnegative factors. A silo can still add wrong sums that stay within
+    this bound.
 
     Args:
-        total: `[num_features + 1, num_columns]`, in L2 norms of a record.
-        noise: standard deviation of the noise on each number.
+        total: `[num_features + 1, num_columns]`, in units of the maximum L2 norm of a record.
+        noise: standard deviation of the noise on each entry.
 
-    Raises ValueError if the total is not possible.
+    Raises ValueError if no records can have this total.
     """
     from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 
     ratio = (1.0 - CONSTANT_FRACTION) ** 0.5 / CONSTANT
     lengths = np.linalg.norm(total[:-1], axis=0)
     of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MAX_DEVIATIONS)
-    # Constants were truncated to multiples of 2^-10, which changes them by less than 0.5 %.
+    # Truncating the constants to multiples of 2^-10 changes them by less than 0.5 %.
     excess = lengths - (1.005 * ratio * total[-1] + of_noise)
     if (excess > 0.0).any():
         column = int(excess.argmax())
@@ -203,7 +208,7 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
 
 
 class Coordinator(contextlib.ExitStack):
-    """Chooses queries from public values, sends them to silos, and turns replies into labels.
+    """Chooses queries from a public pool, sends them to silos, and computes labels from replies.
 
         coordinator = Coordinator("roster.toml", silos=silos, folder="runs/mine")
         labels = coordinator.label(data.pool, num_queries=100)
@@ -213,7 +218,8 @@ class Coordinator(contextlib.ExitStack):
     Attributes:
         roster: names and keys of silos and aggregators.
         asking: settings of the rounds.
-        journal: interface that silos call; see `silos.transport.coordinator_services`.
+        journal: stored rounds and replies, and the interface that silos call; see
+            `silos.transport.coordinator_services`.
     """
 
     def __init__(
@@ -230,13 +236,15 @@ class Coordinator(contextlib.ExitStack):
         """Opens the journal and resumes from its content.
 
         Args:
-            roster: the roster, or its file.
+            roster: the roster, or the path of its file.
             folder: folder of the journal; None to keep the journal in memory.
-            silos: the silos of the roster in this process, for a simulation; None for a network.
-            asking: settings of the rounds; default: randomized response, all silos.
-            aggregators: function that calls each aggregator of the roster, for secure aggregation.
+            silos: for a simulation, the silos of the roster as objects in this process; None if
+                silos connect over a network.
+            asking: settings of the rounds; default: randomized response with all silos.
+            aggregators: for secure aggregation, a function for each aggregator of the roster that
+                calls it.
             on_event: called with messages about silos that are missing, refused or were left out.
-            clock: returns seconds since 1970.
+            clock: function that returns the time in seconds since 1970.
 
         Raises:
             ValueError: if roster, silos and mechanism contradict each other.
@@ -249,7 +257,7 @@ class Coordinator(contextlib.ExitStack):
         self.asking = Asking() if asking is None else asking
         self._aggregators = aggregators
         self._is_secure = isinstance(self.asking.mechanism, SecureMechanism)
-        # Minimum number of silos for an opened sum; 0 for votes.
+        # Minimum number of silos in an opened total of feature sums; 0 for votes.
         self._least_silos = int(getattr(self.asking.mechanism, "least_silos", 0))
         self._unit = getattr(self.asking.mechanism, "unit", UNIT) if self._least_silos else UNIT
         self._on_event = on_event
@@ -278,11 +286,11 @@ class Coordinator(contextlib.ExitStack):
             seed: seed of random choices.
 
         Returns:
-            `pate_tf.Labels`, with the labels that a student learns from and the cost.
+            `pate_tf.Labels` with the silos' labels, from which a student can learn, and their cost.
 
         Raises ValueError before any silo is queried if queries, pool and silos do not match.
         """
-        # Strategies may need TensorFlow; a coordinator that only collects answers does not.
+        # Strategies may need TensorFlow, but a coordinator that only collects answers does not.
         from pate_tf.queries.strategies import QueryConfig, ask_once, check_queries
 
         pool.dataset.require_classes("votes of silos")
@@ -292,10 +300,10 @@ class Coordinator(contextlib.ExitStack):
         return dataclasses.replace(labels, labeller=self)
 
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
-        """Returns labels of inputs of a pool; queries silos only for inputs without a result.
+        """Returns labels of a pool's inputs; queries silos only for inputs without a result.
 
-        If a coordinator was killed during a round, this round is finished first. Silos that have
-        not replied get `asking.seconds` again, no matter how long the coordinator was stopped.
+        If the coordinator was killed during a round, it finishes this round first. Silos that have
+        not replied yet get `asking.seconds` again, however long the coordinator was stopped.
 
         Args:
             pool: public inputs.
@@ -327,23 +335,27 @@ class Coordinator(contextlib.ExitStack):
             noisy_counts=counts,
         ).checked()
 
-    def label_from_sums(self, pool: Pool, representation: Any) -> Any:
-        """Opens the total of the silos' feature sums and labels a pool from it.
+    def label_from_sums(
+        self, pool: Pool, representation: Any, *, trains_on_labels: bool = False
+    ) -> Any:
+        """Opens the total of the silos' feature sums, and labels a pool with it.
 
-        A total that has opened before is read from the journal, and no silo is charged again.
+        A total that was opened before is read from the journal, and no silo is charged again.
 
         Args:
-            pool: public inputs. If the pool is empty, the mechanism `has_moments`.
-            representation: fitted `pate_tf.Representation`, the same as that of the silos.
+            pool: public inputs. If the pool is empty, the mechanism must have `has_moments`.
+            representation: fitted `pate_tf.Representation`; the silos must use the same.
+            trains_on_labels: whether public labels of the pool are used together with the sums.
 
         Returns:
             `pate_tf.Labels` of the whole pool, with the cost and the resulting linear model.
 
         Raises:
-            ValueError: if the mechanism does not match, or fewer than `least_silos` silos shared
-                their sums (nothing opened, and these silos stay charged), or no records have such
-                a total because a silo shared wrong sums.
-            ConnectionError: if an aggregator is missing; nothing opened. You can call it again.
+            ValueError: if the mechanism does not match; if fewer than `least_silos` silos shared
+                their sums (then no total was opened, and these silos stay charged); or if the
+                total is impossible because a silo shared wrong sums.
+            ConnectionError: if an aggregator can't be reached. No total was opened then, and you
+                can call this method again.
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.postprocessing.label_inference import labels_from_sums
@@ -369,6 +381,7 @@ class Coordinator(contextlib.ExitStack):
             representation=representation.source,
             seed=representation.seed,
             num_redrawn=NUM_REDRAWN,
+            public_labels=pool.true_labels if trains_on_labels else None,
         )
         released = ReleasedSums(
             values=totals[0], cost=self.cost(), ledger_rows=(), secure_noise=True
@@ -377,7 +390,7 @@ class Coordinator(contextlib.ExitStack):
         return released_with(labels, pool, released, labeller=self, linear_head=linear_head)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
-        """Returns the round with the total for an encoder; queries silos if there is none yet.
+        """Returns the round with the total for an encoder; starts a round if none has a total yet.
 
         This is the first step of `label_from_sums` and raises the same errors.
         """
@@ -395,22 +408,22 @@ class Coordinator(contextlib.ExitStack):
         if round_.result is None:
             raise ValueError(
                 f"silos: matching shares of at least {self._least_silos} silos are needed, got "
-                f"{in_words(round_)}. Nothing opened. Call again to ask for new sums, which "
-                "charges the silos that answered again."
+                f"{in_words(round_)}. No total was opened. If you call again, silos must send "
+                "new sums, and each silo that answers is charged again."
             )
         return round_
 
     def spending(self) -> tuple[SiloSpending, ...]:
-        """Returns the cost of each silo's answers in this run, for all of its data."""
+        """Returns the total cost of each silo's answers in this run."""
         charged: dict[str, Counter[Charge]] = {name: Counter() for name in self.roster.names}
         num_refused: Counter[str] = Counter()
-        for round_ in self.journal.rounds:  # no query is in two rounds
+        for round_ in self.journal.rounds:  # Each query is in only one round.
             for name, reply in round_.replies.items():
                 if isinstance(reply, Refusal):
                     num_refused[name] += len(round_.batch.queries)
                 else:
                     charged[name][round_.mechanisms[name]] += len(round_.batch.queries)
-        epsilons = {  # many silos have the same charges
+        epsilons = {  # computed once for silos with the same charges
             key: smallest_epsilon(dict(key), self.roster.delta)[0]
             for key in {frozenset(charges.items()) for charges in charged.values()}
         }
@@ -426,7 +439,7 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def cost(self) -> Cost:
-        """Returns the highest cost of the run for a single silo.
+        """Returns the cost of the run for the silo with the highest cost.
 
         Raises ValueError if there was no round yet.
         """
@@ -443,7 +456,7 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
-        """Whether labels of a pool, or the sums behind them, come from this run."""
+        """Whether a pool's labels, or the sums they were computed from, come from this run."""
         if labels.noisy_sums is not None:
             totals = [each.result[0] for each in self.journal.rounds if each.result is not None]
             return any(np.array_equal(labels.noisy_sums, total) for total in totals)
@@ -455,10 +468,10 @@ class Coordinator(contextlib.ExitStack):
         return labels.cost.unit == UNIT
 
     def statement(self, **facts: Any) -> SilosStatement:
-        """Returns the privacy statement for a student of these labels.
+        """Returns the privacy statement for a student that is trained on this run's labels.
 
         Args:
-            **facts: the remaining attributes of `SilosStatement`.
+            **facts: those attributes of `SilosStatement` that this run does not determine.
         """
         facts.setdefault("query_strategy", "first")
         return SilosStatement(
@@ -482,7 +495,9 @@ class Coordinator(contextlib.ExitStack):
         quality: Mapping[str, float],
         **estimate: Any,
     ) -> Any:
-        """Exports a student's model with the charges of each silo; see `Student.publish`.
+        """Exports a student's model with a statement of each silo's charges.
+
+        See `Student.publish` for the arguments.
 
         Raises:
             ValueError: if the labels come from another run.
@@ -504,9 +519,9 @@ class Coordinator(contextlib.ExitStack):
         return export_with(statement, model, labels, folder, export_formats=export_formats)
 
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
-        """Sends queries to all silos and returns the closed round.
+        """Sends queries to all silos and returns the round after it was closed.
 
-        Raises BudgetExceeded if there is no result because budgets are used up.
+        Raises BudgetExceeded if the round has no result because silos' budgets are used up.
         """
         mechanisms: dict[str, Mechanism] = {
             member.name: self.asking.mechanism
@@ -544,7 +559,7 @@ class Coordinator(contextlib.ExitStack):
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
-        """Waits for replies, or calls the silos in this process, and closes a round."""
+        """Collects replies, by waiting or by calling silos in this process, and closes a round."""
         if self._silos is None and round_.is_waiting:
             asked = round_.mechanisms.keys()
             deadline = round_.batch.deadline
@@ -566,7 +581,7 @@ class Coordinator(contextlib.ExitStack):
         self.journal.keep(RoundResult(number=round_.number, values=values))
 
     def _open_histogram(self, round_: Round) -> IntArray | None:
-        """Returns the values that the aggregators open, `[num_queries, ...]`, or None."""
+        """Returns the opened values, `[num_queries, ...]`; None if too few silos have shares."""
         sealed = {
             name: reply.sealed
             for name, reply in round_.replies.items()
@@ -579,7 +594,7 @@ class Coordinator(contextlib.ExitStack):
         try:
             opened = open_histogram(terms, sealed, self._aggregators)
         except protocol.TooFewSilosError:
-            return None  # nothing can open any more: the round ends
+            return None  # This batch can never be opened, so the round ends without a result.
         self._on_event(f"a total opened; left out: {', '.join(opened.left_out) or 'none'}")
         if isinstance(terms.mechanism, SecureFeatureSums):
             table = terms.mechanism.shape(round_.batch.num_classes)
@@ -587,7 +602,7 @@ class Coordinator(contextlib.ExitStack):
         return opened.noisy_counts
 
     def _results(self) -> dict[bytes, Any]:
-        """Returns the result of every query of closed rounds: a label, a row of counts, or None."""
+        """Maps the digest of each query in closed rounds to its label, row of counts, or None."""
         results: dict[bytes, Any] = {}
         for round_ in self.journal.rounds:
             if not round_.is_open:

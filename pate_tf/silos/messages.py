@@ -1,8 +1,8 @@
 """Messages between silos and a coordinator, in one process or over the network.
 
-The constructor of a message checks its values, so that a decoded message is checked as well.
-Messages must not reveal more than was charged: votes are randomized or sealed, and the reason of a
-refusal only depends on the policy and on public values.
+The constructor of a message checks its values, so decoded messages are checked too. A message must
+not reveal more than was charged: votes are randomized or sealed, and the reason of a refusal
+depends only on the policy, the charges and public values.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from pate_tf.core import checks
 from pate_tf.core.checks import IntArray, check_name, frozen_view, whole_numbers
 from pate_tf.net.wire_values import digest
 
-# Votes or feature sums are added up under secret sharing.
+# These mechanisms add up secret shares of votes or of feature sums.
 SecureMechanism = SecureHistogram | SecureFeatureSums
 Mechanism = RandomisedResponse | SecureMechanism
 COMMITMENT_BYTES: Final = 32
 
 
 def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
-    """Returns the only query of a batch of feature sums, uint8 `[1, 32]`.
+    """Returns the single query of a batch of feature sums, uint8 `[1, 32]`.
 
-    It identifies the sums, so that a silo with other sums refuses the batch.
+    The query is a digest of the encoder and the unit. A silo whose sums use a different encoder or
+    unit refuses the batch.
 
     Args:
         representation: digest of the public encoder, `Encoder.digest`.
@@ -48,7 +49,7 @@ def query_digest(query: npt.NDArray[Any]) -> bytes:
 
 
 class Reason(enum.Enum):
-    """Why a silo refuses a batch. Depends only on its policy, its debits and the batch."""
+    """Why a silo refuses a batch; depends only on the silo's policy and debits and on the batch."""
 
     MALFORMED = "malformed"
     MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"
@@ -62,15 +63,15 @@ class Reason(enum.Enum):
 
 
 class Answer(enum.Enum):
-    """A coordinator's answer to a submission.
+    """A coordinator's answer to a submitted reply.
 
     Attributes:
         OK: the reply was accepted.
-        SAME: the same reply, byte for byte, was accepted before.
-        CONFLICT: another reply was accepted for this batch, and remains valid.
-        LATE: the deadline has passed, or the batch is closed; nothing was accepted.
-        UNKNOWN: no such run, batch or silo, or the reply does not fit the batch; nothing was
-            accepted.
+        SAME: an identical reply was accepted before.
+        CONFLICT: a different reply was accepted for this batch before, and remains valid.
+        LATE: the reply was not accepted, because the deadline has passed or the batch is closed.
+        UNKNOWN: the reply was not accepted, because its run, batch or silo is unknown or because
+            it does not fit the batch.
     """
 
     OK = "ok"
@@ -87,14 +88,14 @@ class QueryBatch:
     Attributes:
         run_id: name of the run.
         batch_id: name of the batch within the run.
-        queries: finite public inputs, uint8 or float32, `[num_queries, ...]`; for feature sums the
+        queries: finite public inputs, uint8 or float32, `[num_queries, ...]`; for feature sums, the
             result of `sums_query`.
         num_classes: number of classes, at least 2.
-        mechanism: charge of each query: a local randomizer for single silos, or secure aggregation
-            of votes or feature sums.
-        deadline: time when the coordinator stops collecting, in seconds since 1970.
-        commitment: commitment in the silo's last answer, see `RandomisedVotes.commitment`; None
-            if the silo sent none.
+        mechanism: the mechanism that is charged for each query: a local randomizer, or secure
+            aggregation of votes or of feature sums.
+        deadline: time when the coordinator stops collecting replies, in seconds since 1970.
+        commitment: latest commitment that the silo sent, see `RandomisedVotes.commitment`; None
+            if the silo has not sent a commitment.
         digests: `query_digest` of each query.
 
     Raises ValueError if a value is out of its range.
@@ -127,7 +128,7 @@ class QueryBatch:
 
     @property
     def question(self) -> bytes:
-        """Digest that identifies the batch, also if it is sent again: 32 bytes."""
+        """Digest that identifies the batch, 32 bytes. It stays the same if the batch is resent."""
         return digest(dataclasses.replace(self, deadline=0.0, commitment=None))
 
 
@@ -140,8 +141,9 @@ class _Reply:
         batch_id: name of the batch.
         silo: name of the silo.
         commitment: commitment to the last row of the silo's ledger, 32 bytes that reveal nothing
-            about it. The coordinator stores the latest one and sends it with the next batch. A silo
-            whose ledger lacks this row refuses. None for a silo without a ledger on disk.
+            about the row. The coordinator stores the latest commitment and sends it with the next
+            batch. A silo refuses the batch if its ledger lacks this row. None for a silo without a
+            ledger on disk.
 
     Raises ValueError if a value is invalid.
     """
@@ -159,10 +161,10 @@ class _Reply:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RandomisedVotes(_Reply):
-    """Randomized votes of one silo; safe to send, because `mechanism` drew each of them.
+    """Randomized votes of one silo; safe to send, because the batch's `mechanism` drew each vote.
 
     Attributes:
-        labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
+        labels: classes from 0, int64 `[num_queries]`, in the order of the batch's queries.
     """
 
     labels: IntArray = dataclasses.field(repr=False)
@@ -180,7 +182,7 @@ class SealedShares(_Reply):
     """Secret shares of one silo's votes or sums, each sealed to one aggregator.
 
     Attributes:
-        sealed: shares for each aggregator, in the order of their numbers.
+        sealed: for each aggregator, the sealed bytes of its shares, in the order of their numbers.
     """
 
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
@@ -197,8 +199,9 @@ class Refusal(_Reply):
 
     Attributes:
         reason: the reason; it reveals nothing about the silo's data.
-        time: for a refusal because of the deadline, the time of the silo's clock in seconds since
-            1970. A coordinator that still waits can see that the clocks differ.
+        time: time of the silo's clock in seconds since 1970, only if the silo refuses because the
+            deadline has passed. It tells a coordinator that is still waiting that the clocks
+            differ.
     """
 
     reason: Reason
@@ -214,9 +217,10 @@ def _check_commitment(commitment: bytes | None) -> None:
 
 
 def reply_digest(reply: Reply) -> bytes:
-    """Returns the SHA-256 of a reply without commitment and time, 32 bytes.
+    """Returns the SHA-256 of a reply without its `commitment` and `time`, 32 bytes.
 
-    These two fields change if a silo answered other batches before it sends a stored reply again.
+    These two fields may differ when a silo sends a stored reply again, because it may have answered
+    other batches in the meantime.
     """
     if isinstance(reply, Refusal):
         reply = dataclasses.replace(reply, time=None)

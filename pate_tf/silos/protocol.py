@@ -1,8 +1,8 @@
 """The protocol of secure aggregation: terms, messages, the check of votes, and the transcript.
 
-On each step, an aggregator signs its message with the batch's terms, the step and the content. The
-coordinator relays messages and can't change them. From the same messages, every aggregator and the
-coordinator compute the same `Transcript`.
+In each step, an aggregator sends a message and signs it together with the batch's terms and the
+step. The coordinator relays these messages and can't change them. The coordinator and every
+aggregator compute the same `Transcript` from them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEY_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The public identity of an aggregator or a silo. Others take it only from the roster.
+    """The public identity of an aggregator or a silo. All others read it only from the roster.
 
     Attributes:
         name: name in the certificate.
@@ -55,9 +55,9 @@ class Identity:
 
     @classmethod
     def of_hex(cls, name: str, keys: str) -> Identity:
-        """Returns the identity for both keys in 128 hexadecimal digits, as on a roster.
+        """Returns the identity from a name and both keys, 128 hexadecimal digits as on a roster.
 
-        Raises ValueError if the text has another form.
+        Raises ValueError if `keys` does not consist of 128 hexadecimal digits.
         """
         both = _from_hex(name, keys)
         return cls(name=name, sealing_key=both[:_KEY_BYTES], signing_key=both[_KEY_BYTES:])
@@ -108,9 +108,9 @@ class Keys:
 
     @classmethod
     def load_or_create(cls, path: pathlib.Path, name: str) -> Keys:
-        """Returns the keys in a file that only its owner can read; creates a missing file.
+        """Returns the keys from a private file; creates the file with new keys if it is missing.
 
-        Raises ValueError if the file is invalid, or contains the keys of another name.
+        Raises ValueError if the file is invalid or belongs to another name.
         """
         if not path.exists():
             new = {"name": name, "keys": os.urandom(2 * _KEY_BYTES).hex()}
@@ -123,30 +123,31 @@ class Keys:
 
 
 def _from_hex(what: str, text: object) -> bytes:
-    """Returns two keys from hexadecimal digits; the error shows none of them."""
+    """Returns the bytes of both keys from hexadecimal digits; an error doesn't show the digits."""
     if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{4 * _KEY_BYTES}}}", text):
         raise ValueError(f"{what}: keys must have 128 hexadecimal digits")
     return bytes.fromhex(text)
 
 
-MAX_COUNTS: Final = 2**24  # in a batch: 128 MiB of secret shares from every silo
+MAX_COUNTS: Final = 2**24  # per batch, which takes 128 MiB of secret shares from every silo
 DIGEST_BYTES: Final = 32
-# Limit for the sums of honest silos, and for all noise. Both together stay below half of the field.
+# The sums of honest silos are limited to this value, and so is all noise. So a total stays below
+# half of the field.
 _MAX_TOTAL: Final = 2**58
 # A sum of noise exceeds this many standard deviations with a probability below e^-198.
 _DEVIATIONS: Final = 20.0
 
 
 class Step(enum.Enum):
-    """The steps of a batch in order; each step needs all messages of the previous one.
+    """The steps of a batch in order; each step needs all messages of the previous step.
 
     Attributes:
-        COMMIT: the aggregator received its shares, draws noise and a seed, and shares the noise.
-        REVEAL: the aggregator reveals its seed after every aggregator has committed.
-        MASK: shares of the masked sums of each silo's votes under the challenge.
-        CHECK: shares of a value that is 0 for each silo with valid votes, given the masked sums.
-        AGREE: the silos that pass.
-        RELEASE: the aggregator's share of the noisy sum.
+        COMMIT: the aggregator opens its shares, draws noise and a seed, and shares the noise.
+        REVEAL: the aggregator reveals its seed, after every aggregator has committed.
+        MASK: the aggregator sends its shares of the masked sums of each silo's votes.
+        CHECK: the aggregator sends its share of a value for each silo that is 0 for valid votes.
+        AGREE: the aggregator sends the names of the silos that pass the check.
+        RELEASE: the aggregator sends its share of the noisy sum.
     """
 
     COMMIT = "commit"
@@ -161,36 +162,36 @@ STEPS = tuple(Step)
 
 
 class ProtocolError(ValueError):
-    """A message violates the protocol; nothing was released for it."""
+    """A message violates the protocol. Nothing was released in response to it."""
 
 
 class TooFewSilosError(ProtocolError):
-    """Too few silos have valid shares, so this batch never opens."""
+    """Too few silos have valid shares, so this batch can never be opened."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchTerms:
     """The public terms of a batch; silos and aggregators agree on them before they share anything.
 
-    Every sealed share contains the digest of the terms, so it is useless for other noise,
-    aggregators or batches.
+    Every sealed share is bound to the digest of the terms, so it can't be used with different
+    noise, with other aggregators or in another batch.
 
     Attributes:
-        question: `QueryBatch.question` of the batch. A batch opens once; another opening needs
-            another batch.
-        shape: number of queries, at least 1, and of classes, at least 2. For feature sums 1 and the
-            number of values in a table.
-        mechanism: noise, number of aggregators and threshold; it is charged for the batch.
+        question: `QueryBatch.question` of the batch. Each batch is opened only once.
+        shape: for votes, the number of queries, at least 1, and the number of classes, at least 2;
+            for feature sums, 1 and the number of values in a table.
+        mechanism: defines the noise, the number of aggregators and the threshold; the mechanism
+            that silos charge for the batch.
         aggregators: the aggregators in the order of their numbers, which start at 1.
-        silos: for feature sums, the silos, which sign their shares. Empty for votes: aggregators
-            add the noise, so silos may be fictitious.
-        are_sums: whether silos share feature sums with their noise; otherwise votes.
-        size: number of values that are added up.
-        share_size: number of values that a silo shares: two for each query, and its votes.
+        silos: for feature sums, the silos, which sign their shares. Empty for votes: there,
+            aggregators add the noise, so silos may be invented.
+        are_sums: True if silos share noisy feature sums, False if silos share votes.
+        size: number of values in the sum that is opened.
+        share_size: number of values that a silo shares: two for each query, and its votes or sums.
         threshold: number of aggregators that may collude.
         numbers: numbers of the aggregators, from 1.
-        least_silos: minimum number of silos for an opening.
-        largest_sum: limit of each value in a silo's sums, in lattice steps.
+        least_silos: minimum number of silos in a sum that may be opened.
+        largest_sum: maximum absolute value of each of a silo's sums, in lattice steps.
 
     Raises ValueError if values contradict each other, or a sum could wrap around in the field.
     """
@@ -242,7 +243,7 @@ class BatchTerms:
             largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
             bound = float(_MAX_TOTAL)
         else:
-            # Noise of all aggregators on one count.
+            # Standard deviation of the noise of all aggregators on one count.
             sigma = self.mechanism.sigma * sqrt(number / self.mechanism.num_honest)
             largest = LATTICE * (MAX_SILOS + _DEVIATIONS * sigma)
             bound = PRIME / 2.0
@@ -257,10 +258,12 @@ class BatchTerms:
 
         Args:
             batch: the batch of votes or sums.
-            aggregators: the aggregators on the caller's roster; never from the coordinator.
+            aggregators: the aggregators on the caller's own roster. Never take them from the
+                coordinator.
             silos: silos that may add feature sums, from the same roster.
 
-        Raises ValueError if the batch does not use secure aggregation, or needs other aggregators.
+        Raises ValueError if the batch does not use secure aggregation, or does not match the
+        roster.
         """
         mechanism = batch.mechanism
         num_classes = batch.num_classes
@@ -286,15 +289,15 @@ class BatchTerms:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorMessage:
-    """A message of one aggregator on one step. Public: together they reveal the noisy sum.
+    """One aggregator's message in one step. Public: all messages together reveal the noisy sum.
 
     Attributes:
         terms_digest: digest of the batch's terms, 32 bytes.
-        step: the step.
+        step: step of the protocol.
         aggregator: number of the sender, from 1.
-        seen: digest of all messages on the previous step, so that aggregators that saw different
-            messages never continue together; empty on the first step.
-        content: content; its form depends on the step.
+        seen: digest of all messages of the previous step; empty in the first step. It prevents
+            aggregators that saw different messages from continuing together.
+        content: encoded content, whose form depends on the step.
         signature: signature of all fields above, 64 bytes.
     """
 
@@ -307,24 +310,24 @@ class AggregatorMessage:
 
     @property
     def signed_bytes(self) -> bytes:
-        """The signed bytes."""
+        """The bytes that the signature covers."""
         return encode(("aggregator", dataclasses.replace(self, signature=b"")))
 
     def signed(self, keys: Keys) -> AggregatorMessage:
-        """Returns the message with the signature of its sender, who has these keys."""
+        """Returns the message with a signature by the keys of its sender."""
         return dataclasses.replace(self, signature=keys.signing.sign(self.signed_bytes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorTask:
-    """A request to an aggregator.
+    """A coordinator's request to an aggregator.
 
     Attributes:
-        step: the step.
-        terms: terms of the batch; an aggregator checks that it is listed in them.
-        sealed: only for `COMMIT`: the sealed shares of each silo for this aggregator.
-        messages: all messages of the previous step, in the order of their numbers; empty for
-            `COMMIT`.
+        step: step of the protocol.
+        terms: terms of the batch; an aggregator checks that the terms list it.
+        sealed: only for `COMMIT`: maps each silo's name to its sealed shares for this aggregator.
+        messages: all messages of the previous step, ordered by the number of the aggregator; empty
+            for `COMMIT`.
     """
 
     step: Step
@@ -333,23 +336,27 @@ class AggregatorTask:
     messages: tuple[AggregatorMessage, ...] = ()
 
 
-# The check that shares contain one vote for each query, without seeing the votes.
+# The following check proves that shares contain one vote for each query, without revealing votes.
 #
-# After all shares are committed, the aggregators draw public random weights rho, tau and chi. With
-# its votes v, a silo shares a random number a and its square b for each query. For each silo, the
-# aggregators open the following values of polynomials of degree t, one after the other:
+# In addition to its votes v, a silo shares a random number `a` and its square `b` for each query.
+# After all shares are committed, the aggregators draw public random weights rho, tau and chi. Then
+# they open two values of polynomials of degree t for each silo, one after the other. The first
+# value, one for each query, is
 #
-#     y = a + sum_k rho v                                                    for each query
-#     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)      0 if votes are
+#     y = a + sum_k rho v
 #
-# With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2). It is 0 only for
+# The second value is a sum over all queries, which is 0 if the votes are valid:
+#
+#     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)
+#
+# With z = sum_k rho v, the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2). It is 0 only for
 # one-hot votes (Boneh et al. 2021, "Lightweight techniques for private heavy hitters"). The shares
-# of honest aggregators determine every opened value, so others can prevent an opening but can't
-# change it (docs/proofs/secure.md, Theorems V2 and V3).
+# of honest aggregators determine every opened value, so colluding aggregators can prevent an
+# opening but can't change the opened value (docs/proofs/secure.md, Theorems V2 and V3).
 #
-# Everything else holds for sums of any vectors of whole numbers, such as feature sums. A lying silo
-# may add any vector, which only harms the labels. So for sums only y is opened, which shows whether
-# the shares are consistent.
+# The rest of the protocol works for sums of any integer vectors, such as feature sums. A lying silo
+# may add any vector, which only harms the labels. So for feature sums, only y is opened. It shows
+# whether the shares are consistent.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -358,9 +365,9 @@ class Challenge:
 
     Attributes:
         rho: weights of votes, `[num_queries, num_classes]`.
-        tau: weights of squares, `[num_queries]`.
-        chi: weights of the numbers of votes, `[num_queries]`.
-        are_votes: whether to check votes; otherwise `check_value` is 0.
+        tau: weights of the squares, `[num_queries]`.
+        chi: weights of the number of votes on each query, `[num_queries]`.
+        are_votes: whether silos share votes; if False, `check_value` always returns 0.
     """
 
     rho: Elements
@@ -370,7 +377,7 @@ class Challenge:
 
     @classmethod
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
-        """Returns the weights that a common seed determines."""
+        """Returns the weights that are derived from a common seed."""
         drawn = shamir.from_seed(seed, terms.share_size)
         rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.shape[0]])
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
@@ -385,7 +392,7 @@ class Challenge:
 
         Args:
             shares: an aggregator's shares from the silo, `[share_size]`.
-            opened: y, `[num_queries]`.
+            opened: the opened values `y` of this silo, `[num_queries]`.
         """
         if not self.are_votes:
             return np.uint64(0)
@@ -402,7 +409,7 @@ class Challenge:
 
 
 def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, Elements, Elements]:
-    """Returns the shares of a and b, `[num_queries]`, and votes `[num_queries, num_classes]`."""
+    """Splits shares into `a` and `b`, each `[num_queries]`, and votes, in the given shape."""
     a, b, votes = np.split(shares, [shape[0], 2 * shape[0]])
     return a, b, votes.reshape(shape)
 
@@ -413,10 +420,10 @@ def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
 
 
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
-    """Returns the opened values of each silo, `[num_values]`; None if its shares are inconsistent.
+    """Returns each silo's opened values, `[num_values]`, or None if its shares are inconsistent.
 
     Args:
-        values: shares `[num_silos, num_values]` by aggregator.
+        values: maps the number of each aggregator to its shares, `[num_silos, num_values]`.
         threshold: degree of the polynomials.
     """
     return [
@@ -427,15 +434,16 @@ def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements |
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commitment:
-    """An aggregator's commitment.
+    """An aggregator's commitment, the content of its first message.
 
     Attributes:
-        dealings: for each silo whose share it could open, by name, the digest of the silo's shares
-            for all aggregators, 32 bytes.
-        part_digest: digest of its part of the challenge, 32 bytes.
-        noise: its noise in shares, each sealed to an aggregator; empty for feature sums.
+        dealings: maps the name of each silo whose share this aggregator could open to the digest
+            of the silo's shares for all aggregators, 32 bytes.
+        part_digest: digest of the aggregator's part of the challenge, 32 bytes.
+        noise: shares of the aggregator's noise, each sealed to one aggregator; empty for feature
+            sums.
 
-    Raises ValueError if it is invalid.
+    Raises ValueError if a name or digest is invalid.
     """
 
     dealings: Mapping[str, bytes]
@@ -459,7 +467,7 @@ class Commitment:
 
 
 def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
-    """Returns the sorted silos for which all aggregators have shares of the same dealing."""
+    """Returns the sorted names of silos whose shares all aggregators have, with equal digests."""
     dealings = [set(commitment.dealings.items()) for commitment in committed]
     return tuple(sorted(silo for silo, _ in dealings[0].intersection(*dealings[1:])))
 
@@ -467,12 +475,12 @@ def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
 def passing_silos(
     silos: Sequence[str], masked: Sequence[Elements | None], checked: Sequence[Elements | None]
 ) -> tuple[str, ...]:
-    """Returns the common silos whose shares are consistent and open to 0, in order.
+    """Returns the silos whose shares are consistent and whose check value is 0, in order.
 
     Args:
-        silos: the common silos.
-        masked: opened values of each silo on `Step.MASK`.
-        checked: opened values of each silo on `Step.CHECK`.
+        silos: names of the silos, from `common_silos`.
+        masked: opened values of each silo in `Step.MASK`; None for inconsistent shares.
+        checked: opened check value of each silo in `Step.CHECK`; None for inconsistent shares.
     """
     return tuple(
         silo
@@ -482,17 +490,18 @@ def passing_silos(
 
 
 class Transcript:
-    """All messages of a batch so far, and the results that follow from them. Public.
+    """The results that follow from all messages of a batch so far. Public.
 
     Attributes:
         terms: terms of the batch.
         place: number of completed steps.
         seen: digest of the last step's messages; every message of the next step contains it.
         committed: after `COMMIT`, the commitment of each aggregator.
-        silos: after `COMMIT`, the silos for which all have shares of the same dealing.
+        silos: after `COMMIT`, the result of `common_silos`.
         challenge: after `REVEAL`, the challenge.
-        masked: after `MASK`, y of each silo, `[num_queries]`; None for inconsistent shares.
-        passing: after `CHECK`, the silos with valid votes.
+        masked: after `MASK`, each silo's opened values `y`, `[num_queries]`; None for inconsistent
+            shares.
+        passing: after `CHECK`, names of the silos that pass the check.
         total: after `RELEASE`, the noisy sum, in the shape of the terms.
     """
 
@@ -529,12 +538,12 @@ class Transcript:
         return longer
 
     def _check(self, step: Step, messages: Sequence[AggregatorMessage]) -> None:
-        """Checks that there is one signed message from every aggregator on a step.
+        """Checks that there is one validly signed message from every aggregator in a step.
 
-        On `RELEASE`, 2 t + 1 messages are enough: they determine the total even if t of them are
-        false. With fewer messages, the last aggregator could choose it.
+        In `RELEASE`, 2 t + 1 messages are enough: they determine the total even if t of them are
+        false. With fewer messages, the last aggregator to answer could choose the total.
 
-        Raises ProtocolError otherwise, which names the aggregator.
+        Raises ProtocolError if a message is missing or invalid.
         """
         terms = self.terms
         numbers = [message.aggregator for message in messages]
@@ -553,7 +562,7 @@ class Transcript:
                 raise ProtocolError(f"{step.value}: {identity.name} did not see the same messages")
 
     def _conclude(self, step: Step, contents: Mapping[int, bytes]) -> None:
-        """Adds the contents of a step, by the numbers of the aggregators."""
+        """Computes the results of a step from each aggregator's content, by its number."""
         terms = self.terms
 
         def opened_values(*shape: int) -> list[Elements | None]:

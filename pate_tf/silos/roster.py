@@ -18,19 +18,19 @@ from pate_tf.silos.protocol import Identity
 
 METHODS: Final = ("pate", "feature_sums")
 TITLE: Final = """\
-# The policy of this silo. pate silo refuses everything beyond it, before anything is charged.
-# randomised_response: each vote is randomized here; no other organization must be trusted.
-# secure_histogram: votes go as secret shares to aggregators, which add them up and add noise.
-# secure_feature_sums: no teacher votes. Sums of the records' features (and, without a public pool,
-#   second moments) with noise of this silo go as secret shares to aggregators, which open the
-#   total of many silos.
+# The policy of this silo. `pate silo` refuses everything beyond it, before anything is charged.
+# randomised_response: this silo randomizes each vote itself and trusts no other organization.
+# secure_histogram: aggregators get secret shares of votes, add up the votes and add noise.
+# secure_feature_sums: there is no teacher. The silo adds noise to sums of its records' features
+#   (without a public pool, also to second moments). Aggregators get secret shares of the result
+#   and open only the total of many silos.
 
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy(Settings, ProtectedUnit):
-    """The policy of a silo. Public. Each field is a line of its file."""
+    """Rules by which a silo accepts or refuses batches. Public. Each field is a line of a file."""
 
     restated: ClassVar = {"unit": {"help": "For secure_feature_sums: protects records or owners."}}
     silo: str = setting(flag="name", help="Name of the silo on the roster and in its certificate.")
@@ -73,7 +73,7 @@ class Policy(Settings, ProtectedUnit):
     )
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a name or value is invalid, or no mechanism is allowed."""
+        """Raises ValueError if the name or a value is invalid, or if no mechanism is allowed."""
         super().__post_init__()
         check_name(self.silo, "silo")
         if not self.allowed:
@@ -81,10 +81,10 @@ class Policy(Settings, ProtectedUnit):
 
     @classmethod
     def read(cls, path: pathlib.Path, **values: Any) -> "Policy":
-        """Reads a policy; `values` of fields take precedence over the file.
+        """Reads a policy from a file; `values` take precedence over the values in the file.
 
         Raises:
-            ValueError: if the file is invalid, in one line.
+            ValueError: if the file is invalid; the message has one line.
             OSError: if the file can't be read.
         """
         fields = Fields.read(path)
@@ -106,19 +106,20 @@ class Policy(Settings, ProtectedUnit):
         artifacts.write_text(path, TITLE + "".join(lines))
 
     def objection(self, batch: QueryBatch) -> tuple[Reason, str] | None:
-        """Returns why a batch is refused, independently of earlier charges; None if it is allowed.
+        """Returns why the policy forbids a batch; None if the policy allows it.
 
-        The reason depends only on the policy and the batch.
+        The result depends only on the policy and the batch, not on earlier charges.
 
         Returns:
-            The reason, and the line of the policy with the batch's value.
+            The reason, and a text with the violated line of the policy and the batch's value.
         """
         charge = batch.mechanism
         if charge.name not in self.allowed:
             return Reason.MECHANISM_NOT_ALLOWED, self.line("allowed", charge.name)
         if len(batch.queries) > self.most_per_batch:
             return Reason.MALFORMED, self.line("most_per_batch", len(batch.queries))
-        fields = ("num_parties", "threshold", "least_silos", "colluding")  # of secure aggregation
+        # Fields of secure aggregation, and the line of the policy with the minimum of each field.
+        fields = ("num_parties", "threshold", "least_silos", "colluding")
         names = ("least_aggregators", "least_threshold", "least_silos", "least_colluding")
         for field, name in zip(fields, names, strict=True):
             if getattr(charge, field, inf) < getattr(self, name):
@@ -130,7 +131,7 @@ class Policy(Settings, ProtectedUnit):
         return None
 
     def line(self, name: str, value: object) -> str:
-        """Returns a line of the policy and the forbidden value, for messages."""
+        """Returns text for a message: a line of the policy, and the batch's forbidden value."""
         return f"the policy has {name} = {json.dumps(getattr(self, name))}, the batch {value}"
 
 
@@ -139,9 +140,9 @@ class Member:
     """One silo on the roster. Public.
 
     Attributes:
-        name: name in the certificate.
+        name: name in the silo's certificate.
         epsilon: agreed epsilon of one randomized answer.
-        identity: its keys, if it adds feature sums.
+        identity: name and keys of the silo; required for feature sums, otherwise None.
 
     Raises ValueError if a value is out of its range.
     """
@@ -167,12 +168,13 @@ class SiloRoster(Roster, AtDelta):
     """All silos and aggregators of a run. Public.
 
     With secure aggregation, every silo and aggregator gets the roster from the person who sets up
-    the run, never from a coordinator, which could insert its own keys.
+    the run. Never take it from the coordinator, which could insert its own keys.
 
     Attributes:
         members: the silos, in the order of `names`.
         aggregators: the aggregators, in the order of their numbers.
-        identities: keys of the silos that may add feature sums.
+        names: names of the silos.
+        identities: names and keys of the silos that may add feature sums.
 
     Raises ValueError if a value is out of its range or a name occurs twice.
     """
@@ -195,7 +197,7 @@ class SiloRoster(Roster, AtDelta):
 
     @classmethod
     def of_fields(cls, fields: Fields) -> Self:
-        """Takes the roster from the fields of its file."""
+        """Returns the roster from the fields of its file."""
         members = []
         aggregators = []
         for silo in fields.tables("silo"):
@@ -227,8 +229,8 @@ class Asking(Settings):
     """Settings of rounds. Public.
 
     Attributes:
-        mechanism: mechanism of secure aggregation; None for randomized response, at each silo's
-            epsilon on the roster. Silos that protect another unit refuse feature sums.
+        mechanism: mechanism of secure aggregation; None for randomized response with the epsilon of
+            each silo on the roster. A silo refuses feature sums whose unit differs from its policy.
     """
 
     mechanism: Mechanism | None = None
@@ -243,7 +245,7 @@ class Asking(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JointMethod(Settings, OnFeatures):
-    """The method of many silos. Public; the coordinator and each silo need the same values."""
+    """Method of a run with silos. Public. The coordinator and all silos need the same values."""
 
     restated: ClassVar = {
         "representation": {

@@ -1,8 +1,8 @@
-"""The coordinator's interface for silos: hands out batches, accepts replies, stores both.
+"""The coordinator's interface for silos: it hands out batches, accepts replies and stores both.
 
-The transport calls it from its own threads. It can be killed at any time: every round is on disk
-before it is sent to a silo, and every reply before it is acknowledged. The journal contains no
-secrets, because answers are randomized or sealed before they arrive.
+The transport calls it from its own threads. The process can be killed at any time: every round is
+stored before it is sent to a silo, and every reply is stored before it is acknowledged. The journal
+contains no secrets, because silos randomize or seal their answers before they send them.
 """
 
 import contextlib
@@ -30,13 +30,16 @@ class Round:
     """Queries that were sent to silos together, and their result. Public.
 
     Attributes:
-        number: 1 for the first round.
-        batch: batch of the first silo; every silo gets the same batch with its own mechanism.
-        mechanisms: mechanism of each queried silo, by name.
-        replies: replies received so far, by silo.
-        is_open: whether the round has no result yet.
-        is_collected: whether aggregators may have its replies already; it then accepts no others.
-        result: result of a closed round, `[num_queries, ...]`; None without a result.
+        number: number of the round, from 1.
+        batch: the batch for the first silo. Every silo gets the same queries with its own
+            mechanism.
+        mechanisms: maps the name of each queried silo to its mechanism.
+        replies: maps the name of each silo that has replied to its reply.
+        is_open: whether the round is not closed yet.
+        is_collected: whether replies may have been passed to aggregators. The round then accepts no
+            further replies.
+        result: result of a closed round, `[num_queries, ...]`; None if the round is open or ended
+            without a result.
     """
 
     number: int
@@ -55,7 +58,7 @@ class Round:
         return self.is_open and not self.is_collected
 
     def takes(self, reply: messages.Reply) -> bool:
-        """Whether a reply is valid for its silo."""
+        """Whether a reply fits the batch and the mechanism of its silo."""
         mechanism = self.mechanisms.get(reply.silo)
         if isinstance(reply, messages.RandomisedVotes):
             is_whole = len(reply.labels) == len(self.batch.queries)
@@ -68,7 +71,7 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
-    """Result of a round, `[num_queries, ...]`; None without a result."""
+    """Closes a round. `values` is its result, `[num_queries, ...]`; None if it has no result."""
 
     number: int
     values: IntArray | None = dataclasses.field(repr=False)
@@ -76,13 +79,13 @@ class RoundResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundCollected:
-    """Marks the replies of a round as complete. Aggregators with opened shares accept no others."""
+    """Marks the replies of a round as complete: later shares would not be accepted."""
 
     number: int
 
 
 Entry = Round | RoundCollected | RoundResult | messages.Reply
-# Names of `fault_point` between storing and applying an entry; otherwise "reply_stored".
+# The `fault_point` between storing and applying an entry of each type. For replies: "reply_stored".
 POINTS: Final = {
     Round: "round_opened",
     RoundCollected: "round_collected",
@@ -94,18 +97,18 @@ class CoordinatorJournal(contextlib.ExitStack):
     """The coordinator's interface for silos, stored in files. Safe to call from several threads.
 
     Args:
-        run_id: name of the run, fixed at the first use of the folder; None to read the current
-            content while another process writes it.
-        names: names of the silos; only they may call.
-        folder: folder of the journal, whose content is loaded; None to keep it in memory.
-        clock: returns seconds since 1970.
+        run_id: name of the run, fixed at the first use of the folder; None to only read the
+            journal while another process writes it.
+        names: names of the silos. Nobody else may call.
+        folder: folder of the journal, whose content is loaded; None to keep the journal in memory.
+        clock: function that returns the time in seconds since 1970.
         on_event: called with messages about missing silos.
 
     Attributes:
         names: names of the silos.
         rounds: all rounds in order.
-        changed: condition that is notified of every change and whose lock guards every change.
-        clock: returns seconds since 1970.
+        changed: condition that is notified after every change; its lock guards every change.
+        clock: function that returns the time in seconds since 1970.
 
     Raises LedgerError if the journal is damaged, belongs to another run, or is in use.
     """
@@ -143,7 +146,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             self.callback(stack.pop_all().close)
 
     def poll(self, silo: str) -> messages.QueryBatch | None:
-        """Returns the next batch that waits for a silo's reply; None without a batch."""
+        """Returns the next batch that waits for a silo's reply; None if there is no such batch."""
         with self.changed:
             if silo not in self._seen:
                 self._seen.add(silo)
@@ -159,7 +162,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         return None
 
     def submit(self, reply: messages.Reply) -> messages.Answer:
-        """Accepts a reply whose silo the caller has verified; see `Answer`."""
+        """Accepts or rejects a reply; see `Answer`. The caller must have verified its silo."""
         with self.changed:
             round_ = {each.batch.batch_id: each for each in self.rounds}.get(reply.batch_id)
             if round_ is None or reply.run_id != round_.batch.run_id or not round_.takes(reply):
@@ -177,9 +180,9 @@ class CoordinatorJournal(contextlib.ExitStack):
     def reopen(self, round_: Round, seconds: float) -> None:
         """Gives silos more time to reply to a round that a restart interrupted.
 
-        A silo identifies the batch by its `question`, which excludes the deadline, so a silo that
-        was charged for the batch sends its stored answer. A silo that was too late gets the batch
-        again.
+        Silos identify a batch by its `question`, which does not depend on the deadline. So a silo
+        that already charged the batch sends its stored answer again. A silo that refused the batch
+        as too late gets the batch again.
         """
         with self.changed:
             for silo, reply in [*round_.replies.items()]:
@@ -191,19 +194,19 @@ class CoordinatorJournal(contextlib.ExitStack):
         self._on_event(f"{batch.batch_id} is open again for {seconds:g} seconds")
 
     def gather(self, seconds: float) -> set[str]:
-        """Returns the silos that have called, after all have called or after the time limit."""
+        """Waits until all silos have called, at most `seconds`; returns the silos that have."""
         self.wait(set(self.names), self._seen, self.clock() + seconds, "silos called")
         with self.changed:
             return set(self._seen)
 
     def wait(self, names: Set[str], arrived: Set[str], deadline: float, what: str) -> None:
-        """Waits for silos and reports the missing ones, at the start and every half minute.
+        """Waits for silos, and reports missing silos at the start and every half minute.
 
         Args:
             names: names of the expected silos.
-            arrived: growing set of the silos that have arrived.
-            deadline: latest end of the wait.
-            what: words for the arrival in the message.
+            arrived: names of the silos that have arrived; other threads add names while this waits.
+            deadline: latest end of the wait, in seconds since 1970.
+            what: what the arrived silos did, in words for the message, such as "silos called".
         """
         while (missing := names - arrived) and (seconds := deadline - self.clock()) > 0.0:
             some = textwrap.shorten(
@@ -214,7 +217,7 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self.changed.wait_for(lambda: names <= arrived, min(LINE_SECONDS, seconds))
 
     def numbers(self) -> dict[str, float]:
-        """Returns the numbers of closed rounds, open rounds and refusals."""
+        """Returns metrics: the numbers of closed rounds, open rounds and refusals, by name."""
         with self.changed:
             num_open = sum(each.is_open for each in self.rounds)
             replies = [reply for each in self.rounds for reply in each.replies.values()]
@@ -228,8 +231,8 @@ class CoordinatorJournal(contextlib.ExitStack):
         """Stores an entry durably, then applies it.
 
         Args:
-            entry: a round, before it is sent to a silo; a reply; the mark that replies are
-                complete, after which others are late; or the result of a round.
+            entry: a round, before it is sent to a silo; a reply; the mark that a round's replies
+                are complete; or the result of a round.
         """
         with self._reporting():
             if self._folder is not None:

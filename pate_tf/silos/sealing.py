@@ -1,17 +1,17 @@
 """Splits votes or feature sums into secret shares, and seals the shares for aggregators.
 
-In addition to the shares of the votes, each aggregator gets, for each query, shares of a random
-number and of its square, which the checks need (`pate_tf.silos.protocol`). A table of feature sums
-is sent like the votes on one query, and is signed by its silo. The signature is necessary, because
-aggregators add no noise to feature sums: a total with invented silos instead of honest silos would
-have too little noise.
+For each query, an aggregator gets its share of the votes, and its shares of a random number and of
+the square of this number, which the check of votes needs (`pate_tf.silos.protocol`). A table of
+feature sums is sent like the votes on one query, and the silo signs it. The signature is necessary
+because aggregators add no noise to feature sums: if invented silos replaced honest silos in a
+total, the total would have too little noise.
 
 Each sealed share contains the blinded digests of all shares of the silo. Aggregators compare the
-digests before they use any share, so a share that somebody else sealed in the silo's name is never
+digests before they use any share. So a share that somebody else sealed in the silo's name is never
 combined with genuine shares.
 
-Sealing is hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. The
-purpose of the bytes is part of `info`, so they can't be opened for another purpose.
+Sealing is hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. `info`
+contains the purpose of the sealed bytes, so they can't be opened for another purpose.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class SilosShare:
     """The share that a silo seals to one aggregator.
 
     Attributes:
-        row: the aggregator's share of the silo's dealing. SENSITIVE.
-        blind: secret random bytes; without them, the digest of the row confirms no guess.
+        row: the aggregator's row of `deal`, as bytes. SENSITIVE.
+        blind: secret random bytes. Without them, nobody can check a guess of `row` by its digest.
         digests: commitments to the shares of all aggregators, in the order of their numbers.
-        signature: the silo's signature of the digests; empty for votes, which need none.
+        signature: the silo's signature of the digests; empty for votes, which need no signature.
     """
 
     row: bytes = dataclasses.field(repr=False)
@@ -74,7 +74,7 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator
 def seal_each(
     secrets: Sequence[bytes], terms: BatchTerms, *, sender: str, kind: str
 ) -> tuple[bytes, ...]:
-    """Returns secrets, each sealed to its aggregator; see `seal`."""
+    """Seals one secret for each aggregator, in the order of their numbers; see `seal`."""
     return tuple(
         seal(secret, terms, sender=sender, kind=kind, aggregator=number)
         for number, secret in zip(terms.numbers, secrets, strict=True)
@@ -82,9 +82,9 @@ def seal_each(
 
 
 def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Keys) -> bytes:
-    """Returns the sealed bytes; the arguments are those of `seal`, and the receiver's `keys`.
+    """Returns the secret that was sealed by `seal` with the same terms, sender and kind.
 
-    Raises ValueError if anything differs.
+    Raises ValueError if terms, sender or kind differ, or it was sealed to other keys than `keys`.
     """
     info = encode((terms.digest, kind, sender, keys.identity.name))
     try:
@@ -94,14 +94,14 @@ def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Ke
 
 
 def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
-    """Returns a silo's votes in shares, each sealed to its aggregator.
+    """Returns shares of a silo's votes, each sealed to its aggregator.
 
     Args:
-        labels: one vote for each query, int64 `[num_queries]`. Sensitive.
+        labels: one vote for each query, int64 `[num_queries]`. SENSITIVE.
         terms: terms of the batch.
         silo: name of the silo.
 
-    Raises ValueError unless there is a class for every query.
+    Raises ValueError if labels are not one class for each query.
     """
     num_queries, num_classes = terms.shape
     if labels.shape != (num_queries,) or labels.dtype.kind not in "iu":
@@ -116,15 +116,15 @@ def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes
 def seal_sums(
     sums: IntArray, terms: BatchTerms, *, keys: Keys, noise: NoiseSource | None = None
 ) -> tuple[bytes, ...]:
-    """Returns a silo's feature sums with its noise in shares, each sealed to its aggregator.
+    """Adds noise to a silo's feature sums and returns shares, each sealed to its aggregator.
 
     Args:
-        sums: int64 in the mechanism's `shape`, in steps of 1 / LATTICE. Sensitive. Values beyond
+        sums: int64 in the mechanism's `shape`, in steps of 1 / LATTICE. SENSITIVE. Values beyond
             `terms.largest_sum` are clipped, so that a total can't wrap around. Clipping does not
             increase the distance between sums.
         terms: terms of the batch.
-        keys: keys of the silo, which the terms list.
-        noise: entropy; None for the operating system's.
+        keys: keys of the silo; the terms must list the silo with these keys.
+        noise: noise source; None for the operating system's entropy.
 
     Raises ValueError if sums or keys do not fit the terms.
     """
@@ -144,9 +144,9 @@ def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
     """Returns the shares for each aggregator, `[num_aggregators, share_size]`.
 
     Args:
-        table: one-hot votes `[num_queries, num_classes]`, or sums `[1, size]`.
+        table: one-hot votes `[num_queries, num_classes]`, or sums `[1, size]`. SENSITIVE.
         terms: terms of the batch.
-        noise: entropy.
+        noise: source of the random words for the shares.
     """
     a = shamir.uniform((terms.shape[0],), noise.words)
     return shamir.share(
@@ -160,13 +160,13 @@ def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
 def seal_shares(
     shares: Elements, terms: BatchTerms, *, silo: str, keys: Keys | None = None
 ) -> tuple[bytes, ...]:
-    """Returns the rows of `deal` with common digests, each sealed to its aggregator.
+    """Seals each row of `deal`, together with the digests of all rows, to its aggregator.
 
     Args:
-        shares: the rows.
+        shares: result of `deal`, `[num_aggregators, share_size]`.
         terms: terms of the batch.
         silo: name of the silo.
-        keys: keys of the silo if it signs its dealing.
+        keys: keys that sign the digests; None for votes, which need no signature.
     """
     rows = [shamir.to_bytes(row) for row in shares]
     blinds = [os.urandom(BLIND_BYTES) for _ in rows]
@@ -185,13 +185,14 @@ def seal_shares(
 def open_share(
     sealed: bytes, terms: BatchTerms, *, silo: str, keys: Keys
 ) -> tuple[Elements, bytes]:
-    """Returns an aggregator's shares from a silo, `[share_size]`, and the digest of all shares.
+    """Returns an aggregator's shares from a silo, `[share_size]`, and the digest of its dealing.
 
-    The shares are sensitive. The digest, 32 bytes, reveals nothing about them.
+    The shares are sensitive. The digest, 32 bytes, covers the silo's shares for all aggregators and
+    reveals nothing about them.
 
     Raises:
-        ValueError: if it was sealed for another purpose, a share does not match its digest, or a
-            required signature is missing.
+        ValueError: if `sealed` was sealed for another purpose, if the share does not match its
+            digest, or if a required signature is missing or wrong.
     """
     share: SilosShare = decode(
         SilosShare, unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
@@ -210,10 +211,10 @@ def open_share(
 
 
 def _dealing(digests: tuple[bytes, ...], terms: BatchTerms, silo: str) -> bytes:
-    """Returns the digests of all shares of a silo, which it signs and aggregators compare."""
+    """Returns the bytes that a silo signs and aggregators compare; they contain its digests."""
     return encode(("dealing", terms.digest, silo, digests))
 
 
 def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, number: int) -> bytes:
-    """Returns a commitment to a share; without the blind, it confirms no guess."""
+    """Returns a commitment to a share. Without the blind, nobody can check a guess of the share."""
     return digest(("share", terms.digest, silo, number, blind, row))

@@ -1,7 +1,7 @@
-"""Shamir's secret sharing: threshold + 1 parties can compute the secret, fewer learn nothing.
+"""Shamir's secret sharing: threshold + 1 parties can compute a secret, fewer parties learn nothing.
 
-The share of party i is the value at i of a polynomial whose value at 0 is the secret (Shamir 1979).
-Numbers of parties start at 1.
+A secret is the value of a polynomial at 0. The share of party i is the value of the polynomial at i
+(Shamir 1979). Numbers of parties start at 1.
 """
 
 import hashlib
@@ -13,15 +13,16 @@ import numpy.typing as npt
 
 from pate_tf.core.checks import IntArray
 
-# Arithmetic modulo the prime 2**61 - 1 on arrays.
+# Arithmetic on arrays modulo the prime 2**61 - 1.
 #
 # An element is a uint64 below `PRIME`. NumPy has no 128-bit products, so factors are split into
-# words of 31 and 30 bits. Higher bits are folded back because 2**61 = 1 modulo the prime.
+# words of 31 and 30 bits. As 2**61 = 1 modulo the prime, the bits from 61 on are added to the low
+# bits.
 
 
 Elements = npt.NDArray[np.uint64]
 Operand = Elements | np.uint64
-# Returns `size` uniform 64-bit words.
+# A source of randomness: a function that returns `size` uniform 64-bit words.
 Words = Callable[[int], npt.NDArray[np.uint64]]
 
 PRIME: Final = 2**61 - 1
@@ -39,21 +40,21 @@ def reduced(values: Operand) -> Elements:
 
 
 def add(left: Operand, right: Operand) -> Elements:
-    """Returns sums; shapes are broadcast."""
+    """Returns elementwise sums; shapes are broadcast."""
     return reduced(left + right)
 
 
 def subtract(left: Operand, right: Operand) -> Elements:
-    """Returns differences; shapes are broadcast."""
+    """Returns elementwise differences; shapes are broadcast."""
     return reduced(left + (_PRIME - right))
 
 
 def multiply(left: Operand, right: Operand) -> Elements:
-    """Returns products; shapes are broadcast.
+    """Returns elementwise products; shapes are broadcast.
 
-    With a = a1 2**31 + a0 and b = b1 2**31 + b0 the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 +
-    a0 b0 modulo 2**61 - 1, where 2**62 equals 2. The parts are below 2**61, 2**61 + 2**32 and
-    2**62, so their sum fits into 64 bits.
+    Let the factors be a = a1 2**31 + a0 and b = b1 2**31 + b0. As 2**62 equals 2 modulo 2**61 - 1,
+    the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 + a0 b0. As computed below, these three terms are
+    less than 2**61, 2**61 + 2**32 and 2**62, so their sum fits into 64 bits.
     """
     a1, a0 = left >> _31, left & _LOW_31
     b1, b0 = right >> _31, right & _LOW_31
@@ -62,19 +63,19 @@ def multiply(left: Operand, right: Operand) -> Elements:
 
 
 def total(values: Elements, axis: int | tuple[int, ...] | None = None) -> Elements:
-    """Returns sums along axes of fewer than 2**31 elements each; 0 for no elements."""
+    """Returns the sum of elements along axes with fewer than 2**31 elements; 0 without elements."""
     high = np.sum(values >> _32, axis=axis, dtype=np.uint64)
     low = np.sum(values & _LOW_32, axis=axis, dtype=np.uint64)
     return add(multiply(reduced(np.asarray(high)), np.uint64(2**32)), reduced(np.asarray(low)))
 
 
 def from_integers(values: IntArray) -> Elements:
-    """Returns the elements for whole numbers between -PRIME and PRIME, in the same shape."""
+    """Returns whole numbers between -PRIME and PRIME as elements, in the same shape."""
     return np.where(values < 0, values + PRIME, values).astype(np.uint64)
 
 
 def to_integers(values: Elements) -> IntArray:
-    """Returns the whole numbers of elements that are nearest to 0, int64 in the same shape."""
+    """Returns for each element the equal whole number that is nearest to 0, int64, same shape."""
     signed = values.astype(np.int64)
     return np.where(signed > PRIME // 2, signed - PRIME, signed)
 
@@ -84,7 +85,8 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
 
     Args:
         shape: shape of the result.
-        words: source of uniform 64-bit words; for secrets the operating system's entropy.
+        words: source of uniform 64-bit words. For secrets, it must be the operating system's
+            entropy.
     """
     size = int(np.prod(shape))
     drawn = words(size) >> np.uint64(3)
@@ -96,7 +98,8 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
 def from_seed(seed: bytes, size: int) -> Elements:
     """Returns pseudorandom elements `[size]` from a seed, by SHAKE-256.
 
-    They are almost uniform: two of 2**61 words give 0.
+    The elements are almost uniform: of 2**61 equally likely words, two give 0 and each other
+    element is given by one.
     """
     stream = np.frombuffer(hashlib.shake_256(seed).digest(8 * size), "<u8")
     return reduced(stream.astype(np.uint64) >> np.uint64(3))
@@ -108,9 +111,9 @@ def to_bytes(values: Elements) -> bytes:
 
 
 def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
-    """Returns the elements of `to_bytes`.
+    """Returns elements from bytes, the inverse of `to_bytes`.
 
-    Raises ValueError if the number of elements is wrong, or one is not below the prime.
+    Raises ValueError if the number of bytes is wrong, or a number is not below the prime.
     """
     if len(data) != 8 * int(np.prod(shape)):
         raise ValueError(f"{what} must have {8 * int(np.prod(shape))} bytes, got {len(data)}")
@@ -125,9 +128,9 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
 
     Args:
         secrets: elements of the field, any shape.
-        num_parties: number of parties; party i has row i - 1.
+        num_parties: number of parties; the shares of party i are in row i - 1.
         degree: degree of the polynomials; this many colluding parties learn nothing.
-        words: entropy for the polynomials.
+        words: source of uniform 64-bit words for the coefficients of the polynomials.
 
     Raises ValueError unless 1 <= degree < num_parties.
     """
@@ -144,12 +147,12 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
 
 
 def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int) -> Elements:
-    """Returns the value at a point of the polynomials through some shares (Lagrange).
+    """Returns the values at one point of the polynomials through given shares (Lagrange).
 
     Args:
-        shares: shares by the number of the party.
-        parties: different parties whose shares are used.
-        at: the point; 0 for the secret.
+        shares: maps the number of each party to its shares.
+        parties: numbers of the parties whose shares are used, all different.
+        at: the point at which the polynomials are evaluated; 0 for the secrets.
     """
     value = np.zeros_like(shares[parties[0]])
     for party in parties:
@@ -164,14 +167,14 @@ def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int)
 
 
 def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements | None:
-    """Returns the secrets of shares; None if no polynomial of this degree fits all shares.
+    """Returns the shared secrets; None if no polynomial of this degree fits all shares.
 
     Args:
-        shares: at least degree + 1 shares, by the number of the party. Additional shares are
-            compared with the others.
+        shares: maps the numbers of at least degree + 1 parties to their shares. The shares of
+            further parties must lie on the same polynomials.
         degree: degree of the polynomials.
 
-    Raises ValueError if there are too few shares.
+    Raises ValueError if there are the shares of too few parties.
     """
     parties = sorted(shares)
     if len(parties) <= degree:

@@ -1,7 +1,7 @@
-"""One silo: it checks its policy, charges, randomizes, stores, and only then sends.
+"""One silo. To answer a batch, it checks its policy, charges, randomizes, stores and then sends.
 
-With this order, a kill at any point leaves no answer that was not charged, and no answer is drawn
-twice with fresh noise.
+With this order, a silo that is killed at any point has never sent an answer without a charge, and
+never draws an answer twice with fresh noise.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ DAY_SECONDS = 24 * 60 * 60
 class SiloAccount(Store):
     """SENSITIVE: one silo's debits and answers.
 
-    A silo has one account. An account is refused if it was deleted or restored, if a copy of it was
-    used, or if the silo has another one; see `Store`.
+    A silo has exactly one account. An account can't be opened if it was deleted or restored, if a
+    copy of it was used, or if the silo has another account; see `Store`.
 
     Attributes:
         silo: name of the silo.
-        charge_of: the charge of each query, by its digest.
-        debits: time of each debit in seconds since 1970, with its number of queries.
-        charged_batches: batches whose sealed shares were charged, even if they were not sent.
-        sealed: the stored sealed shares, by batch.
+        charge_of: maps the digest of each charged query to its charge.
+        debits: for each debit, its time in seconds since 1970 and its number of queries.
+        charged_batches: keys of the batches whose sealed shares were charged, sent or not.
+        sealed: maps the key of each batch with stored sealed shares to these shares.
     """
 
     epsilon_budget: float  # required for every account
@@ -73,22 +73,22 @@ class SiloAccount(Store):
         source: PrivateSource | None = None,
         acknowledge_reset: bool = False,
     ) -> None:
-        """Opens an account, or creates it.
+        """Opens an account; creates it if it does not exist.
 
         Args:
-            folder: sensitive folder, which gets mode 0700. None for a simulation, which forgets
-                everything at its end and therefore protects nothing.
-            policy: has the name of the silo, fixed at first use; the budget and delta, whose
-                changes are recorded; and the unit that charges of sums protect. Labels protect the
-                whole silo.
+            folder: sensitive folder of the account; gets mode 0700. None for a simulation, which
+                stores nothing and therefore protects nothing.
+            policy: policy of the silo. The account takes the silo's name from it, which is fixed at
+                the first use; the budget and delta, whose changes are recorded; and the unit that
+                feature sums protect. Labels protect the whole silo.
             source: source that the silo's releases are charged to; None for the account's folder.
             acknowledge_reset: whether to continue although an earlier account of the silo, or later
-                rows of this one, are missing. This stays on record, and the known costs are charged
-                again.
+                rows of this account, are missing. The ledger records this permanently, and the
+                known costs are charged again.
 
         Raises:
             LedgerError: if the account is damaged, was changed or belongs to another silo, or if
-                the silo had another account or more rows.
+                an earlier account of the silo or later rows are missing.
         """
         unit = policy.unit
         super().__init__(
@@ -117,14 +117,14 @@ class SiloAccount(Store):
             raise
 
     def debit(self, charge: Charge, queries: Sequence[bytes], *, batch: str | None = None) -> None:
-        """Charges durably; call it inside `exclusive`. Nothing may be drawn before it returns.
+        """Charges queries durably. Must be called inside `exclusive`, before anything is drawn.
 
         Args:
             charge: charge of each query.
-            queries: digests, distinct and not charged yet.
-            batch: key of the batch of sealed shares; None for labels.
+            queries: digests of the queries, which are distinct and not charged yet.
+            batch: for sealed shares, the key of the batch; None for labels.
 
-        Raises LedgerError if the row can't be made durable; then it may be charged anyway.
+        Raises LedgerError if the row can't be stored durably; the queries may be charged even so.
         """
         details = {
             "charge": charge.to_dict(),
@@ -135,11 +135,11 @@ class SiloAccount(Store):
         self.write("debit", details)
 
     def store_labels(self, labels: Mapping[bytes, int]) -> None:
-        """Stores the answers to charged queries durably; call it inside `exclusive`.
+        """Stores answers to charged queries durably; must be called inside `exclusive`.
 
         Raises:
-            LedgerError: if a query was not charged or already has an answer, or the rows can't be
-                made durable; then no answer may be sent.
+            LedgerError: if a query was not charged or already has an answer, or if the rows can't
+                be stored durably. The caller must not send any answer then.
         """
         by_debit: dict[int, list[bytes]] = {}
         for query in labels:
@@ -150,9 +150,10 @@ class SiloAccount(Store):
             self.store_answers(debit, queries, [labels[query] for query in queries])
 
     def store_sealed(self, batch: str, sealed: Sequence[bytes]) -> None:
-        """Stores the sealed shares of a charged batch durably; call it inside `exclusive`.
+        """Stores the sealed shares of a charged batch durably; must be called inside `exclusive`.
 
-        Raises LedgerError if the batch was not charged, already has shares, or can't be stored.
+        Raises LedgerError if the batch was not charged or already has shares, or if the row can't
+        be stored.
         """
         if batch not in self.charged_batches or batch in self.sealed:
             raise LedgerError("account: the batch was not charged, or already has sealed shares")
@@ -168,7 +169,7 @@ class SiloAccount(Store):
             charge = charge_from_dict(details["charge"])
             when = datetime.datetime.fromisoformat(row.time).timestamp()
             self.debits.append((when, int(details["number"])))
-            for query in details.get("queries", ()):  # missing if it was charged elsewhere
+            for query in details.get("queries", ()):  # missing in debits of another account
                 self.charge_of[bytes.fromhex(query)] = charge
                 self._debit_of[bytes.fromhex(query)] = row.sequence
             if details.get("batch") is not None:
@@ -178,17 +179,18 @@ class SiloAccount(Store):
             self.sealed[details["batch"]] = sealed
 
 
-FALLBACK: Final = 0  # the vote of a teacher that fails
+FALLBACK: Final = 0  # the vote if a teacher fails
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloSums(Records, ProtectedUnit):
-    """SENSITIVE: the feature sums of a silo, which replace the teacher with method feature_sums.
+    """SENSITIVE: the feature sums of a silo. The method feature_sums needs them, and no teacher.
 
     Attributes:
-        values: exact sums of its records by class, int64 `[num_features + 1, num_classes]`, in
-            steps of 1 / LATTICE; without a public pool, second moments follow.
-        encoder_digest: `Encoder.digest` of the public encoder of the records.
+        values: exact sums of the record vectors of each class, int64 `[num_features + 1,
+            num_classes]`, in steps of 1 / LATTICE. Without a public pool, the columns of the second
+            moments follow.
+        encoder_digest: `Encoder.digest` of the public encoder that computed the record vectors.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -196,15 +198,15 @@ class SiloSums(Records, ProtectedUnit):
 
 
 class SiloTeacher:
-    """SENSITIVE: a teacher that answers every query with a vote of a model.
+    """SENSITIVE: a teacher that answers every query with the prediction of a model.
 
     Args:
         model: a function from queries `[num_queries, *input_shape]` to labels `[num_queries]`; or
-            a model or file that `pate_tf.teachers.voters` takes: an object with `predict`, a model
-            of Keras or scikit-learn, a `.keras` file or the folder of a SavedModel.
+            a model that `pate_tf.teachers.voters` accepts: an object with `predict`, a Keras or
+            scikit-learn model, the path of a `.keras` file, or the folder of a SavedModel.
         num_classes: number of classes.
         input_shape: shape of one query; None for any shape.
-        input_type: "uint8" or "float32"; None for both.
+        input_type: "uint8" or "float32"; None to accept both.
 
     Raises ValueError if the model can't be loaded.
     """
@@ -228,7 +230,7 @@ class SiloTeacher:
             self._answers = lambda queries: models.votes(queries).labels[0]
 
     def takes(self, batch: QueryBatch) -> bool:
-        """Whether a batch has the teacher's classes, input shape and input type."""
+        """Whether a batch matches the teacher's number of classes, input shape and input type."""
         return (
             batch.num_classes == self.num_classes
             and self.input_shape in (None, batch.queries.shape[1:])
@@ -236,16 +238,17 @@ class SiloTeacher:
         )
 
     def votes(self, queries: npt.NDArray[Any]) -> IntArray:
-        """Returns a vote int64 `[num_queries]` on each query, even if the model fails.
+        """Returns a vote on each query, int64 `[num_queries]`, even if the model fails.
 
-        Whether a model fails depends on its records, so a failure must not decide whether there is
-        an answer. If the model returns no valid label, the vote is `FALLBACK`. The silo's user gets
-        a warning without the model's output or error, which may quote records.
+        A failure may depend on the records that the model was trained on, so it must not decide
+        whether the silo answers. If the model does not return a valid label for a query, the vote
+        is `FALLBACK`. The silo's user gets a warning, which does not contain the model's output or
+        error, because these may quote records.
         """
         answers: npt.NDArray[Any]
         try:
             answers = np.asarray(self._answers(queries))
-        except Exception:  # the user's model may raise any exception
+        except Exception:  # The user's model may raise any exception.
             answers = np.zeros(0)
         votes = np.full(len(queries), FALLBACK)
         is_label = np.zeros(len(queries), np.bool_)
@@ -264,7 +267,7 @@ class SiloTeacher:
 
 
 class RefusedError(Exception):
-    """A batch is refused by policy and public values; `why` is for the silo's operator."""
+    """A silo refuses a batch. `reason` is sent, `why` is only for the silo's operator."""
 
     def __init__(self, reason: Reason, why: str = "") -> None:
         super().__init__(f"{reason.value}: {why}" if why else reason.value)
@@ -272,16 +275,16 @@ class RefusedError(Exception):
 
 
 class Silo(contextlib.ExitStack):
-    """SENSITIVE: a silo with its teacher or feature sums, its policy and its ledger.
+    """SENSITIVE: a silo with a teacher or feature sums, a policy and a privacy ledger.
 
         silo = Silo("policy.toml", SiloTeacher(classifier, num_classes=10), folder="silo/sensitive")
         reply = silo.answer(batch)
 
     Attributes:
         name: name of the silo.
-        policy: policy of the silo.
+        policy: rules by which the silo accepts or refuses batches.
         account: privacy ledger of the silo, with its charges and answers.
-        refusal: why the last batch was refused, in words; None if it was answered.
+        refusal: why the last batch was refused, as text for the operator; None if it was answered.
     """
 
     refusal: str | None = None
@@ -302,21 +305,22 @@ class Silo(contextlib.ExitStack):
         """Opens the silo's ledger.
 
         Args:
-            policy: policy of the silo, or its file.
-            content: the teacher, or the feature sums.
+            policy: rules by which the silo accepts or refuses batches, or the path of their file.
+            content: the teacher that votes, or the feature sums.
             folder: sensitive folder with the ledger. None for a simulation, which stores nothing.
-            roster: names the aggregators that votes or sums are sealed to; None without secure
-                aggregation.
-            keys: keys of the silo on the roster, to share feature sums.
-            noise: default: the operating system's entropy. Other sources are for tests.
-            clock: returns seconds since 1970.
-            source: source that the silo's releases are charged to; None for its folder.
+            roster: roster with the aggregators that the silo seals its shares to; None without
+                secure aggregation.
+            keys: private keys of the silo, whose public keys are on the roster; only needed for
+                feature sums.
+            noise: noise source; default: the operating system's entropy. Only tests need others.
+            clock: function that returns the time in seconds since 1970.
+            source: source that the silo's releases are charged to; None for the silo's folder.
             acknowledge_reset: see `SiloAccount`.
 
         Raises:
-            ValueError: if the policy is invalid, or sums have another unit than the policy.
+            ValueError: if the policy is invalid, or the unit of the sums differs from the policy.
             LedgerError: if the ledger is damaged, belongs to another silo, was restored from an
-                older copy, or is new although the silo had one.
+                older copy, or is new although the silo had a ledger before.
         """
         super().__init__()
         self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
@@ -343,12 +347,12 @@ class Silo(contextlib.ExitStack):
         self.callback(self.account.close)
 
     def answer(self, batch: QueryBatch) -> Reply:
-        """Answers a batch, or refuses it by policy.
+        """Returns an answer to a batch, or a refusal by the policy.
 
         Repeated queries get the stored answer from the ledger without another charge. A teacher
-        that fails votes for class 0, so a failure never decides whether there is an answer.
+        that fails votes for class 0, so a failure never decides whether the silo answers.
 
-        Raises LedgerError if the ledger can't be used; then nothing is sent.
+        Raises LedgerError if the ledger can't be used. Nothing may be sent then.
         """
         names: Any = {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
         self.refusal = None
@@ -371,13 +375,13 @@ class Silo(contextlib.ExitStack):
             return Refusal(**names, reason=refused.reason, time=time_of_late)
 
     def result(self, batch: QueryBatch) -> tuple[Reply, str]:
-        """Returns the answer to a batch, and a description of it for the log."""
+        """Returns the reply to a batch, and a description of the reply for the log."""
         reply = self.answer(batch)
         done = "answered" if self.refusal is None else f"refused: {self.refusal}"
         return reply, f"a batch was {done}"
 
     def _check_allowed(self, batch: QueryBatch) -> None:
-        """Raises RefusedError if the silo may not or can't answer, from public values only."""
+        """Raises RefusedError if the silo must not or can't answer; uses only public values."""
         objection = self.policy.objection(batch)
         if objection is not None:
             raise RefusedError(*objection)
@@ -395,7 +399,7 @@ class Silo(contextlib.ExitStack):
                 raise RefusedError(Reason.OTHER_SUMS, "the encoder, unit or classes differ")
 
     def _check_commitment(self, batch: QueryBatch) -> None:
-        """Refuses and warns if the ledger lacks the row of the coordinator's commitment."""
+        """Warns and refuses if the ledger lacks the row that the batch's commitment names."""
         account = self.account
         commitment = batch.commitment
         if commitment is None or account.folder is None or account.holds_witness(commitment):
@@ -410,7 +414,7 @@ class Silo(contextlib.ExitStack):
             raise RefusedError(Reason.UNKNOWN_COMMITMENT)
 
     def _randomised(self, batch: QueryBatch, charge: RandomisedResponse) -> IntArray:
-        """Returns the answer to each query, int64 `[num_queries]`; charges new queries first."""
+        """Charges new queries, then returns the answer to each query, int64 `[num_queries]`."""
         account = self.account
         first = {query: place for place, query in reversed([*enumerate(batch.digests)])}
         charged = {query: account.charge_of.get(query) for query in dict.fromkeys(batch.digests)}
@@ -432,7 +436,7 @@ class Silo(contextlib.ExitStack):
         return np.array([answers[query] for query in batch.digests])
 
     def _shared(self, batch: QueryBatch) -> tuple[bytes, ...]:
-        """Returns a batch's sealed shares, which are charged, dealt and stored once."""
+        """Returns a batch's sealed shares; the first call charges, seals and stores them."""
         account = self.account
         key = batch.question.hex()
         sealed = account.sealed.get(key)
@@ -440,8 +444,8 @@ class Silo(contextlib.ExitStack):
             return sealed
         terms = self._terms(batch)
         if key not in account.charged_batches:
-            # Every batch gets fresh noise. So a query to a teacher may only be in one batch, while
-            # feature sums are charged again.
+            # Every batch gets fresh noise. So each query to a teacher may be in only one batch,
+            # while feature sums are charged again for every batch.
             queries = (batch.question,) if terms.are_sums else batch.digests
             if len(set(queries)) != len(batch.queries):
                 raise RefusedError(Reason.MALFORMED)
@@ -477,7 +481,7 @@ class Silo(contextlib.ExitStack):
     def _debit(
         self, batch: QueryBatch, queries: Sequence[bytes], *, key: str | None = None
     ) -> None:
-        """Charges new queries, or refuses them; only depends on queries and policy."""
+        """Charges new queries or refuses them; depends only on the queries, policy and ledger."""
         account = self.account
         number = len(queries)
         late = self._clock() - batch.deadline

@@ -1,4 +1,4 @@
-"""A whole silo and a whole aggregator, which have a folder and answer a coordinator."""
+"""Runs a silo or an aggregator, which stores its files in a folder and answers a coordinator."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ POLICY = "policy.toml"
 KEYS = "keys.json"
 JOURNAL = "journal"
 ENDED = "ended"
-DIGITS = 16  # digits of a digest in messages
+DIGITS = 16  # number of digits of a digest that messages show
 OVER = "the run is over"
 
 
@@ -48,8 +48,8 @@ class SiloRun(DataSource, JointMethod):
         },
         "representation": {
             "help": "With feature_sums: the representation that maps a record to features, the "
-            "same as the coordinator's. It is learned from public samples in --data_dir. Default: "
-            "the default of the data set."
+            "same as the coordinator's. It is learned from public samples in --data_dir. The "
+            "default depends on the data set."
         },
     }
     folder: pathlib.Path = setting(
@@ -57,7 +57,7 @@ class SiloRun(DataSource, JointMethod):
     )
     certificates: pathlib.Path = setting(
         pathlib.Path("certificates"),
-        help="Folder with authority.pem, and NAME.pem and NAME.key of the silo.",
+        help="Folder with authority.pem, and the silo's NAME.pem and NAME.key.",
     )
     roster: pathlib.Path | None = setting(
         None, help="Roster with the keys of the aggregators, for secure aggregation."
@@ -71,7 +71,7 @@ class SiloRun(DataSource, JointMethod):
     records: pathlib.Path | None = setting(
         None,
         flag="data",
-        help="A .npz file of inputs and labels, and of the owner of each record if the policy "
+        help="A .npz file with inputs and labels, and with the owner of each record if the policy "
         "protects owners. Alternatives: --private=FILE --schema=FILE, or two folders of images.",
     )
     teacher: str | None = setting(
@@ -83,7 +83,7 @@ class SiloRun(DataSource, JointMethod):
     model: str = setting(RANDOM_FOREST, help="Model to train, as in `pate teachers`.")
     encoder: pathlib.Path | None = setting(
         None,
-        help="With feature_sums, as an alternative: the coordinator's encoder, the file "
+        help="With feature_sums, instead of --representation: the coordinator's encoder, the file "
         "released/encoder.npz in its TRAIN_DIR. It contains only weights, no code.",
     )
 
@@ -103,7 +103,7 @@ class AggregatorRun(Settings):
     coordinator: str = setting("localhost:7000", help="Address of the coordinator, HOST:PORT.")
     certificates: pathlib.Path = setting(
         pathlib.Path("certificates"),
-        help="Folder with authority.pem, and NAME.pem and NAME.key of this aggregator.",
+        help="Folder with authority.pem, and this aggregator's NAME.pem and NAME.key.",
     )
 
 
@@ -114,21 +114,21 @@ def serve(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
-    """Answers queries until the coordinator ends the run; a file in the folder then records this.
+    """Answers queries until the coordinator ends the run, and records the end in a file.
 
-    A silo that is started again after the end of a run serves the next run. If there is no next
-    coordinator for `give_up_after` seconds, the silo ends without an error.
+    A silo that is started again after the end of a run serves the next run. If it can't connect to
+    a coordinator for `give_up_after` seconds then, it ends without an error.
 
     Args:
         run: settings of the silo.
         on_event: called with messages about events.
-        watch: takes a function that returns the silo's health; see
+        watch: called with a function that returns the silo's health; see
             `pate_tf.net.health.serve_health`.
-        give_up_after: seconds without a connection.
+        give_up_after: the silo gives up after this many seconds without a connection.
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
-        ValueError: if policy, teacher and roster contradict each other.
+        ValueError: if the policy, the teacher and the roster contradict each other.
         PermissionError: if the coordinator doesn't know the silo.
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
@@ -163,12 +163,12 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
     """Returns a silo that can answer queries over any transport.
 
     Args:
-        run: folder, data and roster of the silo.
-        policy: the policy in its folder.
+        run: settings of the silo.
+        policy: policy of the silo, read from the silo's folder.
         on_event: called with messages about events, which contain nothing about the data.
 
     Raises:
-        ValueError: if policy, teacher and roster contradict each other.
+        ValueError: if the policy, the teacher and the roster contradict each other.
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
@@ -215,7 +215,7 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
 
 
 def status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns a silo's spending, by `pate_tf.net.health.METRICS`, even if the silo is running.
+    """Returns a silo's spending as `pate_tf.net.health.METRICS`. Works while the silo is running.
 
     Charges depend only on the policy and on public queries, so they reveal nothing about records.
 
@@ -243,7 +243,7 @@ def make_sums(run: SiloRun) -> SiloSums:
     """SENSITIVE: returns the silo's feature sums.
 
     Raises:
-        ValueError: if there are no records, or they do not match the data set or the encoder.
+        ValueError: if no records are given, or they do not match the data set or the encoder.
         OSError: if a file can't be read.
     """
     examples, public = _examples(run)
@@ -273,10 +273,10 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
 
     Args:
         run: settings of the silo.
-        folder: sensitive folder for the trained teacher.
+        folder: sensitive folder in which a trained teacher is stored.
 
     Raises:
-        ValueError: if there is neither a teacher nor records, or they do not match the data set.
+        ValueError: if neither a teacher nor records are given, or they do not match the data set.
         OSError: if a file can't be read.
     """
     model: Any
@@ -300,7 +300,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
             from pate_tf.teachers.foreign import load_model
 
             model = pathlib.Path(run.teacher)
-            load_model(model)  # an unreadable model would always vote for the same class
+            load_model(model)  # Fails early: an unreadable model would always vote for one class.
     return SiloTeacher(
         model,
         num_classes=dataset.num_classes,
@@ -310,12 +310,12 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
 
 
 def _examples(run: SiloRun) -> tuple[PrivateExamples, PublicExamples | None]:
-    """Returns the silo's records, and public samples if they were read for the records."""
+    """Returns the silo's records, and the public samples; None unless records needed them."""
     if run.files is not None:
         public = run.files.load_public()
         return run.files.load_private(public), public
     if run.records is None:
-        raise ValueError("data is required: a .npz file of the silo's records. Or use `private`.")
+        raise ValueError("data is required: a .npz file of the silo's records. Or pass `private`.")
     return read_records(run.records, run.load_dataset()), None
 
 
@@ -330,9 +330,9 @@ def serve_aggregator(
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
-        ValueError: if the aggregator is not on the roster.
+        ValueError: if the aggregator has no keys or is not on the roster.
         PermissionError: if the coordinator doesn't know the aggregator.
-        LedgerError: if its journal can't be used.
+        LedgerError: if the aggregator's journal can't be used.
         OSError: if a file can't be read.
     """
     from pate_tf.silos.transport import TaskConnection, task_result  # needs grpcio
@@ -360,8 +360,8 @@ def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
     """Returns an aggregator's `Keys`, the opened `Aggregator`, and the roster.
 
     Raises:
-        ValueError: if the aggregator has no keys, or is not on the roster.
-        LedgerError: if its journal can't be used.
+        ValueError: if the aggregator has no keys or is not on the roster.
+        LedgerError: if the aggregator's journal can't be used.
         OSError: if a file can't be read.
     """
     from pate_tf.silos.aggregator import Aggregator  # needs cryptography
@@ -379,5 +379,5 @@ def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
 
 
 def aggregator_status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns the number of batches that were released, by `pate_tf.net.health.METRICS`."""
+    """Returns the number of released batches as one of `pate_tf.net.health.METRICS`."""
     return {"pate_rounds_total": len([*(folder / JOURNAL).glob("*/batch.release")])}

@@ -1,6 +1,7 @@
 """Connects silos, aggregators and their coordinator over gRPC.
 
-Silos and aggregators connect to the coordinator. The certificate of a caller gives its name.
+Silos and aggregators connect to the coordinator. The coordinator reads the name of a caller from
+the caller's certificate.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ AGGREGATOR_LIMITS: Final = Limits(message_bytes=2**30)
 MAX_REFUSAL_LENGTH: Final = 1000  # characters
 
 
-# Digest of a task, with an aggregator's message or the reason of its refusal. The reason reveals
-# nothing about shares or noise.
+# The digest of a task, and either the aggregator's message or the reason why it refuses the task.
+# The reason reveals nothing about shares or noise.
 TaskResult = tuple[bytes, str | AggregatorMessage]
 
 
@@ -44,9 +45,9 @@ class TaskConnection(Connection):
 
     Args:
         address: `host:port` of the coordinator.
-        files: certificate and key of this client, and the authority.
-        is_aggregator: whether this client is an aggregator; otherwise it is a silo.
-        wait_seconds: duration of a long poll at the coordinator.
+        files: files with this client's certificate and key, and the certificate of the authority.
+        is_aggregator: True for an aggregator, False for a silo.
+        wait_seconds: maximum time that a poll waits at the coordinator for a task.
 
     Raises OSError if a file can't be read.
     """
@@ -66,20 +67,21 @@ class TaskConnection(Connection):
         self._wait_seconds = wait_seconds
 
     def poll(self) -> Any:
-        """Returns the next task that waits for an answer of this client; None without a task.
+        """Returns the next task for this client; None if there is no task.
 
         Raises:
             ConnectionError: if the coordinator can't be reached, or sends an invalid task.
-            PermissionError: if it doesn't know this client.
+            PermissionError: if the coordinator doesn't know this client.
         """
         return self.call("Poll", None, self._task | None, wait_seconds=self._wait_seconds)
 
     def submit(self, result: Reply | TaskResult) -> Answer:
-        """Submits the result of a task; may be repeated.
+        """Submits the result of a task. You can submit the same result again.
 
         Raises:
             ConnectionError: if the coordinator can't be reached.
-            PermissionError: if it doesn't know this client, or the reply has another name.
+            PermissionError: if the coordinator doesn't know this client, or the reply has the name
+                of another silo.
         """
         answer: Answer = self.call("Submit", result, Answer)
         return answer
@@ -94,17 +96,17 @@ class TaskConnection(Connection):
     ) -> None:
         """Answers tasks until the coordinator ends the run.
 
-        If a result can't be submitted, the same result is submitted when the task is polled again.
+        If a result can't be submitted, the client polls the task again and submits the same result.
 
         Args:
-            answer: returns the result of a task, and a description of the event.
+            answer: function that returns the result of a task, and a description of the result.
             on_event: called with messages about events, which contain nothing about the data.
             sleep: see `with_retries`.
             give_up_after: see `with_retries`.
 
         Raises:
             PermissionError: if the coordinator doesn't know this client.
-            ConnectionError: if it could not be reached for `give_up_after` seconds.
+            ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
         """
 
         def step() -> bool | None:
@@ -125,17 +127,18 @@ class TaskConnection(Connection):
 def task_result(
     aggregator: Aggregator, roster: SiloRoster, task: AggregatorTask
 ) -> tuple[TaskResult, str]:
-    """Returns an aggregator's message for a task, or its refusal, and the name of the step.
+    """Returns an aggregator's result of a task, and a description of the result for the log.
 
     Args:
         aggregator: aggregator with its keys and journal.
-        roster: keys of all silos and aggregators; the coordinator can't add keys.
+        roster: roster with the keys of all silos and aggregators, which the coordinator can't
+            change.
         task: task from the coordinator.
     """
     known = {*roster.aggregators, *roster.identities}
     try:
         if not known.issuperset((*task.terms.aggregators, *task.terms.silos)):
-            raise ValueError("terms must have the names and keys of the roster")
+            raise ValueError("terms must contain only names and keys of the roster")
         return (digest(task), aggregator.answer(task)), task.step.value
     except ValueError as error:
         return (digest(task), str(error)), f"{task.step.value} was refused: {error}"
@@ -144,15 +147,15 @@ def task_result(
 class AggregatorService:
     """Hands out tasks to aggregators that connect to the coordinator.
 
-    An aggregator that was killed fetches the same task again and repeats its answer. Safe to use
-    from several threads.
+    An aggregator that was killed and restarted gets the same task again and repeats its answer.
+    Objects of this class are safe to use from several threads.
 
     Args:
         names: names of the aggregators, in the order of their numbers.
         seconds: time limit for an aggregator's message in one step.
 
     Attributes:
-        asks: function that calls each aggregator, for a `Coordinator`.
+        asks: for each aggregator, a function that calls it; an argument of `Coordinator`.
     """
 
     def __init__(self, names: Sequence[str], *, seconds: float = 120.0) -> None:
@@ -180,11 +183,11 @@ class AggregatorService:
         return result
 
     def poll(self, request: None, caller: Caller) -> AggregatorTask | None:
-        """Returns the caller's task; None if there is no task after a while."""
+        """Waits for a task for the caller and returns it; None if the wait ends without a task."""
         return caller.wait_for(lambda: self._tasks.get(caller.name), self._changed)
 
     def submit(self, request: TaskResult, caller: Caller) -> Answer:
-        """Accepts the caller's message for its task."""
+        """Accepts or rejects the caller's result of its task; see `Answer`."""
         task_digest, result = request
         if isinstance(result, str):
             result = result[:MAX_REFUSAL_LENGTH]
@@ -205,8 +208,8 @@ def coordinator_services(
     `TlsServer` serves them over gRPC; `pate_tf.flower` serves them over Flower.
 
     Args:
-        journal: the interface for silos.
-        aggregators: the interface for aggregators; None without secure aggregation.
+        journal: hands out batches to silos and accepts their replies.
+        aggregators: hands out tasks to aggregators; None without secure aggregation.
     """
 
     def submit(reply: Reply, caller: Caller) -> Answer:

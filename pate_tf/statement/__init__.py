@@ -28,7 +28,7 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
     Args:
         fields: the JSON of a statement.
         *stores: for labels, their ledger; for shared training and silos, some of the ledgers of
-            participants or silos. They can have more rows by now.
+            participants or silos. The ledgers can have more rows than the statement covers.
 
     Returns:
         The statement.
@@ -100,7 +100,7 @@ def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
     for store in stores:
         facts = source_facts(store)
         epsilon = math.inf if facts["epsilon_source"] is None else facts["epsilon_source"]
-        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # rounded as on pages
+        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # pages round epsilon
             delta = delta_text(facts["delta_source"] or store.delta)
             spent = f"have spent epsilon {epsilon_text(epsilon)} at delta {delta}"
             return f"by now the ledgers of this source ({facts['num_ledgers']}) {spent} in total"
@@ -139,7 +139,7 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
     """Adds the privately released epsilon of a ledger to the statement of the run's student.
 
     The epsilon of the ledger and the quoted row are updated, so that the statement covers this
-    release. The copy in an exported student does not change.
+    release. The copy of the statement in an exported student does not change.
 
     Returns:
         The page; None if the run has no student, if another ledger was charged for it, or if delta

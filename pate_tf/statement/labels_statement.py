@@ -41,15 +41,15 @@ from pate_tf.statement.privacy_statement import (
 
 
 def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
-    """Returns the released epsilon of all labels of a ledger; None if there is no valid one.
+    """Returns the released epsilon of all labels of a ledger; None without a valid release.
 
     A release is not valid after further labels were charged, or if its noise came from a seed.
     """
     drawn = ledger.stored_release()
     if drawn is None or not drawn.get("secure_noise", True):
         return None
-    # Answers are only added, so an equal number means the same answers. A batch whose labels were
-    # all withheld was charged and reveals something, too, so rows are compared as well.
+    # Answers are never removed, so an equal number means the same answers. A batch whose labels
+    # were all withheld was charged and also reveals something, so rows are compared, too.
     kinds = [row.kind for row in ledger.history()]
     since = kinds[len(kinds) - kinds[::-1].index("released") :]
     if drawn["key"]["plan"]["num_queries"] != ledger.num_answered or "answers" in since:
@@ -78,23 +78,23 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         choice: description of how mechanism, noise and number of queries were chosen, or None.
         target_range: lowest and highest value of a predicted number, or None.
         estimated_accuracy: a charged estimate of the student's accuracy on held-back private
-            records, the ends of its 95 % interval, and its epsilon; None without an estimate.
-        estimate_charge: charge of the estimate; None without an estimate.
+            records, the ends of its 95 % interval, and its epsilon; None if there is no estimate.
+        estimate_charge: charge of the estimate; None if there is no estimate.
         estimate_is_apart: whether estimate and labels use different records.
-        encoder: name and digest of the pre-trained encoder of the features; None without one.
-        charged_before: further charges in `epsilon`, each with its number: batches of a mechanism
-            that is charged per batch, which led to these labels.
+        encoder: name and digest of the pre-trained encoder; None if the features need no encoder.
+        charged_before: further charges in `epsilon`, and how often each was charged. They are
+            batches that led to these labels, of a mechanism that is charged per batch.
         epsilon_ledger: worst-case epsilon of everything that was ever charged to the ledger.
-        epsilon_ledger_replaced: for unit "owner", the same epsilon against replacing one owner's
-            records by another owner's; None for unit "record".
-        epsilon_budget: budget of the ledger; None without a budget.
+        epsilon_ledger_replaced: for unit "owner", the epsilon of the same charges if the records of
+            one owner are replaced by the records of another owner; None for unit "record".
+        epsilon_budget: budget of the ledger; None if there is no budget.
         budget_was_raised: whether budget or delta were ever raised after their first use.
         ledger_rows: rows of the ledger that charged the labels.
         ledger_head: sequence number and digest of the ledger's last row when the statement was
             made. They fix the earlier history, and so `epsilon_ledger`.
         sanitised: the privately released data-dependent epsilon of the ledger, or None.
-        num_records: number of private records; None if it is unknown or not public, which it never
-            is for owners.
+        num_records: number of private records; None if it is unknown or private. For owners, it is
+            always private.
         epsilon_source: worst-case epsilon of all releases charged to the source on this machine;
             None if it is unknown.
         delta_source: delta of `epsilon_source`. It is `delta`, or larger if the deltas of batches
@@ -190,11 +190,11 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     def headline(self) -> tuple[float, float]:
         """Epsilon and delta of everything that this page publishes.
 
-        These are the labels, the classifier, the estimate of its accuracy and a privately released
-        epsilon. If each record or owner is either used for training or held back, depending only on
-        its position or name, the larger cost of labels and estimate counts (docs/proofs/theory.md,
-        Proposition C7). Otherwise both add up. A released epsilon uses the same records as the
-        labels, so their costs add up.
+        The page publishes the labels, the classifier, the estimate of its accuracy and a privately
+        released epsilon. If each record or owner is either used for training or held back,
+        depending only on its position or name, the larger cost of labels and estimate counts
+        (docs/proofs/theory.md, Proposition C7). Otherwise both add up. A released epsilon uses the
+        same records as the labels, so their costs add up.
         """
         estimate: Counter[Charge] = Counter(filter(None, [self.estimate_charge]))
         at_delta, _ = smallest_epsilon(estimate, self.delta)
@@ -212,7 +212,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon of labels and estimate for 2 and 5 records or owners, by their number.
+        """Epsilon of labels and estimate for 2 and 5 records or owners, by this number.
 
         It holds at `delta` and protects all of them together.
         """
@@ -299,10 +299,10 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         """Checks that the statement claims no more privacy than its ledger shows.
 
         The quoted head fixes all earlier rows. These facts follow from the rows and are checked:
-        epsilon of the ledger (for owners, also against replacing one); delta; the budget and
+        epsilon of the ledger (for owners, also if one owner is replaced); delta; the budget and
         whether it was raised; whether an earlier ledger was lost; whether noise was secure; the
-        privately released epsilon with its confidence, worst case and plan; and for the named rows
-        their mechanism and that they were answered.
+        privately released epsilon with its confidence, worst case and plan; and, for each named
+        row, its mechanism and that it was answered.
 
         The ledger does not record which of its labels the student learned from. So the numbers of
         queries are only checked to be possible, and epsilon is checked against these numbers.
@@ -347,7 +347,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         for sequence in sorted(named):
             require(sequence in debits, f"row {sequence} of the ledger is not a debit")
             is_same = debits[sequence][0] == self.mechanism
-            require(is_same, f"row {sequence} charged another mechanism")
+            require(is_same, f"row {sequence} charged a different mechanism")
             require(sequence in answers, f"row {sequence} was charged but never answered")
         num_queries = self.num_queries
         num_answered = self.num_answered
@@ -404,7 +404,7 @@ def with_estimate(
 
     Args:
         charges: number of each charge for the labels.
-        estimate: charge of the estimate; None without an estimate.
+        estimate: charge of the estimate; None if there is no estimate.
         delta: the delta at which epsilon holds.
         is_apart: whether estimate and labels use different records, so that the larger epsilon
             counts. Otherwise the charges compose.

@@ -21,6 +21,7 @@ from math import inf
 from typing import Any, ClassVar, Final, Self
 
 import jinja2
+import markdown_it
 import scipy
 
 from pate_tf.accounting.charge import charge_from_dict
@@ -89,8 +90,8 @@ class PrivacyStatement(ProtectedUnit, ABC):
         classes: names of the classes; empty for other targets.
         predicts: description of the model's output if it is not a class; else empty.
         num_public_labels: number of public labels that the model also learned from.
-        quality: results on labeled public samples by name, as of `students.measures.measure`;
-            empty if nothing was measured.
+        quality: results on labeled public samples by name, from `students.measures.measure`; empty
+            if nothing was measured.
         student_digest: SHA-256 of the model's weights; empty for a release of only labels.
         versions: versions of the libraries that were used.
         secure_noise: False if any noise came from a seed.
@@ -124,7 +125,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     @property
     def protected(self) -> str:
-        """Description of the protected unit, to follow "for"."""
+        """Description of the protected unit, which can follow the word "for"."""
         return self.units[self.unit]
 
     @property
@@ -135,18 +136,18 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @property
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Rows of the table, this release first; they hold only for secure noise."""
+        """Rows of the table. The first row is for this release. They hold only for secure noise."""
 
     @property
     def most(self) -> Guarantee | None:
-        """The row with the largest cost, by the relation of the first row; None without rows."""
+        """The row with the largest cost, among rows with the first row's relation, or None."""
         rows = self.guarantees
         comparable = [row for row in rows if row.relation == rows[0].relation]
         return max(comparable, key=lambda row: (row.kind == WORST_CASE, row.epsilon), default=None)
 
     @abstractmethod
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks the numbers against ledgers; see `check.check_statement`.
+        """Checks the numbers against ledgers; see `pate_tf.statement.check_statement`.
 
         Raises:
             ValueError: if a ledger contradicts a number.
@@ -158,6 +159,9 @@ class PrivacyStatement(ProtectedUnit, ABC):
         if not self.secure_noise:
             return "none: the noise was seeded, so nothing is private"
         return f"{WORST_CASE}, publishable" if self.guarantees else "none: no noise was added"
+
+    def _repr_html_(self) -> str:
+        return str(MARKDOWN.render(self.to_markdown()))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values: the fields and all sentences of the page; infinity is null."""
@@ -211,9 +215,10 @@ class PrivacyStatement(ProtectedUnit, ABC):
 def pure_if_as_small(
     charges: Mapping[Charge, int], epsilon: float, delta: float
 ) -> tuple[float, float]:
-    """Returns the epsilon and delta to state: the pure epsilon at delta 0 if it is as small.
+    """Returns the epsilon and delta to state.
 
-    It may be at most a thousandth larger than the epsilon at delta.
+    This is the pure epsilon at delta 0 if it is larger than the epsilon at delta by at most about a
+    thousandth. Otherwise, this is the epsilon at delta.
     """
     pure = pure_epsilon(charges)
     # At delta, the epsilon of a purely private mechanism is smaller by about 2 delta.
@@ -241,7 +246,7 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
     """Returns the value of a type from the result of `_to_json`.
 
     Raises:
-        ValueError: if it has another type; `name` is the field in the message.
+        ValueError: if the value has another type; `name` is the field in the message.
     """
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
@@ -368,6 +373,8 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
     return float(1.0 - (1.0 - delta) * scipy.special.expit(-epsilon))
 
 
+# HTML in a statement is escaped, and nothing in it loads anything.
+MARKDOWN: Final = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
 TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).with_name("templates")),
     trim_blocks=True,

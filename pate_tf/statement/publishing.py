@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
+from pate_tf.core.reporting import card
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
@@ -65,6 +66,9 @@ class Published(Generic[Stated]):
         if first is not None:
             cost = f", epsilon {epsilon_text(first.epsilon)} at delta {delta_text(first.delta)}"
         return f"Published(<{self.student_folder}{cost}; {self.folder / PAGE_FILE}>)"
+
+    def _repr_html_(self) -> str:
+        return card(self) + self.statement._repr_html_()
 
 
 def publish_model(
@@ -170,8 +174,8 @@ def export_with(
 def check_charged(labels: Labels, ledger: Ledger) -> None:
     """Checks that labels were charged to a ledger, even if they were stored elsewhere since.
 
-    For labels from sums, the noisy sums are compared. A seal shows that the labels follow from the
-    sums, because inferring them again would take minutes.
+    For labels from sums, the noisy sums are compared. Inferring the labels again would take
+    minutes, so a seal shows that the labels follow from the sums.
 
     Raises:
         ValueError: if the ledger has other answers or another delta, or if a fact about the labels
@@ -194,7 +198,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
         stored = {
-            # Counts are compared only if this batch has counts.
+            # Noisy counts are compared only if this batch has noisy counts.
             (index, answer.label, None if counts is None else answer.noisy_counts)
             for index, digest in zip(labels.queries.tolist(), digests, strict=True)
             if (answer := answers.get(digest)) is not None and answer.label is not None

@@ -11,14 +11,12 @@ import shlex
 from collections import Counter
 from typing import Any, Final
 
-import markdown_it
-
 from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.core import artifacts
 from pate_tf.ledger.journal import Store
 from pate_tf.ledger.ledger_file import DEBITS, charge_of
 from pate_tf.statement import JSON_FILE, opened_stores, spent_since
-from pate_tf.statement.privacy_statement import TEMPLATES, PrivacyStatement
+from pate_tf.statement.privacy_statement import MARKDOWN, TEMPLATES, PrivacyStatement
 
 PAGE: Final = "report.html"
 MODEL_CARD: Final = "README.md"
@@ -26,7 +24,7 @@ MODEL_CARD: Final = "README.md"
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
 # Files with results about the model, in the run folder or in `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-# Stays on one line of the report: a cost, a small number, a percentage or a date.
+# Text that stays on one line of the report: a cost, a small number, a percentage or a date.
 NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
@@ -74,9 +72,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
     page = page.replace("--statement=", f"--statement={place}/released/")
     page = page.replace("RUN`", f"{place}`")
     text, _, signature = page.rpartition(SIGNATURE)
-    # HTML in a statement is escaped, and nothing in it loads anything. Its headings are one level
-    # below the heading of the report.
-    markdown = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
+    # The headings of the statement are one level below the heading of the report.
     with opened_stores(ledger_folders(root)[:1]) as stores:
         charges = [row for store in stores for row in _charges(store)]
         since = spent_since(contents["statement"], stores)
@@ -89,14 +85,14 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
         folder=root.name,
         text=NUMBER.sub(
             r'<span class="whole">\g<0></span>',
-            markdown.render(re.sub(r"^#", "##", text, flags=re.MULTILINE)),
+            MARKDOWN.render(re.sub(r"^#", "##", text, flags=re.MULTILINE)),
         ),
-        signature=markdown.renderInline(f"{SIGNATURE}{signature}".strip()),
+        signature=MARKDOWN.renderInline(f"{SIGNATURE}{signature}".strip()),
     )
 
 
 def _digests(released: pathlib.Path) -> dict[str, str]:
-    """Returns the SHA-256 of each released file, except the pages that are made from the others."""
+    """Returns the SHA-256 of each released file, except report and model card, by path."""
     return {
         path.relative_to(released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(released.rglob("*"))

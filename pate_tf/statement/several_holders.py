@@ -39,12 +39,12 @@ class SiloSpending(EpsilonDelta):
     """The cost of all answers of one silo in a run. Public.
 
     If a silo answered with several mechanisms, `delta` is 129 times the delta of the run, because
-    the coordinator may have chosen mechanisms by earlier answers.
+    the coordinator may have chosen the mechanisms based on earlier answers.
 
     Attributes:
         name: name of the silo.
-        charged: charges of its answers, each with its number.
-        num_refused: number of queries that it refused by policy.
+        charged: charges of its answers, and how often each was charged.
+        num_refused: number of queries that the silo refused because of its policy.
     """
 
     name: str
@@ -146,7 +146,7 @@ class SilosStatement(PrivacyStatement):
         return {number: self._changed_epsilon(number) for number in numbers}
 
     def _changed_epsilon(self, number: int | None) -> float:
-        """Returns epsilon at `several_delta` for `number` silos; None: for replacing an owner."""
+        """Returns epsilon at `several_delta` for `number` silos; for a replaced owner if None."""
         most = self._most_charged(1)
         if len(self.charges) == 1:
             return several_teachers_epsilon(most, delta=self.delta, num_teachers=number)
@@ -159,7 +159,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def several_delta(self) -> float:
-        """The delta of `several`; above the delta of the run if answers may choose mechanisms."""
+        """The delta of `several`, above the run's delta if mechanisms may depend on answers."""
         return delta_of_chosen_kinds(self._most_charged(1), self.delta)
 
     def _most_charged(self, number: int) -> dict[Charge, int]:
@@ -230,8 +230,8 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
     """The statement for a model of shared training; see `PrivacyStatement`.
 
     `epsilon` is the largest epsilon of any participant's ledger, for this run and everything else
-    charged to it. It is infinite if there is no finite bound, for example without noise. `unit` is
-    "record", "participant", or "none" without noise.
+    that was charged to that ledger. It is infinite if there is no finite bound, for example without
+    noise. `unit` is "record", "participant", or "none" if there is no noise.
 
     Attributes:
         num_participants: number of participants.
@@ -239,7 +239,7 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
         upload: fraction of the parameters in an upload.
         rounds: number of uploads of each participant.
         protocol: order of turns.
-        charge: charge of each ledger; None without noise.
+        charge: charge of each ledger; None if there is no noise.
         epsilon_source: largest epsilon of a single record, for all releases charged to a
             participant's source on its machine; None if a participant has no registry.
         delta_source: delta of `epsilon_source`; None if a participant has no registry.

@@ -19,6 +19,7 @@ from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import CLASS, Dataset, is_labeled
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples, PublicSplit
+from pate_tf.core.reporting import steps_on_clock
 from pate_tf.data import preprocessing
 from pate_tf.data.named_function import name_of
 from pate_tf.models import architectures
@@ -29,6 +30,7 @@ Batch = dict[str, tf.Tensor]
 StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
 FloatArray = npt.NDArray[np.float64]
 
+LOGGED = 10  # steps between values of a student's loss in TensorBoard
 BATCH = 500  # inputs; larger batches exceed the cache and are slower per input
 
 
@@ -343,6 +345,12 @@ class Backup(keras.callbacks.Callback):
         artifacts.write_arrays(self._path, arrays, private=True)
 
 
+def shown_on_clock(num_steps: int) -> keras.callbacks.Callback:
+    """Returns a callback that shows each step and the time left on the clock that runs."""
+    advance = steps_on_clock(num_steps)
+    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: advance(1))
+
+
 def logs_of(folder: pathlib.Path) -> pathlib.Path:
     """Returns the folder of the TensorBoard logs for the next version of a student."""
     return folder / "logs" / "student" / str(artifacts.next_version(folder / "student"))
@@ -427,7 +435,7 @@ def fit_student(
     stopping = keras.callbacks.LambdaCallback(on_epoch_end=stop_if_stable)
     callbacks = [stopping, backup, *options.callbacks]
     if options.folder:
-        callbacks.append(keras.callbacks.TensorBoard(str(logs_of(options.folder))))
+        callbacks.append(keras.callbacks.TensorBoard(logs_of(options.folder), update_freq=LOGGED))
     first_epoch = backup.restore()
     if are_stable(predictions.numpy()):  # the run was interrupted after its last epoch
         num_epochs = first_epoch

@@ -673,7 +673,7 @@ def write_losses(
     for row, values in zip(padded, losses, strict=True):
         row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
     steps = np.flatnonzero(~np.isnan(padded).all(axis=0))
-    for name, percentile in PERCENTILES.items():
+    for name, percentile in PERCENTILES.items() if len(steps) else ():
         values = np.nanpercentile(padded[:, steps], percentile, axis=0)
         with _writer(directory, name) as writer, writer.as_default():
             for step, value in zip(steps.tolist(), values, strict=True):

@@ -198,7 +198,7 @@ def test_the_same_votes_are_not_drawn_from_afresh(tmp_path, is_deleted):
     release(votes_of(), noise, folder=there)
     if is_deleted:
         shutil.rmtree(there)
-    with pytest.raises(ValueError, match="these votes have a draw in another folder"):
+    with pytest.raises(ValueError, match="a release of these votes was drawn before"):
         release(votes_of(), noise, folder=there if is_deleted else tmp_path / "here")
     assert noise.number == 1
 

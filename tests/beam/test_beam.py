@@ -23,6 +23,7 @@ import pate_tf
 pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as CI has it")
 
 from pate_tf import beam as pipelines
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.beam import summing
 from pate_tf.core.reporting import Reporting
 from pate_tf.core.sensitive import SensitiveWarning
@@ -159,8 +160,60 @@ def test_moments_without_a_public_file_are_those_of_one_process(here, data, tmp_
     several = summed(source, tmp_path / "several", here / "records-*.csv")
     assert_same(several, one)
     assert several.table.shape[1] == 3 + len(several.table)
-    with pytest.raises(ValueError, match="owner needs public records"):
-        summed(of_owners(source), tmp_path / "owners", here / "records-*.csv")
+
+
+TARGETS = {
+    "class": ('label = "ill"\nclasses = ["no", "yes"]', ("age", "dose"), False),
+    "number": ('label = "age"\nlow = 0\nhigh = 100', ("dose",), True),
+    "number alone": ('label = "age"\nlow = 0\nhigh = 100', ("dose",), False),
+    "labels": ('labels = ["town", "ill"]\nmax_labels = 1', ("age", "dose"), True),
+    "labels alone": ('labels = ["town", "ill"]\nmax_labels = 1', ("age", "dose"), False),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.usefixtures("small_blocks")
+def test_tables_of_owners_are_those_of_one_process_and_one_owner_moves_them_as_charged(
+    tmp_path, name
+):
+    target, columns, has_pool = TARGETS[name]
+    ranges = {"age": "low = 0\nhigh = 100", "dose": "low = -1\nhigh = 1\nmissing = 0.25"}
+    lines = [target, *(f"[columns.{each}]\n{ranges[each]}" for each in columns)]
+    (tmp_path / "schema.toml").write_text("\n".join(lines))
+    answers = ("no", "yes")
+    rows = [
+        [*row[:2], answers[place % 2], answers[place // 2 % 2], row[4]]
+        for place, row in enumerate(helpers.table(300, seed=1))
+    ]
+    helpers.write_csv(tmp_path / "public.csv", [[*row[:4], ""] for row in rows[:60]])
+    files = pipelines.FileSource(
+        public=tmp_path / "public.csv" if has_pool else None,
+        schema=tmp_path / "schema.toml",
+        owner="who",
+        name="table",
+    )
+    theirs = [row for row in rows if row[4] == "owner 7"]
+    others = [row for row in rows if row[4] != "owner 7"]
+    assert len(theirs) > 1
+    replaced = [[99.0, -0.9, "yes", "yes", "owner 7"]] * 40
+    tables = []
+    for number, those in enumerate((theirs, [], replaced)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        helpers.write_csv(folder / "rows.csv", others + those)
+        helpers.write_parquet(folder / "rows.parquet", those + others)
+        source = DataSource(files=dataclasses.replace(files, private=folder / "rows.csv"))
+        alone = FeatureSums(directory=folder / "one")
+        pool = source.load_public(Reporting()).split(40 if has_pool else 0).pool
+        alone.fit(source.load_private(Reporting()), pool)
+        options = ["--direct_runner_bundle_repeat=1"]
+        beam = summed(source, folder / "beam", folder / "rows.parquet", options=options)
+        np.testing.assert_array_equal(beam.table, alone.table)
+        assert beam.unit == "owner" and beam.table.any()
+        tables.append(beam.table / LATTICE)
+    with_owner, without, other = tables
+    assert 0.3 < np.linalg.norm(with_owner - without) <= 1.0  # Propositions D11 and D12
+    assert 0.3 < np.linalg.norm(with_owner - other) <= (2.0 if has_pool else 2.0**0.5)
 
 
 def test_workers_encode_by_a_model_that_mixes_inputs_as_one_process_does(here, data, tmp_path):

@@ -166,6 +166,7 @@ def test_a_tie_is_within_one_standard_error_and_lost_cells_are_marked():
     def outcome(ours, others):
         lines = [line(OURS, seed, value) for seed, value in enumerate(ours)]
         lines += [line("head", seed, value) for seed, value in enumerate(others)]
+        lines += [line("network", seed, 0.1) for seed in range(2)]
         lines += [line("ebm_removal", seed, 1.0) for seed in range(2)]  # not ranked
         board = page.Board.of(lines)
         return board.outcome(("digits", False), 1.0), page.cells(board)

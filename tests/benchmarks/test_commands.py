@@ -40,6 +40,7 @@ COMMANDS = {
         LONG,
     ),
     "own_data": ("own_data.py", ("--quick", "--only", "breast_cancer"), 1, LONG),
+    "targets": ("targets.py", ("--quick",), 1, ()),
 }
 
 

@@ -107,10 +107,10 @@ def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run,
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda labels: np.where(labels == 3, -1, labels), "not negative. Give abstentions"),
+        (lambda labels: np.where(labels == 3, -1, labels), "not negative. Use a separate class"),
         (lambda labels: labels + 1, "They seem to start at 1: subtract 1"),
         (lambda labels: labels + 3, "votes must be labels from 0 to 9"),
-        (lambda labels: labels[0], "got [200]; are they aggregated already?"),
+        (lambda labels: labels[0], "got [200]; did you pass aggregated labels?"),
     ],
 )
 def test_labels_that_are_not_as_they_should_be_are_explained(run, tmp_path, change, told):

@@ -149,10 +149,10 @@ OF_PLACES = [
             ("released/logs", "is not a writable folder"),
             ("released/logs/student", "is not a writable folder"),
             ("released/unfinished_student", "is not a writable folder"),
-            ("released/labels.npz/in_the_way", "a file is needed there"),
-            ("released/labels.json/in_the_way", "a file is needed there"),
-            ("released/privacy_statement.md/in_the_way", "a file is needed there"),
-            ("released/privacy_statement.json/in_the_way", "a file is needed there"),
+            ("released/labels.npz/in_the_way", "but a file will be written there"),
+            ("released/labels.json/in_the_way", "but a file will be written there"),
+            ("released/privacy_statement.md/in_the_way", "but a file will be written there"),
+            ("released/privacy_statement.json/in_the_way", "but a file will be written there"),
         )
     ),
 ]

@@ -95,7 +95,7 @@ def test_a_private_file_alone_makes_a_published_student(clinic):
     flags = (where, "--epsilon=8", "--evaluate_epsilon=1", "--report_file=alone.json")
     ended = run_script(PATE, "run", *files, *flags, folder=clinic)
     assert ended.code == 0, ended.err
-    assert "not measured: no public labels are left to measure it" in ended.out
+    assert "not measured: there are no public labeled records for a test" in ended.out
     assert "95 % interval" in ended.out and "\n  queries" not in ended.out
     values = artifacts.read_json(clinic / "alone.json")
     assert values["student_accuracy"] is None and values["estimated_accuracy"][0] > 0.7

@@ -231,11 +231,18 @@ THOUGHT = {
         lambda n: "-2200" if n == 3 else str(n),
     ),
     "range": ("is -200 possible?", lambda n: "-200" if n == 3 else str(n + 0.5)),
-    "codes": ("5E0 is read as 5. If these are codes", lambda n: ("5E0", "12E3")[n % 2]),
+    "codes": (
+        'instead of numbers? Then replace low, high and missing by categories = ["12E3", "5E0"]',
+        lambda n: ("5E0", "12E3")[n % 2],
+    ),
     "blanks": ("1\u202f234,5 is read as 1234.5", lambda n: "1\u202f234,5" if n else "1\xa0000"),
-    "many": ("the most frequent of 60 values; `other` covers 30 more", lambda n: f"C{n % 60}x"),
+    "many": (
+        "the most frequent of 60 values; `other` covers 30 more. Add",
+        lambda n: f"C{n % 60}x",
+    ),
     "own": ("most values occur once (names?)", lambda n: f"Smith{n}"),
     "owner": ('a person\'s id? Write owner = "x" and', lambda n: str(1000 + n // 3)),
+    "zeros": ('categories = ["007", "120"]', lambda n: ("007", "120")[n % 2]),
     "names": ("a different short text: if it is a name", lambda n: f"Anna Maria of House{n}"),
     "gaps": ("included in the range. The lowest number is 1", lambda n: str(n or "")),
     "identifier": ("every record has a different number: is it an identifier?", str),
@@ -262,7 +269,7 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
     [
         ("30,100,a,b", None, "the first line has numbers (30, 100): are they column names?"),
         ("Unnamed: 0,,smoker,ill", "ill", "2 columns without a name are left out"),
-        ("age,a,a,ill", "ill", "left out: 'a' names several columns, or a nested one"),
+        ("age,a,a,ill", "ill", "left out: several columns are called 'a', or the column is nested"),
         (
             "age,Admitted on,b,c",
             "admit",
@@ -342,7 +349,10 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
     [
         ([f"{n % 20}.5" for n in range(60)], "low = 0.5\nhigh = 19.5"),
         ([str(7 * n) for n in range(60)], "low = 0.0\nhigh = 413.0"),
-        ([str(7 * (n % 30)) for n in range(60)], "# the label has 30 whole values: is it a number"),
+        (
+            [str(7 * (n % 30)) for n in range(60)],
+            "# is the label a number? If it is a class, use --target=class",
+        ),
         ([str(n) for n in range(60)], "has 60 values: is it an identifier or a number?"),
         (["flu", "ill", "flu;ill"] * 20, 'classes = ["flu", "ill"]\nseparator = ";"'),
         (["flu", "ill", "flu, ill"] * 20, "flu, ill is read as several labels; use --target=class"),

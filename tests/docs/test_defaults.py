@@ -35,7 +35,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ),
         (
             "how-to/own_model.md",
-            f"the default is `{IMAGE_MODEL}` for images and `{default_model(TABLE)}` for all else",
+            f"`{IMAGE_MODEL}` for images and `{default_model(TABLE)}` for all other inputs",
         ),
         ("how-to/own_model.md", f"the network is `{default_model(IMAGES)}` for images"),
         (
@@ -66,7 +66,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),
         (
             "how-to/shared_training.md",
-            f"SGD | {SGD.learning_rate:g} falling to a tenth, {SGD.batch_size} |",
+            f"SGD | {SGD.learning_rate:g}, which falls to a tenth; {SGD.batch_size} |",
         ),
     ],
 )

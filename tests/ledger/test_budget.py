@@ -155,7 +155,7 @@ def test_budgets_out_of_range_change_nothing(tmp_path, epsilon_budget, delta):
 
 def test_another_ensemble_is_refused(tmp_path):
     open_ledger(tmp_path).close()
-    with pytest.raises(LedgerError, match="another ensemble") as caught:
+    with pytest.raises(LedgerError, match="for other teachers") as caught:
         open_ledger(tmp_path, ensemble_digest="cd" * 32)
     # All files are closed, even while somebody holds the error and with it the ledger.
     assert caught.value is not None

@@ -178,7 +178,9 @@ def test_ledgers_of_one_name_add_up_whatever_the_records(tmp_path):
     first, second, third, fourth = (tmp_path / name / "sensitive" for name in names)
     spend(first, 0, 5, source=PATIENTS)
     for folder, ensemble, spent in ((second, "cd" * 32, 12), (third, ENSEMBLE, 19)):
-        with pytest.warns(LedgerWarning, match="use the records of the source patients; together"):
+        with pytest.warns(
+            LedgerWarning, match="use the records of the source patients. Their total"
+        ):
             ledger = open_ledger(folder, ensemble_digest=ensemble, source=PATIENTS)
         with ledger:
             label(ledger, 0, 7)

@@ -203,7 +203,7 @@ def test_public_labels_join_noisy_sums_by_precision(rule):
     vectors = record_vectors(features, None)
     noise = 20.0
     sums = of(vectors, vectors.T @ one_hot + random.normal(0, noise, (4, 2)), noise)
-    both = regression.joined(features, sums, labels)
+    both = regression.joined_sums(features, sums, labels)
     mean, root = regression.public_weights(features[:60], np.eye(2)[labels[:60]])
     rows = np.column_stack([features, np.ones(2_000)])
     measured = vectors.T @ rows / 2_000

@@ -294,7 +294,7 @@ def test_a_ledger_knows_the_sums_that_it_is_of(parts, tmp_path):
     sums = FeatureSums.load(tmp_path / "run").sums.values.copy()
     sums[0, 0] += 1
     with_arrays(tmp_path / "run", sums=sums)
-    with pytest.raises(LedgerError, match="another ensemble") as refused:
+    with pytest.raises(LedgerError, match="for other teachers") as refused:
         Labeller(FeatureSums.load(tmp_path / "run"), epsilon=16.0, delta=1e-5)
     assert "\n" not in str(refused.value)
 

@@ -74,7 +74,7 @@ def test_a_second_run_uses_what_is_stored_whatever_the_records(tmp_path, run):
     assert "DATE" in text and "the private records are not read again" in text
     # The number of records is public.
     fewer = PrivateExamples(IMAGES, RECORDS[:80], LABELS[:80])
-    with pytest.raises(ValueError, match=r"num_records|not 80. Choose another folder"):
+    with pytest.raises(ValueError, match=r"num_records|not from 80. Choose another folder"):
         run(folder, fewer)
 
 

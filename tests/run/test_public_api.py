@@ -94,7 +94,7 @@ WRONG = {
         lambda data, folder: pate_tf.Labeller(
             pate_tf.Teachers.from_votes([[1]], directory=folder), 5.0, delta=1e-5
         ),
-        "mechanism must be a mechanism, such as",
+        "mechanism must be registered, such as",
     ),
     "a student that was not trained": (
         lambda data, folder: pate_tf.Student().predict(data.pool),

@@ -96,7 +96,9 @@ def test_public_samples_need_no_labels(tmp_path):
     measured = dict(result.published.measured)
     assert len(measured.pop("student_never_predicts")) < 10 and set(measured.values()) == {None}
     rows = dict(student_report(result.published, result.student).rows)
-    assert rows["student accuracy"] == "not measured: no public labels are left to measure it"
+    assert (
+        rows["student accuracy"] == "not measured: there are no public labeled records for a test"
+    )
     # Neither labels nor weights depend on true labels.
     same = run(tmp_path / "same", FakeEnsemble(RIGHT), mechanism=exact)
     assert same.statement.student_digest == result.statement.student_digest
@@ -198,7 +200,7 @@ def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
 
 def test_a_ledger_belongs_to_one_ensemble_of_one_data_set(tmp_path):
     quick(tmp_path, FakeEnsemble(table(90)), num_queries=1)
-    with pytest.raises(LedgerError, match="another ensemble"):
+    with pytest.raises(LedgerError, match="for other teachers"):
         quick(tmp_path, FakeEnsemble(table(90), "cd" * 32), num_queries=1)
     others = FakeEnsemble(table(90))
     others.dataset = dataclasses.replace(PUBLIC.dataset, name="others")

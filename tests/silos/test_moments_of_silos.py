@@ -11,6 +11,7 @@ from silo_helpers import Silent, answer_until
 
 import pate_tf
 from pate_tf.accounting.local import SecureFeatureSums
+from pate_tf.core.public import Pool
 from pate_tf.data.schema import schema_of
 from pate_tf.postprocessing.regression import weights_of_moments
 from pate_tf.release.feature_sums import FeatureSums
@@ -144,3 +145,34 @@ def test_silos_learn_a_number_and_refuse_one_of_another_range(tmp_path, setting)
     other = dataclasses.replace(COSTS, number=dataclasses.replace(COSTS.number, high=300.0))
     digests = {sums_of(tmp_path / "other", 0, 9, schema=other).representation_digest}
     assert digests.isdisjoint(part.encoder_digest for part in parts.values())
+
+
+def test_silos_sums_join_public_labels_of_a_number(tmp_path, monkeypatch):
+    data = data_of(schema=COSTS)
+    inputs, costs = data.private.inputs, data.private.labels
+    pool = Pool(data.dataset, inputs[1_500:], costs[1_500:])
+    parts = {}
+    for place, name in enumerate(NAMES):
+        of_silo = data_of(300 * place, 300 * place + 300, schema=COSTS).private
+        whole = FeatureSums(directory=tmp_path / f"of {name}").fit(of_silo, pool)
+        parts[name] = silo_sums(whole)
+    fields = OTHERS | {"num_features": whole.encoder.num_features}
+    # The noise is so large that the public labels decide.
+    release = SecureFeatureSums.for_epsilon(0.001, delta=1e-6, **fields)
+    monkeypatch.setitem(five_silos.MECHANISMS, "moments", release)
+    representation = pate_tf.Representation(whole.representation).fit(pool)
+    silos = [open_silo(tmp_path, name, sums=parts[name]) for name in NAMES]
+    running, _ = five_silos.coordinator(tmp_path, silos, kind="moments")
+    with running:
+        found = {}
+        for trains in (False, True):
+            labels = running.label_from_sums(pool, representation, trains_on_labels=trains)
+            labels = labels.with_public_labels() if trains else labels
+            student = pate_tf.Student().fit(pool, labels)
+            found[trains] = student.evaluate(inputs[:1_500], costs[:1_500])
+        published = student.publish(tmp_path / "released")
+    for silo in silos:
+        silo.close()
+    assert found[False] < 0.5 < 0.9 < found[True]
+    page = (published.folder / "privacy_statement.md").read_text()
+    assert "on 500 public labels" in page

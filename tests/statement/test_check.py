@@ -124,7 +124,7 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"epsilon_ledger": float("nan")}, "epsilon.* must be at least"),
         ({"ledger_rows": [1]}, "row 1 of the ledger is not a debit"),
         ({"ledger_rows": [99]}, "row 99 of the ledger is not a debit"),
-        ({"mechanism": GaussianNoisyMax(sigma=400.0).to_dict()}, "another mechanism"),
+        ({"mechanism": GaussianNoisyMax(sigma=400.0).to_dict()}, "a different mechanism"),
         ({"ledger_head": [3, "00" * 32]}, "another history"),
         ({"ledger_head": [99, "00" * 32]}, "another history"),
         ({"ledger_head": []}, "is invalid: "),

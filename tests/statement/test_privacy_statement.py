@@ -236,7 +236,7 @@ def test_the_page_tells_what_is_predicted_and_how_well():
     assert "This was not measured" not in page and "only on these labels and on" not in page
     page = sums(predicts="a number from 0 to 9", label="price", inputs="2 columns").to_markdown()
     assert "that predicts price from 2 columns: a number from 0 to 9 is" in page
-    assert "This was not measured: no public labels are left to measure it." in page
+    assert "This was not measured: there are no public labeled records for a test." in page
     page = sums(**estimated(0.5)).to_markdown()
     assert "The estimate on private records is 85.0 % (95 %" in page and "not measured" not in page
 

@@ -104,7 +104,7 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
             enough += min(max(over, log(2.0)), log(64.0))
             if enough > highest:
                 raise ValueError(
-                    f"epsilon={self.epsilon} at delta {self.delta} needs more noise than possible"
+                    f"epsilon={self.epsilon} at delta {self.delta} needs too much noise; raise it"
                 )
         if excess(too_little) > 0.0:
             step = TOLERANCE / 4.0
@@ -132,7 +132,8 @@ class NoiseDraws(Protocol):
     """The random draws that mechanisms are built from, implemented by `pate_tf.release.noise`.
 
     Attributes:
-        noisy_winners: picks the largest counts with noise, like `largest_sums`; may be a graph.
+        noisy_winners: returns the class with the largest noisy count, like `largest_sums`. It may
+            run a TensorFlow graph.
     """
 
     noisy_winners: NoisyWinners
@@ -228,7 +229,8 @@ class Mechanism(Charge, Settings):
             counts: assumed counts, int64 [num_queries, num_classes].
 
         Raises:
-            ValueError: if no parameters meet the target, or parameters can't be derived from one.
+            ValueError: if no parameters meet the target, or if the mechanism does not derive its
+                parameters from a target.
         """
         del target, counts
         raise lacking(cls, "parameters that follow from a target", "calibration")
@@ -248,9 +250,9 @@ class Mechanism(Charge, Settings):
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws the answers to a batch of queries.
 
-        The steps do not depend on the random draws. If the process is killed before the answers are
-        stored, the batch is drawn again under the same debit (docs/proofs/theory.md, Proposition
-        S6).
+        The order of the steps does not depend on the random draws. If the process is killed before
+        the answers are stored, the batch is drawn again under the same debit
+        (docs/proofs/theory.md, Proposition S6).
 
         Args:
             counts: int64 [num_queries, num_classes]. Sensitive.
@@ -310,7 +312,7 @@ class OfSigma(OneScale):
 
     @property
     def squared_distance(self) -> float:
-        """The squared sensitivity to a neighbor; 1 for adding or removing an owner."""
+        """The squared distance between two neighbors: 1 if an owner is added or removed."""
         return 1.0 if self.unit == "owner" else self.squared_sensitivity
 
     @property
@@ -474,12 +476,12 @@ class ReleasesFeatureSums(OneScale, ProtectedUnit):
 
     @property
     def standard_deviation(self) -> float:
-        """The standard deviation of the noise on one number; a record adds at most 1."""
+        """The standard deviation of the noise on one number, to which a record adds at most 1."""
         return float(getattr(self, self.scale_name))
 
     @abstractmethod
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
-        """Returns sums plus noise, int64 [num_features + 1, num_classes], in 1 / LATTICE."""
+        """Returns sums plus noise, int64 [num_features + 1, num_classes], in units 1 / LATTICE."""
 
 
 # Registered mechanisms by name.
@@ -511,5 +513,5 @@ def check_mechanism(mechanism: object) -> None:
     """Raises ValueError if an object is not an instance of a registered mechanism."""
     if type(mechanism) not in MECHANISMS.values():
         raise ValueError(
-            f"mechanism must be a mechanism, such as LaplaceNoisyMax(scale=5.0), got {mechanism}"
+            f"mechanism must be registered, such as LaplaceNoisyMax(scale=5.0), got {mechanism}"
         )

@@ -30,20 +30,20 @@ class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
     """Releases the sum of the feature vectors of each class, with Gaussian noise.
 
     A record adds a vector of L2 norm at most 1 to the column of its class. The vector depends only
-    on the record and on public values. The records of one owner together add at most an L2 norm of
-    1, too. So the L2 sensitivity of the sums is 2 if a record is replaced. With unit "owner" it is
-    1 if an owner is added or removed, and 2 if an owner is replaced. This is a Gaussian mechanism
-    on multiples of 1 / LATTICE (docs/proofs/theory.md, Proposition D8). The partition of records
-    among teachers does not matter. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds
-    et al. 2016.
+    on the record and on public values. The records of one owner together add a table of L2 norm at
+    most 1, too. So the L2 sensitivity of the sums is 2 if a record is replaced. With unit "owner",
+    it is 1 if an owner is added or removed, and 2 if an owner is replaced. This is a Gaussian
+    mechanism on multiples of 1 / LATTICE (docs/proofs/theory.md, Proposition D8). The partition of
+    records among teachers does not matter. Perturbed sufficient statistics: Vu and Slavkovic 2009,
+    Foulds et al. 2016.
 
     >>> import pate_tf
     >>> round(pate_tf.mechanisms.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
     0.1
 
     Attributes:
-        sigma: standard deviation of the noise on each number; a record adds an L2 norm of at most
-            1.
+        sigma: standard deviation of the noise on each number. The vector of a record has L2 norm at
+            most 1.
         unit: "record" (default) charges for replacing a record, or for any change of one owner;
             "owner" charges for adding or removing an owner.
     """
@@ -84,10 +84,10 @@ class GaussianResidualSums(GaussianFeatureSums):
     """Releases feature sums, then sums of the errors of a public model, in several rounds.
 
     Round 1 is `GaussianFeatureSums`. In each later round a record adds its vector times `e_y - p`,
-    clipped to L2 norm `RESIDUAL_NORM` and divided by this norm. Here p are the probabilities that a
-    model of the earlier noisy sums predicts for the record. Each round is a Gaussian mechanism of
-    sensitivity 2. All rounds are charged together before the first one is drawn
-    (docs/proofs/theory.md, Proposition D10).
+    clipped to L2 norm `RESIDUAL_NORM` and divided by this norm. Here `e_y` is the one-hot class of
+    the record, and `p` are the probabilities that a model computed from the earlier noisy sums
+    predicts for the record. Each round is a Gaussian mechanism of sensitivity 2. All rounds are
+    charged together before the first one is drawn (docs/proofs/theory.md, Proposition D10).
 
     >>> import pate_tf
     >>> sums = pate_tf.mechanisms.GaussianResidualSums(sigma=123.0, num_rounds=4)
@@ -137,7 +137,7 @@ class GaussianMoments(GaussianFeatureSums):
     0.1
 
     Attributes:
-        sigma: standard deviation of the noise on each number; a record adds a table of L2 norm at
+        sigma: standard deviation of the noise on each number. A record adds a table of L2 norm at
             most 1.
     """
 
@@ -163,8 +163,8 @@ class GaussianMoments(GaussianFeatureSums):
 class LaplaceClusterCounts(base.ReleasesFeatureSums):
     """Releases the number of records of each class in each public cluster, with Laplace noise.
 
-    A record adds 1 to the cell of its cluster and class; the records of an owner add at most 1
-    together. Replacing a record or an owner moves the table by at most 2 in the L1 norm, so noise
+    A record adds 1 to the cell of its cluster and class. All records of an owner together add at
+    most 1. Replacing a record or an owner moves the table by at most 2 in the L1 norm, so noise
     of scale b costs a pure epsilon of 2 / b at delta 0. Adding or removing an owner costs 1 / b
     (Proposition D9).
 

@@ -52,9 +52,9 @@ class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
     """An additive mechanism whose worst-case cost at `DEFAULT_MOMENTS` comes from a search.
 
     Attributes:
-        certified: name of the field for the noise; 1 if larger values cost more, -1 if they cost
-            less; the smallest and the largest value that the search accepts; and the search, a
-            function from the value to the costs at `DEFAULT_MOMENTS`.
+        certified: five entries: the name of the field for the noise; 1 if larger values of this
+            field cost more, -1 if they cost less; the smallest value that the search accepts; the
+            largest one; and the search, a function from a value to costs at `DEFAULT_MOMENTS`.
     """
 
     certified: ClassVar[tuple[str, int, float, float, Callable[[float], tuple[float, ...]]]]
@@ -143,7 +143,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
             scale: scale of the noise, in votes; gamma is 1 / scale.
 
         Raises:
-            ValueError: if not exactly one of them is passed, or it is not above 0 and finite.
+            ValueError: unless exactly one of the two is passed, and it is above 0 and finite.
         """
         if (gamma is None) == (scale is None):
             given = "not both" if scale is not None else "such as scale=20.0"
@@ -239,7 +239,7 @@ class GaussianCounts(OfSigma, OutcomeLaw):
         sigma: standard deviation of the noise on each count, in votes.
     """
 
-    noise_law = ("sigma", costs.gaussian)  # of continuous noise
+    noise_law = ("sigma", costs.gaussian)  # the law of continuous noise
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
@@ -397,7 +397,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
     def expected_correct(self, counts: IntArray) -> float:
         """Returns the expected number of queries that pass the test and get class 0.
 
-        Uses continuous noise; the noise of the test and of the label is independent.
+        The computation assumes continuous noise. The test and the label have independent noise.
         """
         rows, number = np.unique(counts, axis=0, return_counts=True)
         passes = scipy.special.ndtr((rows.max(axis=1) - self.threshold) / self.sigma_threshold)

@@ -24,7 +24,7 @@ class RetiredMechanism(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredGate(RetiredMechanism):
-    """`stability_gate`: a private test released all labels of a batch without noise, or none.
+    """`stability_gate`: a private test released all labels of a batch without noise, or no labels.
 
     One batch is (epsilon, delta) differentially private (Desfontaines, Voss, Gipson and Mandayam
     2022, Theorem 1).
