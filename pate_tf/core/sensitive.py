@@ -129,7 +129,7 @@ class VoteCounts:
             raise ValueError("counts must not be negative")
         totals = values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
-            raise ValueError("counts must have a vote of every teacher, but row sums differ")
+            raise ValueError("counts must have one vote of every teacher, but row sums differ")
         if len(totals) and totals[0] < 1:
             raise ValueError("counts must contain at least one vote for every query")
         values.flags.writeable = False
