@@ -534,7 +534,7 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                "The differences of released sums between classes are not larger than the noise. "
+                "The released sums differ between classes by no more than the noise could cause. "
                 f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(
