@@ -34,9 +34,9 @@ AUTO: Final = "auto"
 DEFAULT_MARGIN: Final = DEFAULT_PROFILE
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
-# With this number of labels, two standard errors of an accuracy are at most 4 points:
-# (2 * 0.5 / 0.04)^2.
-MIN_TRAINING_LABELS: Final = 625
+# With this number of labels, two standard errors of an accuracy are at most 10 points:
+# (2 * 0.5 / 0.1)^2.
+MIN_TRAINING_LABELS: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

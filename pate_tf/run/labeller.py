@@ -165,8 +165,7 @@ class Labeller:
                 epsilon and the number of records.
             public_labels: "train" if the student also learns from public labels of the pool, which
                 costs no privacy; "evaluate" if these labels only choose settings and measure
-                accuracy. Default: "train" for tables and texts with classes and at least 625
-                labels.
+                accuracy. Default: "train" for tables and texts with at least 100 labels.
             replace_budget: whether `epsilon_budget` and `delta` replace the budget and delta that
                 were fixed before. This weakens an earlier promise, so every later statement records
                 it.
@@ -535,7 +534,7 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
         if not exceeds_noise:
             self._reporting.warn(
-                "The differences of released sums between classes are not larger than the noise. "
+                "The released sums differ between classes by no more than the noise could cause. "
                 f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(

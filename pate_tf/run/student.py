@@ -584,7 +584,9 @@ class Student:
                 results["result/accuracy"] = accuracy
             shown = {"student": self.kind, "labels": len(labels), "mechanism": labels.cost.charge}
             if config is not None:
-                shown |= {name: getattr(config, name) for name in (*TRAINING, "seed")}
+                has_steps = find_student(config, labels.pool.dataset).has_steps
+                names = (*TRAINING, "seed") if has_steps else ("seed",)
+                shown |= {name: getattr(config, name) for name in names}
                 shown["model"] = name_of(config.model)
             tensorboard.write_result(logs, shown, results)
             artifacts.hide_host(logs)
