@@ -216,8 +216,8 @@ def gaussian_smooth_sensitivity_rdp(
     """Returns a bound on the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
 
     U is e^beta-smooth and at least the local sensitivity of R. The bound is Theorem B1 of
-    docs/proofs/theory.md, and is exact for b = 0. It is infinite if the theorem does not apply:
-    (order - 1)(e^{2 beta} - 1) >= 1.
+    docs/proofs/theory.md, and is exact for b = 0. It is infinite if (order - 1)(e^{2 beta} - 1) >=
+    1, because the theorem does not apply then.
 
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.

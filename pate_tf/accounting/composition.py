@@ -465,8 +465,8 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
     """Returns the delta of a budget if the kinds of charges depend on earlier answers.
 
     With one kind, this is `delta`. With several kinds, any moment may turn out to be the best one,
-    so `delta` is multiplied by the number of moments. One more `delta` is for the composition
-    theorem of the first kind (docs/proofs/theory.md, Proposition S4 c).
+    so `delta` is multiplied by the number of moments. A further `delta` is added for the
+    composition theorem that the first kind uses (docs/proofs/theory.md, Proposition S4 c).
     """
     kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)

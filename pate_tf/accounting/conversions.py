@@ -119,8 +119,8 @@ def epsilon_from_alphas(
     improved: epsilon = alpha/l + ln(l/(l+1)) + (ln(1/delta) - ln(l+1))/l, at least zero
     (Balle et al. 2020; Canonne, Kamath and Steinke 2020; docs/proofs/theory.md, Proposition C3).
 
-    Moments with an infinite or NaN alpha are ignored. Epsilon is infinite if no moment is left, and
-    at delta 0. If an alpha is exactly zero, nothing was released, and epsilon is zero.
+    Moments with an infinite or NaN alpha are ignored. Epsilon is infinite if delta is 0, or if no
+    finite moment is given. If an alpha is exactly zero, nothing was released, and epsilon is zero.
 
     Args:
         alphas: total costs in natural logarithms, [num_moments].

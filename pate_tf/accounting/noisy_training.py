@@ -185,7 +185,7 @@ CLOSE = 1.0 - 1.0 / 1.001  # relative precision of the noise multiplier
 def noise_for(
     target_epsilon: float, *, delta: float, sampling_rate: float, rounds: int, unit: str = "record"
 ) -> NoisyTraining:
-    """Returns the training with the smallest noise whose epsilon at delta is at most the target.
+    """Returns the training with the least noise that keeps epsilon at delta within the target.
 
     The noise multiplier is at most a thousandth above the smallest possible one.
 

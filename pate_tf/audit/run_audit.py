@@ -50,8 +50,9 @@ ALLOWED_FOLDERS: Final = re.compile(
     rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"
     rf"|{VERSION[:-1]})"
 )
-# Arrays of labels.npz: kind of type, and shape (q queries, m labels, l training labels, c classes,
-# r rows of sums). Earlier versions wrote neighbours, too: k neighbors of each query.
+# Arrays of labels.npz: for each, the kind of its NumPy type, and its shape (q queries, m labels, l
+# training labels, c classes, r rows of sums). Earlier versions wrote neighbours, too: k neighbors
+# of each query.
 LABELS: Final = {"query_indices": ("i", "m"), "labels": ("i", "m"), "weights": ("f", "mc")}
 ALLOWED_ARRAYS: Final = {
     **{"queries": ("i", "q"), "neighbours": ("i", "qk")},

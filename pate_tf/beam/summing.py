@@ -114,8 +114,8 @@ class TableSource:
         """Initializes the source; private files are not read before `spans`.
 
         Args:
-            data: source with the schema, the label and owner columns, and a public file in the same
-                format.
+            data: source. It has a schema, a label column, an owner column if owners are protected,
+                and a public file in the format of the private data.
             pattern: a path, or a pattern with `*`; None for `data.files.private`.
             dataset: public facts about the records.
 

@@ -127,7 +127,7 @@ def release_settings(method: str) -> ReleaseSettings:
 
 
 def data_source(places: Places, run: RunDescription | None, *, reads_private: bool) -> DataSource:
-    """Returns the data that the flags name. The run folder completes the flags and checks them."""
+    """Returns the data that the flags name. The run folder supplies missing flags."""
     files = command_line.own_files(with_private=reads_private)
     if run is None:
         return dataclasses.replace(places, files=files)

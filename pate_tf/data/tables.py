@@ -456,7 +456,8 @@ def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
     Otherwise a draft would publish the fields of that record.
 
     Args:
-        path: path of the file; its records are only compared with the first line.
+        path: path of the file. Its records are only read to decide whether the first line is a
+            header.
         named: columns that the first line must contain.
 
     Raises:

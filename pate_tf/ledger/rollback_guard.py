@@ -73,7 +73,7 @@ CREATE TABLE keys AS SELECT randomblob(32) AS key
 
 
 class LedgerWarning(UserWarning):
-    """A warning about a ledger for its user, in one line."""
+    """A warning of one line to the user of a ledger."""
 
 
 # Warns the user in one line.
@@ -238,7 +238,7 @@ class RollbackGuard:
         if any((self._folder / VOTES).glob("*.npz")):
             reasons.append(f"{self._folder / VOTES} contains votes")
         for path, digest, sequence in self._quoted(runs):
-            # The folder may also contain a student of other ledgers.
+            # The folder may also contain a student whose labels other ledgers recorded.
             if digest in lost or not self.query(f"{SEEN}digest = ?", digest):
                 reasons.append(f"{path} quotes row {sequence} of a ledger")
                 lost[digest] = sequence

@@ -28,8 +28,8 @@ class Roster(abc.ABC):
     Attributes:
         run: name of the run.
         names: names of the participants, as in their certificates.
-        role: role of the participants. For each participant, the file has a table `[[role]]`
-            with the name.
+        role: role of the participants. For each participant, the file has a table `[[role]]` with
+            the name of the participant.
 
     Raises ValueError if a name is not valid in a certificate, if a name appears twice, or if there
     are no names.

@@ -136,11 +136,11 @@ class SumsOption:
     def tried(self) -> tuple[Named, Forecast | None, float]:
         """The representation, the forecast of its labels, and the factor of its logits.
 
-        For tables, tries bins, raw features and, if there are few features, pairs. Each of them
-        labels each third of the pool's labeled samples from noisy sums of the other two thirds
-        (`trial`). A trial costs no privacy: labels and, without owners, the number of private
-        records are public. For texts, images, stored sums and a chosen representation, there is
-        only one representation to try. There is no forecast if owners are protected.
+        For tables, tries bins, raw features and, if there are few features, pairs. For each third
+        of the pool's labeled samples, each of them predicts the labels from noisy sums of the other
+        two thirds (`trial`). A trial costs no privacy: labels and, without owners, the number of
+        private records are public. For texts, images, stored sums and a chosen representation,
+        there is only one representation to try. There is no forecast if owners are protected.
         """
         pool = self._known.pool
         reporting = self._reporting
@@ -156,7 +156,7 @@ class SumsOption:
         if self._can_try and self._name is None and pool.dataset.kind == "tabular":
             names = ("bins", "raw")
         encoders: dict[Any, Any] = {}
-        # Owners have no forecast, so no encoder is needed.
+        # If owners are protected, there is no forecast, so no encoder is needed here.
         if self._stored is not None and not (self._is_ours and self._can_try):
             encoders[name] = self._stored.encoder  # the user's function may have changed since
         elif self._known.num_records is not None:
@@ -420,7 +420,8 @@ def trial_with_public_labels(
             contributions(outputs[rows], labels[rows], dataset) for outputs in logits[1:]
         )
         gains[rows] = with_private - without
-    error = float(gains.std()) / len(gains) ** 0.5
+    # At least one sample: a few samples may have no gain by chance.
+    error = max(float(gains.std()) / len(gains) ** 0.5, 1.0 / len(gains))
     forecast = forecast.with_private(float(gains.mean()), error)
     if dataset.target != CLASS:
         return forecast, 1.0

@@ -499,7 +499,7 @@ def linear_model(
     least_variances: Sequence[float] = (MIN_VARIANCE,),
     labels: IntArray | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Fits a linear model to noisy sums; returns the class probabilities of inputs, and weights.
+    """Returns class probabilities of inputs, and the weights of a linear model of noisy sums.
 
     Neighborhood averages are not used, because neighbors in a table may have different classes.
 

@@ -49,8 +49,8 @@ def target_functions(
     Args:
         dataset: data set with a number or several labels.
         vectors: vectors of the public pool, `[num_inputs, width]`; has no rows without a pool.
-        values: noisy sums of records, as multiples of 1 / LATTICE: `[width, num_classes]` with a
-            pool, and `[width, num_classes + width]` without a pool.
+        values: noisy sums of records, in units of 1 / LATTICE: `[width, num_classes]` with a pool,
+            and `[width, num_classes + width]` without a pool.
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
         num_redrawn: number of bootstrap samples; 0, or at least 2.

@@ -193,8 +193,8 @@ def release_votes(
         The labels, and the cost of only these queries; each distinct query counts once.
 
     Raises:
-        ValueError: if the mechanism draws no noise, or if the voter's counts have the wrong shape
-            or different numbers of votes.
+        ValueError: if the mechanism draws no noise, or if the voter's counts have the wrong shape,
+            or the number of votes is not the same for all queries.
         BudgetExceeded: if the budget does not cover all new queries. No query is charged or
             answered then.
         LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.

@@ -1,10 +1,10 @@
 """Splits votes or feature sums into secret shares, and seals the shares for aggregators.
 
-For each query, an aggregator gets its share of the votes, and its shares of a random number and of
-the square of this number, which the check of votes needs (`pate_tf.silos.protocol`). A table of
-feature sums is sent like the votes on one query, and the silo signs it. The signature is necessary
-because aggregators add no noise to feature sums: if invented silos replaced honest silos in a
-total, the total would have too little noise.
+For each query, an aggregator gets secret shares of the votes, of a random number, and of the square
+of this number. The check of votes needs the last two (`pate_tf.silos.protocol`). A table of feature
+sums is sent like the votes on one query, and the silo signs it. The signature is necessary because
+aggregators add no noise to feature sums: if invented silos replaced honest silos in a total, the
+total would have too little noise.
 
 Each sealed share contains the blinded digests of all shares of the silo. Aggregators compare the
 digests before they use any share. So a share that somebody else sealed in the silo's name is never

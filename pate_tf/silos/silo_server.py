@@ -215,7 +215,7 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
 
 
 def status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns a silo's spending as `pate_tf.net.health.METRICS`. Works while the silo is running.
+    """Returns a silo's spending, in the format of `METRICS`. Works while the silo is running.
 
     Charges depend only on the policy and on public queries, so they reveal nothing about records.
 

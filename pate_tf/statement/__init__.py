@@ -91,7 +91,7 @@ def has_its_page(file: pathlib.Path, statement: PrivacyStatement) -> bool:
 
 
 def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
-    """Returns the current cost of the sources in words; empty if the statement covers it.
+    """Returns the current cost of the sources as text; empty if the statement covers this cost.
 
     The cost is taken from the registry of this user, and does not depend on records.
     """

@@ -90,8 +90,8 @@ class PrivacyStatement(ProtectedUnit, ABC):
         classes: names of the classes; empty for other targets.
         predicts: description of the model's output if it is not a class; else empty.
         num_public_labels: number of public labels that the model also learned from.
-        quality: results on labeled public samples by name, from `students.measures.measure`; empty
-            if nothing was measured.
+        quality: results on labeled public samples, as a mapping from the name of a measure to its
+            value, from `students.measures.measure`; empty if nothing was measured.
         student_digest: SHA-256 of the model's weights; empty for a release of only labels.
         versions: versions of the libraries that were used.
         secure_noise: False if any noise came from a seed.

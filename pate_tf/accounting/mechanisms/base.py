@@ -328,10 +328,10 @@ class OfSigma(OneScale):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy, with a surcharge for the lattice.
 
-        A discrete Gaussian is stochastically at most one lattice step above the continuous one. So
-        with k shifted coordinates the privacy loss exceeds the continuous loss by at most
-        k / (LATTICE sigma^2), which is squared distance / LATTICE if every shift is one vote.
-        Feature sums need no surcharge, because they draw slightly more noise.
+        A discrete Gaussian is stochastically dominated by the continuous Gaussian of the same scale
+        plus one lattice step. So with k shifted coordinates the privacy loss exceeds the continuous
+        loss by at most k / (LATTICE sigma^2), which is squared distance / LATTICE if every shift is
+        one vote. Feature sums need no surcharge, because they draw slightly more noise.
         """
         squared = number * self.num_rounds / (self.sigma**2 / self.squared_distance)
         smooth = gaussian_dp_epsilon(sqrt(squared), delta)

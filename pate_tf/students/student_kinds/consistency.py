@@ -6,8 +6,8 @@ image becomes the label of a strongly augmented copy. This prediction is made wi
 
 Some released labels are wrong. The generalized cross-entropy (Zhang and Sabuncu 2018, arXiv
 1805.07836) ignores a label that the other data contradict. Training starts with cross-entropy,
-because a class would be lost if its correct labels were ignored too early. Labels with weights are
-always trained with cross-entropy, because the weights state their confidence.
+because a class would be lost if its correct labels were ignored too early. Training on labels with
+weights always uses cross-entropy, because each weight states the confidence in its label.
 """
 
 import math
