@@ -7,6 +7,7 @@ an epsilon: the mean of its repetitions, with the standard error of the mean.
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import pathlib
 from collections import Counter, defaultdict
@@ -35,7 +36,7 @@ OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no l
 PAGES = {  # pages below docs, and the tables between their marks
     "../README.md": ("counts",),
     "explanation/alternatives.md": ("differences",),
-    "notes/instead.md": ("cells", "skipped"),
+    "notes/instead.md": ("skipped",),
 }
 
 
@@ -200,8 +201,11 @@ def differences(board: Board) -> str:
 
 
 def cells(board: Board) -> str:
-    """Returns our accuracy and the best other one in each cell."""
-    rows = []
+    """Returns our accuracy and the best other one in each cell, as comma-separated values."""
+    columns = ["data set", *(f"epsilon {epsilon:g}" for epsilon in board.epsilons), "no privacy"]
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    table.writeheader()
     for problem in board.problems():
         row = {"data set": _name(problem)}
         for epsilon in board.epsilons:
@@ -215,8 +219,8 @@ def cells(board: Board) -> str:
         without = board.value(problem, "no_privacy", 0.0)
         if len(row) > 1:
             value = "" if without is None else f"{100 * without.mean:.1f}"
-            rows.append({**row, "no privacy": value})
-    return markdown_table(rows)
+            table.writerow({**row, "no privacy": value})
+    return text.getvalue()
 
 
 def skipped(board: Board) -> str:
@@ -228,18 +232,15 @@ def skipped(board: Board) -> str:
             names[f"{name}: {reason}"].append("")
         elif reason not in OBVIOUS:
             names[f"{METHODS[method].title}: {reason}"].append(_name((name, pool)))
+    runs = [
+        run
+        for run in itertools.product(problems, METHODS)
+        if (*run[0], run[1]) not in board.skipped
+    ]
     for epsilon in board.epsilons:
-        for method, entry in METHODS.items():
-            missing = [
-                problem
-                for problem in problems
-                if board.value(problem, method, epsilon) is None
-                and (*problem, method) not in board.skipped
-            ]
-            if missing:
-                names[f"No time at epsilon {epsilon:g}"].append(
-                    f"{entry.short} on {len(missing)} of {len(problems)}"
-                )
+        missing = [run for run in runs if board.value(*run, epsilon) is None]
+        if missing:
+            names["No time"].append(f"{len(missing)} of {len(runs)} results at epsilon {epsilon:g}")
     reached = {name for name, *_ in [*problems, *board.skipped]}
     names["No time for any epsilon"] = [name for name in DATA_SETS if name not in reached]
     names["Fewer than five repetitions"] = sorted(
@@ -289,17 +290,18 @@ def full_table(board: Board) -> str:
     return text.getvalue()
 
 
-TABLES = {"counts": counts, "differences": differences, "cells": cells, "skipped": skipped}
+TABLES = {"counts": counts, "differences": differences, "skipped": skipped}
 
 
 def publish(lines: Sequence[Line], docs_dir: pathlib.Path) -> None:
-    """Writes the tables between their marks, and the full table.
+    """Writes the tables between their marks, and two files of comma-separated values.
 
     Raises:
         ValueError: if a page has no marks.
     """
     board = Board.of(lines)
-    artifacts.write_text(docs_dir / "notes" / "board.csv", full_table(board))
+    for name, table in {"board": full_table, "board_cells": cells}.items():
+        artifacts.write_text(docs_dir / "notes" / f"{name}.csv", table(board))
     for page, names in PAGES.items():
         path = docs_dir / page
         text = path.read_text()

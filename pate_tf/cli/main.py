@@ -99,7 +99,7 @@ def run_command(name: str) -> None:
         renamed = getattr(module, "FLAG_OF_ARGUMENT", {})
         guarded = command_line.guarded(main, flags.FLAGS, renamed)
         command_line.run(guarded, define, module.__doc__)
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, SystemError) as error:
         if not any(text in str(error) for text in NO_MEMORY):
             raise
         print("error: out of memory", file=sys.stderr)

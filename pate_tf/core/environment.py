@@ -30,7 +30,10 @@ def check_environment() -> None:
 
 
 # Parts of error messages if a library can't be loaded or a thread can't start.
-NO_MEMORY: Final = ("failed to map segment", "cannot allocate memory", "can't start new thread")
+NO_MEMORY: Final = (
+    *("failed to map segment", "cannot allocate memory", "can't start new thread"),
+    "error return without exception set",  # of Python's imports
+)
 MIN_ADDRESSES: Final = 5 * 2**29  # peak of a small run, in bytes
 
 

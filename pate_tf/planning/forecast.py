@@ -17,6 +17,9 @@ from pate_tf.core.settings import EpsilonDelta
 
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
 UNEVEN_SHARE: Final = 0.8  # if the most frequent class has a larger fraction, ranking is judged
+# With this number of labels, two standard errors of an accuracy are at most 4 points:
+# (2 * 0.5 / 0.04)^2.
+MIN_PRECISE: Final = 625
 NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
     "To improve accuracy, use more private records, a larger epsilon, fewer classes, or an encoder "
@@ -78,6 +81,7 @@ class Forecast(NamedTuple):
             student does not learn from public labels.
         gain: expected increase of that accuracy by the private data.
         gain_error: standard error of the gain.
+        is_precise: whether enough labels measured the gain to refuse a run.
         target: kind of target. For "number" and "labels", the range contains values of the target's
             measure in `core.public.MEASURES` instead of accuracies.
     """
@@ -94,6 +98,7 @@ class Forecast(NamedTuple):
     public_accuracy: float | None = None
     gain: float = 0.0
     gain_error: float = 0.0
+    is_precise: bool = True
 
     @classmethod
     def measured(
@@ -146,7 +151,7 @@ class Forecast(NamedTuple):
         high = min(middle + error, 1.0)
         return cls(low, high, num_labels, is_measured=True, target=target)
 
-    def with_private(self, gain: float, gain_error: float) -> Forecast:
+    def with_private(self, gain: float, gain_error: float, num_labeled: int) -> Forecast:
         """Returns the forecast with private data; this object is the forecast without them."""
         return self._replace(
             low=self.low + gain,
@@ -155,6 +160,7 @@ class Forecast(NamedTuple):
             public_accuracy=self.accuracy,
             gain=gain,
             gain_error=gain_error,
+            is_precise=num_labeled >= MIN_PRECISE,
         )
 
     @property
@@ -216,9 +222,10 @@ class Forecast(NamedTuple):
     def adds_nothing(self) -> bool:
         """Whether private data add nothing to public labels: gain plus standard error is <= 0.
 
-        The sum is rounded to the digits that are printed.
+        The sum is rounded to the digits that are printed. False if too few labels measured it.
         """
-        return self.public_accuracy is not None and round(self.gain + self.gain_error, 3) <= 0.0
+        is_known = self.public_accuracy is not None and self.is_precise
+        return is_known and round(self.gain + self.gain_error, 3) <= 0.0
 
     def is_worth(self, majority: float | None) -> bool:
         """Whether labels are more likely than not to be better than a constant answer.

@@ -420,9 +420,8 @@ def trial_with_public_labels(
             contributions(outputs[rows], labels[rows], dataset) for outputs in logits[1:]
         )
         gains[rows] = with_private - without
-    # At least one sample: a few samples may have no gain by chance.
-    error = max(float(gains.std()) / len(gains) ** 0.5, 1.0 / len(gains))
-    forecast = forecast.with_private(float(gains.mean()), error)
+    error = float(gains.std()) / len(gains) ** 0.5
+    forecast = forecast.with_private(float(gains.mean()), error, len(labels))
     if dataset.target != CLASS:
         return forecast, 1.0
     return forecast, likeliest_factor(logits[0], np.eye(dataset.num_classes)[labels])

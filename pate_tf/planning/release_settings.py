@@ -20,7 +20,7 @@ from pate_tf.core.settings import (
     setting,
 )
 from pate_tf.data.named_function import Named, OnFeatures
-from pate_tf.planning.forecast import Forecast
+from pate_tf.planning.forecast import MIN_PRECISE, Forecast
 from pate_tf.queries.strategies import QueryConfig, QueryWishes
 from pate_tf.students.student_kinds import StudentSettings
 
@@ -36,7 +36,7 @@ TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 # With this number of labels, two standard errors of an accuracy are at most 10 points:
 # (2 * 0.5 / 0.1)^2.
-MIN_TRAINING_LABELS: Final = 100
+MIN_JOINED: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,8 +142,8 @@ class PublicLabelUse(Settings):
         choices=(AUTO, TRAIN, EVALUATE),
         help="train: the student also learns from the labels of public records, except for held-"
         "out records. This costs no privacy. evaluate: public labels only choose settings and "
-        f"measure quality. auto: train for tables and texts with at least {MIN_TRAINING_LABELS} "
-        "labels.",
+        f"measure quality. auto: train for tables and texts with at least {MIN_JOINED} "
+        f"labels, or {MIN_PRECISE} with method pate.",
     )
 
     def trains_on_labels(self, pool: Pool, method: str, num_rounds: int | None = None) -> bool:
@@ -166,7 +166,8 @@ class PublicLabelUse(Settings):
             unsupported = "several rounds are not supported"
         if self.public_labels == TRAIN and unsupported:
             raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
-        is_enough = pool.num_labeled >= MIN_TRAINING_LABELS
+        # The student of votes learns from public labels instead of votes on the same inputs.
+        is_enough = pool.num_labeled >= (MIN_PRECISE if method == PATE else MIN_JOINED)
         is_default = self.public_labels == AUTO and is_enough
         is_default = is_default and pool.dataset.augmentation == "none"
         return not unsupported and (self.public_labels == TRAIN or is_default)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Cost, ReleasedLabels, charge_from_dict
 from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import IntArray, whole_numbers
-from pate_tf.core.dataset import CLASS, is_labeled
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import OnFeatures
 
@@ -71,32 +70,6 @@ class Labels(OnFeatures):
     forecast: Any = None
     exceeds_noise: bool | None = None
     has_public_labels: bool = False
-
-    def with_public_labels(self) -> Labels:
-        """Returns labels whose student learns from the pool's own labels, too.
-
-        A linear model of tables and texts, of a number or of several labels has learned from them
-        already. Otherwise the inferred labels remain for the rest of the pool.
-        """
-        dataset = self.pool.dataset
-        inferred = self.training_labels
-        is_joined = dataset.augmentation == "none" or dataset.target != CLASS
-        if self.linear_head is not None and is_joined:
-            return dataclasses.replace(self, has_public_labels=True)
-        public = np.flatnonzero(is_labeled(np.asarray(self.pool.true_labels)))
-        is_rest = ~np.isin(inferred.query_indices, public)
-        own_labels = np.asarray(self.pool.true_labels)[public]
-        weights = inferred.weights
-        if weights is not None:
-            one_hot = np.eye(inferred.num_classes, dtype=np.float32)[own_labels]
-            weights = np.concatenate([one_hot, weights[is_rest]])
-        taught = PoolLabels(
-            query_indices=np.concatenate([public, inferred.query_indices[is_rest]]),
-            labels=np.concatenate([own_labels, inferred.labels[is_rest]]),
-            num_classes=inferred.num_classes,
-            weights=weights,
-        )
-        return dataclasses.replace(self, training_labels=taught, has_public_labels=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state for pickling. It leaves out the labeller, whose votes are private."""

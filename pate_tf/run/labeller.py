@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
+import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import PlannedRelease, ReleasedLabels, check_recordable
@@ -18,8 +19,8 @@ from pate_tf.accounting.mechanisms import LaplaceClusterCounts, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS
-from pate_tf.core.public import Pool
+from pate_tf.core.dataset import CLASS, is_labeled
+from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
@@ -165,7 +166,8 @@ class Labeller:
                 epsilon and the number of records.
             public_labels: "train" if the student also learns from public labels of the pool, which
                 costs no privacy; "evaluate" if these labels only choose settings and measure
-                accuracy. Default: "train" for tables and texts with at least 100 labels.
+                accuracy. Default: "train" for tables and texts with at least 100 labels, or 625
+                for votes.
             replace_budget: whether `epsilon_budget` and `delta` replace the budget and delta that
                 were fixed before. This weakens an earlier promise, so every later statement records
                 it.
@@ -423,7 +425,7 @@ class Labeller:
                 f"The charge was {labels.cost.in_words()}."
             )
         if plan.trains_on_labels:
-            labels = labels.with_public_labels()
+            labels = with_public_labels(labels)
         labels = dataclasses.replace(
             labels, representation=source.representation, forecast=plan.forecast
         )
@@ -650,3 +652,30 @@ class Labeller:
         if mechanism is not None and not isinstance(mechanism, type):
             what = mechanism.summary()
         return f"Labeller({self.source!r}, {what})"
+
+
+def with_public_labels(labels: Labels) -> Labels:
+    """Returns labels whose student also learns from the public labels of the pool.
+
+    A linear model of tables and texts, of a number or of several labels has learned from them
+    already. Otherwise, the inferred labels remain for inputs without a public label.
+    """
+    dataset = labels.pool.dataset
+    inferred = labels.training_labels
+    is_joined = dataset.augmentation == "none" or dataset.target != CLASS
+    if labels.linear_head is not None and is_joined:
+        return dataclasses.replace(labels, has_public_labels=True)
+    true_labels = np.asarray(labels.pool.true_labels)
+    public = np.flatnonzero(is_labeled(true_labels))
+    is_rest = ~np.isin(inferred.query_indices, public)
+    weights = inferred.weights
+    if weights is not None:
+        one_hot = np.eye(inferred.num_classes, dtype=np.float32)[true_labels[public]]
+        weights = np.concatenate([one_hot, weights[is_rest]])
+    taught = PoolLabels(
+        query_indices=np.concatenate([public, inferred.query_indices[is_rest]]),
+        labels=np.concatenate([true_labels[public], inferred.labels[is_rest]]),
+        num_classes=inferred.num_classes,
+        weights=weights,
+    )
+    return dataclasses.replace(labels, training_labels=taught, has_public_labels=True)

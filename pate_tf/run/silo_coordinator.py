@@ -29,6 +29,7 @@ from pate_tf.planning.release_settings import (
     WishedEpsilon,
 )
 from pate_tf.queries.strategies import QueryConfig
+from pate_tf.run.labeller import with_public_labels
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import Mechanism
 from pate_tf.silos.roster import Asking, JointMethod, SiloRoster
@@ -262,7 +263,7 @@ class Silos:
             labels = self.coordinator.label_from_sums(
                 pool, plan.representation, trains_on_labels=plan.trains_on_labels
             )
-        return labels.with_public_labels() if plan.trains_on_labels else labels
+        return with_public_labels(labels) if plan.trains_on_labels else labels
 
 
 def _mechanism_of_sums(

@@ -66,7 +66,7 @@ def folder(tmp_path):
         ),
         (
             ["run", "--epsilon=1", "--private=public.csv", *FILES],
-            ["is the private file, but the pool is released"],
+            ["public.csv is also the private file"],
         ),
         (
             ["run", "--epsilon=1", "--private=private.csv", FILES[0], "--schema=broken.toml"],

@@ -38,7 +38,7 @@ NOT_RUN = {
     "how-to/flower.md": 2,
     "how-to/own_model.md": 2,
     "how-to/run_a_silo.md": 2,
-    "how-to/serve.md": 3,
+    "how-to/serve.md": 2,
     "how-to/shared_training.md": 3,
     "notes/instead.md": 1,
     "notes/reproduce.md": 1,

@@ -81,7 +81,8 @@ def test_the_forecast_describes_the_mechanism_that_is_charged_and_drawn(
     data = data()
     sums = pate_tf.FeatureSums(directory=tmp_path / "run", representation=representation)
     sums.fit(data.private, data.pool)
-    with pate_tf.Labeller(sums, epsilon=epsilon) as labeller:
+    evaluate = {"public_labels": "evaluate"}
+    with pate_tf.Labeller(sums, epsilon=epsilon, **evaluate) as labeller:
         planned = labeller.plan(data.pool)
         labels = labeller.release(planned, data.pool)
     assert isinstance(labels.cost.charge, kind) and planned.mechanism == labels.cost.charge

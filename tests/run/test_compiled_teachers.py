@@ -183,7 +183,7 @@ def frozen(dataset):
     ("net", "said"),
     [
         (lambda dataset: flat(dataset, loss="poisson_loss_of_mine"), "can't compare labels"),
-        (lambda dataset: flat(dataset, loss=one_hot_alone), r"labels \[2\] with outputs \[2, 10\]"),
+        (lambda dataset: flat(dataset, loss=one_hot_alone), r"labels of shape .* with outputs"),
         (
             lambda dataset: flat(dataset, loss="mse", metrics=[keras.metrics.CategoricalAccuracy]),
             "its loss or a metric can't",

@@ -84,7 +84,7 @@ WRONG = {
             if len(data.private) < 100
             else pate_tf.Teachers("mlp", num_teachers=121, directory=folder).fit(data.private)
         ),
-        "num_teachers must be at most",
+        "num_teachers must be a whole number from 1 to 120",
     ),
     "a labeller of those": (
         lambda data, folder: pate_tf.Labeller(pate_tf.Teachers("mlp"), MECHANISM, delta=1e-5),

@@ -86,7 +86,7 @@ def test_what_contradicts_a_folder_is_one_line(tmp_path):
         assert "\n" not in str(caught.value)
     assert description().data(dataset="digits") == DataSource()
     description().check(num_teachers=4)
-    with pytest.raises(ValueError, match=r"num_teachers must be 4, .* got 5"):
+    with pytest.raises(ValueError, match=r"num_teachers is 4 in this run, got 5"):
         description().check(num_teachers=5)
     assert described_run(None) is described_run(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
@@ -110,7 +110,7 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     assert (tmp_path / "run" / "released" / "privacy_statement.json").exists()
     for flag, told in (
         ("--dataset=mnist", "error: --dataset must be digits, as in this run, got mnist"),
-        ("--nb_teachers=3", "error: --nb_teachers must be 6, as in this run, got 3"),
+        ("--nb_teachers=3", "error: --nb_teachers is 6 in this run, got 3"),
     ):
         ended = run_script(*command, flag, folder=tmp_path)
         assert ended.code == 1 and ended.err.startswith(told)

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 import pate_tf
 from pate_tf.data import preprocessing
 from pate_tf.data.schema import TEXT_FEATURES
-from pate_tf.serving import export
+from pate_tf.serving import export, served
 from pate_tf.serving.served import ServedStudent
 
 
@@ -55,7 +55,7 @@ def test_a_text_student_learns_and_is_served_strings(texts, data, published):
     sentences, labels = texts
     held_out, truth = sentences[-len(data.held_out) :], np.array(labels[-len(data.held_out) :])
     loaded = tf.saved_model.load(str(published.student_folder))
-    serve = loaded.signatures[export.SERVING_DEFAULT]
+    serve = loaded.signatures[served.SERVING_DEFAULT]
     assert serve.structured_input_signature[1]["text"].dtype == tf.string
     answer = serve(text=tf.constant(held_out))
     assert (answer["label"].numpy() == truth).mean() > 0.65  # a constant answer gets half
@@ -66,7 +66,7 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     sentences = texts[0][:7]
     loaded = tf.saved_model.load(str(published.student_folder))
     requests = {
-        export.SERVING_DEFAULT: {"text": tf.constant(sentences)},
+        served.SERVING_DEFAULT: {"text": tf.constant(sentences)},
         export.FEATURES: {
             "features": tf.constant(preprocessing.encode_texts(sentences, TEXT_FEATURES))
         },
@@ -76,12 +76,12 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
         for name, inputs in requests.items()
     ]
     np.testing.assert_allclose(actual[1], actual[0], atol=1e-6)
-    served = ServedStudent(published.student_folder)
+    student = ServedStudent(published.student_folder)
     assert np.array_equal(
-        served.answer(preprocessing.encode_texts(sentences, TEXT_FEATURES))[0],
+        student.answer(preprocessing.encode_texts(sentences, TEXT_FEATURES))[0],
         actual[0].argmax(axis=1),
     )
-    assert loaded.signatures[export.SERVING_DEFAULT](text=tf.constant([], tf.string))[
+    assert loaded.signatures[served.SERVING_DEFAULT](text=tf.constant([], tf.string))[
         "label"
     ].shape == (0,)
 
