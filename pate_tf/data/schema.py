@@ -65,8 +65,8 @@ class TableColumn:
         characters: whether the features are the codes of the text's characters, not n-grams.
         date: format of a date with %d, %m and %Y, each once; empty if the column is not a date. ISO
             dates are always read. Everything after a space or a T is ignored.
-        gaps: words that stand for an empty field, such as "unknown". For numbers and dates, the
-            words in `GAPS` also stand for an empty field.
+        gaps: words that mean an empty field, such as "unknown". For numbers and dates, the
+            words in `GAPS` also mean an empty field.
         decimal: decimal mark of numbers, "." or ","; empty for the decimal mark of the schema.
         thousands: mark between thousands, such as ","; empty if there is no mark.
         unit: unit before or after a number, such as "$" or "%"; empty if there is no unit.

@@ -200,7 +200,7 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
 
     Tries `NUMBERS`: 10, 20, 50 and so on up to 1,000. Prefers numbers for which at least 95 % of
     the labels are expected to be correct at all `MARGINS`; if no number has this property, at the
-    full and half the margin; else at the full margin. Of these numbers, returns the one with the
+    full and half the margin; else at the full margin. Among these numbers, returns the one with the
     most expected correct labels. If no number reaches 95 % at the full margin, returns the number
     with the largest fraction of correct labels.
     """

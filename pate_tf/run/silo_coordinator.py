@@ -29,7 +29,6 @@ from pate_tf.planning.release_settings import (
     WishedEpsilon,
 )
 from pate_tf.queries.strategies import QueryConfig
-from pate_tf.run.labeller import with_public_labels
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import Mechanism
 from pate_tf.silos.roster import Asking, JointMethod, SiloRoster
@@ -263,7 +262,11 @@ class Silos:
             labels = self.coordinator.label_from_sums(
                 pool, plan.representation, trains_on_labels=plan.trains_on_labels
             )
-        return with_public_labels(labels) if plan.trains_on_labels else labels
+        if not plan.trains_on_labels:
+            return labels
+        from pate_tf.run.labeller import with_public_labels  # imports TensorFlow
+
+        return with_public_labels(labels)
 
 
 def _mechanism_of_sums(

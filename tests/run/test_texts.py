@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 import pate_tf
 from pate_tf.data import preprocessing
 from pate_tf.data.schema import TEXT_FEATURES
-from pate_tf.serving import export, served
+from pate_tf.serving import served
 from pate_tf.serving.served import ServedStudent
 
 
@@ -67,7 +67,7 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     loaded = tf.saved_model.load(str(published.student_folder))
     requests = {
         served.SERVING_DEFAULT: {"text": tf.constant(sentences)},
-        export.FEATURES: {
+        served.FEATURES: {
             "features": tf.constant(preprocessing.encode_texts(sentences, TEXT_FEATURES))
         },
     }

@@ -15,6 +15,7 @@ from pate_tf.core.public import Pool
 from pate_tf.data.schema import schema_of
 from pate_tf.postprocessing.regression import weights_of_moments
 from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.run.labeller import with_public_labels
 from pate_tf.serving.served import ServedStudent
 from pate_tf.silos import SiloSums
 from pate_tf.silos.messages import Reason, Refusal, SealedShares, sums_query
@@ -167,7 +168,7 @@ def test_silos_sums_join_public_labels_of_a_number(tmp_path, monkeypatch):
         found = {}
         for trains in (False, True):
             labels = running.label_from_sums(pool, representation, trains_on_labels=trains)
-            labels = labels.with_public_labels() if trains else labels
+            labels = with_public_labels(labels) if trains else labels
             student = pate_tf.Student().fit(pool, labels)
             found[trains] = student.evaluate(inputs[:1_500], costs[:1_500])
         published = student.publish(tmp_path / "released")
