@@ -99,8 +99,9 @@ def run_command(name: str) -> None:
         renamed = getattr(module, "FLAG_OF_ARGUMENT", {})
         guarded = command_line.guarded(main, flags.FLAGS, renamed)
         command_line.run(guarded, define, module.__doc__)
-    except (ImportError, RuntimeError, SystemError) as error:
-        if not any(text in str(error) for text in NO_MEMORY):
+    except (ImportError, MemoryError, RuntimeError, SystemError) as error:
+        is_known = isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)
+        if not is_known:
             raise
         print("error: out of memory", file=sys.stderr)
         raise SystemExit(1) from None
