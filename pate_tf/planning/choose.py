@@ -75,7 +75,9 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     # Only sums of single records give a linear model, not cluster counts, votes or sums of owners.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
-    trains_on_labels = settings.trains_on_labels(known.pool, plan.method, settings.num_rounds)
+    trains_on_labels = settings.trains_on_labels(
+        known.pool, plan.method, getattr(plan.mechanism, "num_rounds", 1)
+    )
     # With public labels the accuracy may be too low: for images, the forecast does not use them.
     if (
         not trains_on_labels

@@ -23,7 +23,13 @@ from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder, record_vectors
 from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sums
 from pate_tf.planning.forecast import Forecast, ForecastError
-from pate_tf.planning.release_settings import FEATURE_SUMS, Known, ReleasePlan, ReleaseSettings
+from pate_tf.planning.release_settings import (
+    FEATURE_SUMS,
+    TRAIN,
+    Known,
+    ReleasePlan,
+    ReleaseSettings,
+)
 from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
 from pate_tf.postprocessing.regression import (
     Averages,
@@ -96,8 +102,8 @@ class SumsOption:
         # Whether the representation belongs to the library; else it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
         num_rounds = settings.num_rounds
-        self._trains_on_labels = settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)
-        if self._trains_on_labels:  # labels can only be added to the sums of a single round
+        settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)  # raises if it is impossible
+        if settings.public_labels == TRAIN:  # labels can only be added to sums of a single round
             num_rounds = 1
         if (num_rounds or 1) > 1 and not has_vectors:
             raise ValueError(
@@ -114,6 +120,9 @@ class SumsOption:
             resolutions = cluster_numbers(len(pool), known.num_classes)
         self.planned = planned_sums(target, known, resolutions, num_rounds)
         self._mechanism = cast(ReleasesFeatureSums, self.planned.mechanism)
+        self._trains_on_labels = settings.trains_on_labels(
+            pool, FEATURE_SUMS, self._mechanism.num_rounds
+        )
         # Whether a trial on labeled public samples is possible.
         has_labels = pool.num_labeled >= MIN_LABELED
         self._can_try = known.num_records is not None and has_labels

@@ -95,6 +95,16 @@ def test_the_forecast_describes_the_mechanism_that_is_charged_and_drawn(
         assert other.mechanism != planned.mechanism and other.forecast != planned.forecast
 
 
+def test_rounds_are_not_given_up_for_public_labels(tmp_path):
+    data = table(20_000, 300)
+    sums = pate_tf.FeatureSums(directory=tmp_path / "run", representation="raw")
+    sums.fit(data.private, data.pool)
+    for wish, kind in (("auto", GaussianResidualSums), ("train", GaussianFeatureSums)):
+        with pate_tf.Labeller(sums, epsilon=4.0, public_labels=wish, accept_forecast=True) as one:
+            plan = one.plan(data.pool)
+        assert isinstance(plan.mechanism, kind) and plan.trains_on_labels == (wish == "train")
+
+
 PLANNED = list(offered().values())
 
 
