@@ -21,7 +21,8 @@ TAGS: Final[Mapping[str, str]] = {
 
 def scalar(tag: str, value: Any, step: int | None = None) -> None:
     """Writes a scalar of `TAGS` with the default writer. Default of `step`: the writer's step."""
-    tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
+    with tf.summary.record_if(True):  # see `write_result`
+        tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
 
 
 def write_result(
@@ -39,7 +40,9 @@ def write_result(
         for name, value in settings.items()
     }
     writer = tf.summary.create_file_writer(str(folder))
-    with writer.as_default(step=0):
+    # Keras' callback records some steps only and, if `fit` is interrupted, leaves that condition in
+    # the process.
+    with writer.as_default(step=0), tf.summary.record_if(True):
         # Do not use `hparams_config`: with several runs, TensorBoard would use the configuration of
         # one run and hide other settings and results.
         # The ID must not be the path, which reveals where files are stored, or the folder name,
