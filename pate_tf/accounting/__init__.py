@@ -1,4 +1,4 @@
 """The privacy cost of noisy votes: charges, mechanisms, outcomes, moments and calibration.
 
-NumPy and SciPy only. Start with `charge`, `mechanisms` and `moments`.
+This package uses only NumPy and SciPy. Start with `charge`, `mechanisms` and `moments`.
 """

@@ -1,4 +1,4 @@
-"""Released labels with their cost, releases of their data-dependent cost, and stored charges."""
+"""Released labels and their cost, the release of a data-dependent cost, and stored charges."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Smoothness = TypeVar("Smoothness", float, FloatArray)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost(EpsilonDelta, ProtectedUnit):
-    """The total cost of a number of identical charges, data-independent. Publishable.
+    """Public: the total worst-case cost of a number of identical charges.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
@@ -43,10 +43,10 @@ class Cost(EpsilonDelta, ProtectedUnit):
     epsilon 2.138 at delta 1e-05 for every record, in the worst case: 100 ...
 
     Attributes:
-        charge: the charge.
-        number: the number of charges.
-        before: earlier charges that `epsilon` also covers, with the number of each charge. They are
-            the earlier batches of a mechanism that is charged once per batch.
+        charge: the mechanism or other charge that was charged.
+        number: how often it was charged.
+        before: maps earlier charges, which `epsilon` also covers, to their numbers. They are
+            earlier batches of a mechanism that is charged once per batch.
     """
 
     charge: Charge
@@ -57,7 +57,7 @@ class Cost(EpsilonDelta, ProtectedUnit):
         return f"Cost({self.in_words()})"
 
     def in_words(self) -> str:
-        """Returns the cost as one line; epsilon is rounded up."""
+        """Returns a description of the cost in one line, with epsilon rounded up."""
         earlier = ", ".join(charge.several(number) for charge, number in self.before)
         return (
             f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:g} for every {self.unit}, "
@@ -73,7 +73,7 @@ def rounded_up(value: float) -> str:
 
 
 def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
-    """Returns a weight for each class, the estimated fraction of the votes. Each row sums to 1.
+    """Returns the estimated fraction of the votes for each class; each row sums to 1.
 
     Negative entries are treated as 0, and each row is divided by its sum. If a row has no positive
     entry, all classes get the same weight. This is post-processing, which costs nothing.
@@ -89,12 +89,12 @@ def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryCounts:
-    """Numbers of queries and answers. Public.
+    """Public: the number of queries, and the number of answered queries.
 
     Attributes:
         num_queries: number of queries.
-        num_answered: number of queries answered with a label. A mechanism with a threshold can
-            withhold labels.
+        num_answered: number of queries that got a label. A mechanism with a threshold can withhold
+            labels.
     """
 
     num_queries: int
@@ -103,7 +103,7 @@ class QueryCounts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasedLabels(PoolLabels):
-    """Public: noisy labels that were charged, with their cost.
+    """Public: released noisy labels, with their cost.
 
     Only the labeller creates them (`pate_tf.release.votes`).
 
@@ -111,10 +111,11 @@ class ReleasedLabels(PoolLabels):
         query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.
         labels: int64 `[num_answered]`, the noisy winners.
         num_classes: number of classes.
-        num_queries: number of queries. A mechanism with a threshold may answer fewer.
-        cost: data-independent cost of only these queries, with the mechanism that was charged.
-        ledger_rows: sequence numbers of the ledger rows that charged them.
-        secure_noise: False if the noise came from a seed. Then nothing is private.
+        num_queries: number of queries. A mechanism with a threshold may answer fewer queries.
+        cost: worst-case cost of only these queries. It contains the mechanism.
+        ledger_rows: sequence numbers of the ledger rows that record the charges of these queries.
+        secure_noise: False if the noise was drawn with a seed, as in tests. Then nothing is
+            private.
         weights: `shares` of the noisy counts; None if there are no noisy counts.
         noisy_counts: noisy counts released with the labels, int64 `[num_answered, num_classes]` in
             units of 1 / LATTICE votes; None if only labels were released.
@@ -132,7 +133,7 @@ class ReleasedLabels(PoolLabels):
     noisy_sums: IntArray | None = dataclasses.field(default=None, repr=False)
 
     def checked(self) -> Self:
-        """See `PoolLabels.checked`; computes the weights from the counts."""
+        """Returns validated labels (see `PoolLabels.checked`), weighted by noisy counts."""
         labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
             raise ValueError(
@@ -147,7 +148,8 @@ class ReleasedLabels(PoolLabels):
             sums = whole_numbers(self.noisy_sums, "noisy sums")
             if sums.ndim != 2 or sums.shape[1] < self.num_classes:
                 raise ValueError(
-                    f"noisy sums need {self.num_classes} columns or more, got {list(sums.shape)}"
+                    f"noisy sums need {self.num_classes} columns or more, got shape "
+                    f"{list(sums.shape)}"
                 )
             labels = dataclasses.replace(labels, noisy_sums=sums)
         return labels
@@ -158,23 +160,26 @@ class ReleasedLabels(PoolLabels):
         return len(self.labels)
 
 
-# Releases of the data-dependent cost of labels.
+# The release of a data-dependent cost. The cost depends on the votes, so it is released with noise.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedRelease(Settings):
-    """How the data-dependent cost of a ledger's labels will be released, if it ever is. Public.
+    """Public: the plan how the data-dependent cost of a ledger's labels may be released later.
 
-    It is fixed when the ledger is opened. Together with the mechanism and the numbers of labels,
-    classes and teachers, which are all public, it determines the `CostRelease`.
+    The plan is fixed when the ledger is opened. Together with the mechanism and the numbers of
+    labels, classes and teachers, which are all public, the plan determines the `CostRelease`.
 
     Attributes:
-        release: "log_cost" (a sanitized epsilon) or "smooth_sensitivity".
-        profile: vote margin of the hypothetical votes in the plan, as a fraction of the teachers.
-        moment: moment of the plan. Default: the best value.
-        smoothness: eta, or beta for "smooth_sensitivity". Default: the best value.
-        sigma: scale of the noise, as a multiple of the sensitivity. Default: the best value.
-        confidence: probability that the released epsilon is not too low. Default: 0.99.
+        release: "log_cost" (noise on the logarithm of the cost) or "smooth_sensitivity".
+        profile: vote margin that the plan assumes for every query, as a fraction of the teachers.
+        moment: moment at which the cost is released. Default: the best value for the assumed votes.
+        smoothness: eta of Theorem B2, or beta of Theorem B1 for "smooth_sensitivity". Default: the
+            best value for the assumed votes.
+        sigma: standard deviation of the noise, as a multiple of the sensitivity. Default: the best
+            value for the assumed votes.
+        confidence: probability that the noise does not make the released epsilon too small.
+            Default: 0.99.
 
     Raises:
         ValueError: if a value is out of range.
@@ -189,10 +194,10 @@ class PlannedRelease(Settings):
 
 
 def integer_step(smoothness: Smoothness) -> Smoothness:
-    """Returns eta', the size of one integer step of ln Cbar, which is slightly larger than eta.
+    """Returns eta', slightly larger than eta: ln Cbar is released in integer steps of eta'.
 
-    The difference covers rounding errors, which can make the computed values of ln Cbar of two
-    neighbors differ by more than eta.
+    Rounding errors can make the computed values of ln Cbar of two neighbors differ by slightly more
+    than eta. The difference between eta' and eta covers these errors.
     """
     return smoothness * (1.0 + 1e-6) + 1e-8
 
@@ -200,8 +205,8 @@ def integer_step(smoothness: Smoothness) -> Smoothness:
 def steps_above(sigma: float, failure: float) -> int:
     """Returns the smallest s with Pr[discrete Gaussian of scale sigma > s] <= failure.
 
-    It sums the probabilities, rounded up. The result is about one step smaller than ceil(b sigma)
-    for the continuous Gaussian.
+    The function adds up the probabilities of the discrete Gaussian and rounds them up. The result
+    is about one step smaller than ceil(b sigma), the bound for the continuous Gaussian.
     """
     steps = np.arange(ceil(39.0 * sigma) + 2, dtype=np.float64)
     weights = np.exp(-0.5 * (steps / sigma) ** 2)
@@ -216,8 +221,8 @@ def gaussian_smooth_sensitivity_rdp(
     """Returns a bound on the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
 
     U is e^beta-smooth and at least the local sensitivity of R. The bound is Theorem B1 of
-    docs/proofs/theory.md, and is exact for b = 0. It is infinite if (order - 1)(e^{2 beta} - 1) >=
-    1, because the theorem does not apply then.
+    docs/proofs/theory.md, which is exact for b = 0. The result is infinite if (order - 1)(e^{2
+    beta} - 1) >= 1, because the theorem does not apply then.
 
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
@@ -237,15 +242,15 @@ def gaussian_smooth_sensitivity_rdp(
 
 
 def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
-    """Returns the mechanism's pure epsilon 2 gamma if Theorem A holds for its bound.
+    """Checks that Theorem A holds for a bound of a mechanism; returns its pure epsilon, 2 gamma.
 
     The theorem requires a cost that is convex in ln q until it becomes constant (Lemma 3), and
     q(n') <= E q(n) (Lemma 1).
 
     Raises:
-        ValueError: for `class_aware`, which has no known smooth sensitivity; for Gaussian
-            mechanisms, whose q can grow by more than E; and for bounds that the mechanism does not
-            have.
+        ValueError: if the bound is `class_aware`, for which no smooth sensitivity is known; if the
+            mechanism is Gaussian, because its q can grow by more than the factor E; or if the
+            mechanism does not have the bound.
     """
     if mechanism.pure_epsilon is None or bound not in SMOOTH_BOUNDS:
         raise ValueError(
@@ -258,18 +263,19 @@ def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CostRelease(Charge):
-    """The public parameters of a release, which are part of the published statement.
+    """Public: the parameters of the release of a data-dependent cost, published in the statement.
 
     Attributes:
-        release: "log_cost" (Theorem B2) or "smooth_sensitivity" (B1).
+        release: "log_cost" (Theorem B2) or "smooth_sensitivity" (Theorem B1).
         bound: bound on the cost of a query: "paper", "tight", "two_sided" or "class_aware".
         moment: l, the Renyi order minus one.
-        smoothness: eta of B2 (the maximum change of ln Cbar if one teacher changes), or beta of B1.
+        smoothness: eta of Theorem B2 (the maximum change of ln Cbar if one teacher changes), or
+            beta of Theorem B1.
         sigma: standard deviation of the noise, as a multiple of the sensitivity. The sensitivity is
-            one step of ln Cbar (B2), or U (B1).
+            one step of ln Cbar (Theorem B2), or U (Theorem B1).
         failure: tau, the probability that the published cost is below the true cost.
         num_queries: number of labeled queries.
-        profile: description of the hypothetical votes for which the parameters were chosen.
+        profile: description of the assumed votes for which the parameters were chosen.
 
     Raises:
         ValueError: if a value is out of range.
@@ -301,19 +307,19 @@ class CostRelease(Charge):
 
     @property
     def shift(self) -> float:
-        """The b of B1: standard deviations to add so that the result is rarely below the cost."""
+        """The b of Theorem B1: the shift in standard deviations that keeps results above cost."""
         return -float(scipy.special.ndtri(self.failure))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the data-independent cost of one draw at each moment, [num_moments].
 
-        B2 draws Y + discrete Gaussian of scale sigma, where Y = ceil(ln Cbar / step) is an integer.
-        Replacing one record changes the votes of one teacher. This changes ln Cbar by at most eta <
-        step (Theorem B2), hence Y by at most 1, for all data sets and in both directions. The Renyi
-        divergence of order l + 1 is then at most (l + 1) / (2 sigma^2) (Proposition D4), and alpha
-        is l times that. The sanitized epsilon is computed from the draw, so it is post-processing.
-        The cost of B1 is given by Theorem B1. Both costs add to the alphas of the labels, even if
-        the plan was made when the labels were known.
+        For Theorem B2, a discrete Gaussian of scale sigma is added to the integer Y = ceil(ln Cbar
+        / step). Replacing one record changes the votes of one teacher. This changes ln Cbar by at
+        most eta < step, and therefore Y by at most 1, for all data sets and in both directions. The
+        Renyi divergence of order l + 1 is then at most (l + 1) / (2 sigma^2) (Proposition D4), and
+        alpha is l times this divergence. The published epsilon is computed from the draw, so it is
+        post-processing. For smooth sensitivity, Theorem B1 gives the cost. Either cost is added to
+        the alphas of the labels, even if the plan was made when the labels were known.
         """
         if self.release == "smooth_sensitivity":
             rdp = functools.partial(
@@ -327,11 +333,11 @@ class CostRelease(Charge):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Noise multiplier of the noisy log cost (sensitivity 1); none for smooth sensitivity."""
+        """Noise multiplier of the noisy log cost (sensitivity 1); () for smooth sensitivity."""
         return () if self.release == "smooth_sensitivity" else (self.sigma,)
 
     def summary(self) -> str:
-        """Returns kind and noise of the release in words."""
+        """Returns a short description with the kind of release and the scale of its noise."""
         return f"the data-dependent cost ({self.release}, sigma {self.sigma:.4g})"
 
     def in_words(self) -> str:
@@ -343,22 +349,23 @@ class CostRelease(Charge):
 
     @property
     def cost_floor(self) -> float:
-        """c_0 of Theorem B2, a public constant that prevents ln 0."""
+        """The public constant c_0 of Theorem B2, which keeps ln Cbar finite if a cost is 0."""
         return 1e-9 * self.num_queries
 
     def check_mechanism(self, mechanism: Mechanism) -> None:
-        """Checks that the plan can release the cost of a mechanism.
+        """Checks that these parameters allow the release of a mechanism's cost.
 
         Raises:
-            ValueError: if the mechanism does not have the bound, or if the release is by smooth
-                sensitivity and Theorem A does not hold for the mechanism. Also for
-                `ConfidentGaussianNoisyMax`: the votes determine which queries it answers, so the
-                cost of these queries differs from the cost of queries that were chosen in advance.
+            ValueError: if the mechanism does not have the bound, or if the release uses smooth
+                sensitivity and Theorem A does not hold for the mechanism. The mechanism
+                `ConfidentGaussianNoisyMax` is refused, too: the votes determine which queries it
+                answers, so the cost of these queries differs from the cost of queries that were
+                chosen in advance.
         """
         if mechanism.withholds or not mechanism.bounds:
             raise ValueError(
                 f"{mechanism.name} has no data-dependent cost to release, because it has no noise "
-                "or does not answer every query; use its data-independent epsilon"
+                "or does not answer every query. Use its worst-case epsilon."
             )
         check_bound(self.bound, mechanism)
         if self.release == "smooth_sensitivity":
@@ -367,15 +374,15 @@ class CostRelease(Charge):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SanitisedEpsilon(EpsilonDelta):
-    """Publishable: a privately released data-dependent epsilon of the labels and the release.
+    """Public: a data-dependent epsilon that was released with noise.
 
-    The epsilon holds for these votes, at `delta`.
+    It covers the labels and its own release. It holds at `delta`, for the votes that were cast.
 
     Attributes:
-        confidence: probability that the noise of the release did not make `epsilon` too small.
-        worst_case_epsilon: data-independent epsilon of the labels and the release together. After
-            the release, the epsilon of only the labels is no longer the whole cost.
-        plan_was_fixed: whether the ledger shows that the plan was fixed before there were votes.
+        confidence: probability that the noise did not make `epsilon` too small.
+        worst_case_epsilon: worst-case epsilon of the labels and this release together. After the
+            release, the epsilon of the labels is no longer the whole cost.
+        plan_was_fixed: whether the ledger proves that the plan was fixed before teachers voted.
     """
 
     confidence: float
@@ -383,11 +390,11 @@ class SanitisedEpsilon(EpsilonDelta):
     plan_was_fixed: bool = False
 
 
-# Charges from their stored form.
+# Rebuilds charges from stored fields.
 
 
 def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
-    """Returns the charge for the fields from `Charge.to_dict`.
+    """Rebuilds a charge from the result of `Charge.to_dict`.
 
     Raises:
         ValueError: if the fields don't describe a charge.
@@ -396,8 +403,8 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     values = dict(fields)
     name = values.pop("name", None) or values.pop("training", None)
     if name is None and "release" in values and values.pop("budget", None) is None:
-        name = CostRelease.name  # old ledgers stored releases and trainings without a `name`
-    if name not in kinds:  # imported only if needed, because few ledgers have these charges
+        name = CostRelease.name  # old ledgers contain these two charges without a `name`
+    if name not in kinds:  # imported only when needed, because few ledgers contain these charges
         from pate_tf.accounting.local import SILO_CHARGES
         from pate_tf.accounting.noisy_training import NoisyTraining
 
@@ -409,21 +416,21 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
 
 @functools.cache
 def check_recordable(charge: Charge) -> None:
-    """Raises ValueError if a charge can't be restored from its fields, as ledgers require."""
+    """Raises ValueError if a charge can't be rebuilt from its fields, as ledgers require."""
     if charge_from_dict(charge.to_dict()) != charge:
-        raise ValueError(f"{charge.name} can't be restored from its fields")
+        raise ValueError(f"{charge.name} can't be rebuilt from its fields")
 
 
 def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntArray:
-    """Returns the hypothetical counts of one query, in descending order, int64 [1, num_classes].
+    """Returns assumed counts for one query, in descending order, int64 [1, num_classes].
 
-    The vote margin of the first class is the fraction `profile` of the teachers. The remaining
-    votes are distributed evenly among all classes.
+    The first class leads by the fraction `profile` of the teachers. All other votes are distributed
+    evenly among all classes.
 
     Args:
         num_teachers: number of teachers, at least 1.
         num_classes: number of classes, at least 1.
-        profile: vote margin as a fraction of the teachers, in (0, 1].
+        profile: vote margin of the first class as a fraction of the teachers, in (0, 1].
 
     Raises:
         ValueError: if a number is below 1.

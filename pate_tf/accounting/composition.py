@@ -1,10 +1,13 @@
-"""Charges, and their total cost by moments and by other composition theorems.
+"""Charges, and the total cost of several charges by moments and other composition theorems.
 
-A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`). A planned release of the
-data-dependent cost is another charge (`pate_tf.accounting.charge`). Code that composes costs, such
-as the ledger, only uses the interface of `Charge`, and never depends on the kind of a charge.
+A charge is anything that spends privacy budget. A mechanism is a charge that also draws labels
+(`pate_tf.accounting.mechanisms`). The release of a data-dependent cost is another charge
+(`pate_tf.accounting.charge`). Code that composes costs, such as the ledger, uses only the interface
+of `Charge`, and never depends on the kind of a charge.
 
-Charges with moments add up at each moment. Charges that are only (epsilon, delta) differentially
+An alpha is the cost of a charge at a moment l: l times the Renyi divergence of order l + 1.
+
+The alphas of charges add up at each moment. Charges that are only (epsilon, delta) differentially
 private add their epsilons and deltas (basic composition), or their privacy losses if this gives a
 smaller result. Both results hold for charges of any kind, in any order.
 """
@@ -40,33 +43,34 @@ Result = TypeVar("Result")
 
 
 class Charge(ABC):
-    """Anything that can be charged: an immutable value with a privacy cost.
+    """Anything that spends privacy budget: an immutable value with a privacy cost.
 
     The cost has a part with moments (`alphas`). Some charges also have a part that is only
     (epsilon, delta) differentially private (`approximate`). Both hold in the worst case over all
     data and neighbors, in both directions, even if the charge depends on earlier outputs.
 
     Attributes:
-        name: name in ledgers.
-        answers: whether it is charged for answers to queries.
-        releases_counts: whether labels are released with noisy counts, which have Gaussian noise of
-            standard deviation `noise_scales["sigma"]`, in votes.
-        releases_feature_sums: whether it releases feature sums of records, without teachers.
-        counted: singular and plural of what is charged, for example "query" and "queries".
-        labels_in_words: description of its labels.
-        approximate: the (epsilon, delta) of the part without finite moments; None if there is no
+        name: name of the charge in ledgers.
+        answers: whether the charge is for answers to queries.
+        releases_counts: whether noisy counts are released together with the labels. Their Gaussian
+            noise has standard deviation `noise_scales["sigma"]`, in votes.
+        releases_feature_sums: whether the charge is for feature sums of records, without teachers.
+        counted: singular and plural of the word for what is charged, such as "query" and "queries".
+        labels_in_words: description of the labels that follow from the release.
+        approximate: (epsilon, delta) of the part that has no finite moments; None if there is no
             such part.
-        pure_epsilon: epsilon at delta 0; None if there is no guarantee at delta 0.
-        unit: adjacency of the cost. "record": one record is replaced, or one teacher changes in any
-            other way. "owner": one owner is added or removed.
-        replaced_steps: the distance by which replacing one owner moves the value that gets Gaussian
+        pure_epsilon: epsilon at delta 0; None if the charge has no guarantee at delta 0.
+        unit: neighboring data sets that the cost refers to. "record": one record is replaced, or
+            one teacher changes in any other way. "owner": one owner is added or removed.
+        replaced_steps: distance by which replacing one owner moves the value that gets Gaussian
             noise, as a multiple of the distance between neighbors.
         chosen_by_answers: whether somebody, such as a coordinator of silos, may choose between
-            several kinds of charge based on earlier answers. In this case, several kinds together
-            are composed only by moments.
-        noise_fields: names of the fields that are noise scales, in votes.
-        lacks: unsupported features, with the reason of each as the end of a sentence. A test checks
-            that each charge has all features of its family, or lists them here.
+            several kinds of charge based on earlier answers. If so, charges of several kinds are
+            composed only by moments.
+        noise_fields: names of the fields that contain noise scales, in votes.
+        lacks: maps each operation that the charge does not support to the reason, a text that ends
+            an error message. A test checks that each charge supports all operations of its family
+            or lists them here.
     """
 
     name: ClassVar[str]
@@ -84,11 +88,11 @@ class Charge(ABC):
     chosen_by_answers: ClassVar[bool] = False
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the worst-case cost of one charge, [num_moments], natural logarithm.
+        """Returns the worst-case cost of one charge at each moment (natural log), [num_moments].
 
-        This is l times the Renyi divergence of order l + 1. It is infinite if there is no finite
-        bound, and zero if `approximate` covers the whole cost. The default is the cost of
-        randomized response at `pure_epsilon`.
+        The cost at moment l is l times the Renyi divergence of order l + 1. It is infinite if there
+        is no finite bound, and zero if `approximate` covers the whole cost. By default, it is the
+        cost of randomized response at `pure_epsilon`.
         """
         if self.approximate is not None:
             return np.zeros_like(moments)
@@ -98,22 +102,22 @@ class Charge(ABC):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Noise multipliers of Gaussian mechanisms that together cost at least as much as a charge.
+        """Noise multipliers of Gaussian mechanisms that together cost no less than this charge.
 
-        A multiplier is the standard deviation divided by the L2 sensitivity. The result is empty if
+        A multiplier is the standard deviation divided by the L2 sensitivity. The tuple is empty if
         there are no such mechanisms.
         """
         return ()
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
-        """Scales of its noise, in votes, by field name."""
+        """Maps the name of each noise field to the scale of the noise, in votes."""
         return {name: getattr(self, name) for name in self.noise_fields}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of only `number` such charges, by a theorem that uses no moments.
+        """Returns the epsilon of `number` charges of this kind, by a theorem that uses no moments.
 
-        The default is the optimal composition of pure mechanisms, which is infinite if the charge
+        By default, this is the optimal composition of pure mechanisms. It is infinite if the charge
         has no pure epsilon.
         """
         if self.pure_epsilon is None:
@@ -121,17 +125,17 @@ class Charge(ABC):
         return pure_composition_epsilon(self.pure_epsilon, number, delta)
 
     def number_charged(self, num_queries: int) -> int:
-        """Returns how often this is charged for a batch of num_queries new queries.
+        """Returns how often this charge is made for a batch of `num_queries` new queries.
 
-        A charge that does not answer queries is charged once. Feature sums are charged once if
-        there are queries. Other charges are charged once for each query.
+        A charge that is not for answers is made once. A charge for feature sums is made once if
+        there are queries. Every other charge is made once for each query.
         """
         if not self.answers:
             return 1
         return min(num_queries, 1) if self.releases_feature_sums else num_queries
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields; see `pate_tf.accounting.charge.charge_from_dict`.
+        """Returns the fields as JSON values. `charge.charge_from_dict` rebuilds the charge.
 
         For feature sums, the unit "record" is omitted, for compatibility with earlier versions.
         """
@@ -142,7 +146,7 @@ class Charge(ABC):
         return fields
 
     def summary(self) -> str:
-        """Returns name and parameters, such as `gaussian_noisy_max, sigma 40`."""
+        """Returns the name and the parameters, such as `gaussian_noisy_max, sigma 40`."""
         parameters = Charge.to_dict(self)
         parameters.pop("name")
         parts = [
@@ -152,12 +156,12 @@ class Charge(ABC):
         return ", ".join([self.name, *parts])
 
     def several(self, number: int) -> str:
-        """Returns a number of charges in words: `20 queries of laplace_noisy_max, gamma 0.1`."""
+        """Describes a number of charges, such as `20 queries of laplace_noisy_max, gamma 0.1`."""
         return f"{number:,} {self.counted[number != 1]} of {self.summary()}"
 
     @abstractmethod
     def in_words(self) -> str:
-        """Returns a description of the mechanism, in sentences for a privacy statement."""
+        """Returns sentences that describe the charge in a privacy statement."""
 
 
 def from_fields(kind: Callable[..., Result], values: Mapping[str, Any]) -> Result:
@@ -175,18 +179,18 @@ def from_fields(kind: Callable[..., Result], values: Mapping[str, Any]) -> Resul
 
 
 def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueError:
-    """Returns the error for a feature that a charge does not support.
+    """Returns the exception for an operation that a charge does not support.
 
     Args:
-        charge: the charge, or its class.
-        expected: name of the feature, with an article.
-        what: key of the feature in `lacks`.
+        charge: charge that does not support the operation, or its class.
+        expected: what the charge lacks, with an article, such as "a sampler".
+        what: key of the operation in `Charge.lacks`.
     """
     reason = charge.lacks.get(what, f"it defines no {what}")
     return ValueError(f"{charge.name} does not have {expected}: {reason}")
 
 
-# Composition of (epsilon, delta) guarantees with each other and with moments.
+# Composition of (epsilon, delta) guarantees, with each other and with moments.
 #
 # In the worst case, an (epsilon, delta)-private mechanism reveals everything with probability
 # delta, and otherwise behaves like randomized response at epsilon (Kairouz, Oh and Viswanath 2015).
@@ -195,12 +199,13 @@ def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueErr
 # are rounded up.
 
 
-# If there are more privacy losses than this, adjacent losses are merged into the largest of them.
+# If there are more distinct privacy losses, groups of adjacent losses are replaced by their
+# maximum.
 MAX_LOSSES = 2**13
 
 MAX_EPSILON = 2.0**30
 
-# The (epsilon, delta) of one mechanism, for a change of one teacher, in both directions.
+# (epsilon, delta) of one mechanism, for a change of one teacher, in both directions.
 Guarantee = tuple[float, float]
 
 
@@ -211,22 +216,24 @@ def composed_epsilon(
     alphas: FloatArray | None = None,
     mu: float = 0.0,
 ) -> float:
-    """Returns the total epsilon at delta of all guarantees and of everything else, rounded up.
+    """Returns the total epsilon at delta of (epsilon, delta) guarantees and all other charges.
 
-    The mechanisms may be interleaved, and each may depend on the outputs of others. Their
-    guarantees and total alphas must be fixed in advance. The result never exceeds basic composition
-    (the sum of the epsilons, plus the epsilon of the moments at the remaining delta).
+    The mechanisms may be interleaved in any order, and each mechanism may depend on the outputs of
+    all others. Their guarantees and total alphas must be fixed in advance. The result is rounded
+    up. It never exceeds basic composition: the sum of the epsilons, plus the epsilon of the moments
+    at the remaining delta.
 
-    The result is infinite if the deltas of the guarantees use up delta. There is one exception:
-    without moments, if the deltas add up to exactly delta, the result is the sum of the epsilons.
+    The result is infinite if the deltas of the guarantees add up to `delta` or more. There is one
+    exception: if there are no moments and the deltas add up to exactly `delta`, the result is the
+    sum of the epsilons.
 
     Args:
-        guarantees: guarantees of all mechanisms without moments; may be empty.
-        delta: in [0, 1).
-        alphas: total costs of everything else at `DEFAULT_MOMENTS`, in both directions; None if
-            there is nothing else. Moments with infinite or NaN alphas are ignored.
-        mu: parameter of the Gaussian differential privacy of everything else, instead of `alphas`;
-            0 if there is nothing else.
+        guarantees: (epsilon, delta) of each mechanism without moments; may be empty.
+        delta: total delta, in [0, 1).
+        alphas: total costs of all other charges at `DEFAULT_MOMENTS`, in both directions; None if
+            there are no other charges. Moments with infinite or NaN alphas are ignored.
+        mu: if the other charges are described by Gaussian differential privacy instead of `alphas`,
+            the parameter mu; otherwise 0.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     basic = inf
@@ -260,13 +267,14 @@ def composed_epsilon(
 def privacy_profile(
     guarantees: Sequence[Guarantee], alphas: FloatArray | None, mu: float = 0.0
 ) -> Callable[[float], float]:
-    """Returns the total delta of all guarantees and everything else, as a function of epsilon.
+    """Returns the function from epsilon to the total delta of guarantees and all other charges.
 
-    It combines the losses of the guarantees (Theorem G4: the finite losses, their conditional
-    probabilities, and the probability of an infinite loss) with the moments of everything else
-    (Theorem G5), or exactly with its Gaussian differential privacy (docs/proofs/theory.md,
-    Proposition S5). If there are too many losses, adjacent losses are replaced by the largest of
-    them, which can only increase delta. The arguments are those of `composed_epsilon`.
+    Theorem G4 gives the distribution of the losses of the guarantees: the finite losses, their
+    conditional probabilities, and the probability of an infinite loss. Theorem G5 combines it with
+    the moments of all other charges. If these charges have Gaussian differential privacy, the
+    combination is exact (docs/proofs/theory.md, Proposition S5). If there are too many losses,
+    groups of adjacent losses are replaced by their maximum, which can only increase delta. The
+    arguments are those of `composed_epsilon`.
     """
     survived = fsum(log1p(-used) if used < 1.0 else -inf for _, used in guarantees)
     certain_loss = -expm1(survived)
@@ -330,7 +338,7 @@ def privacy_profile(
 
 Charges = Mapping[Charge, int]
 
-# If more charges than this have no moments, only basic composition is used.
+# If more charges have no moments, only basic composition is used.
 MAX_APPROXIMATE = 1024
 CACHE_SIZE: Final = 1024  # number of cached results of each function
 
@@ -338,9 +346,10 @@ CACHE_SIZE: Final = 1024  # number of cached results of each function
 def total_alphas(
     charges: Charges, moments: FloatArray, *, num_teachers: int = 1, replaced: bool = False
 ) -> FloatArray:
-    """Returns the total worst-case cost of all parts with moments, [num_moments].
+    """Returns the total worst-case cost of all charges at each moment, [num_moments].
 
-    For the other arguments, see `several_teachers_alpha`.
+    Parts that are only (epsilon, delta) private are not included. For the arguments `num_teachers`
+    and `replaced`, see `several_teachers_alpha`.
     """
     total = np.zeros_like(moments)
     for charge, number in charges.items():
@@ -351,7 +360,7 @@ def total_alphas(
 
 
 def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
-    """Decorates a function whose first argument is a mapping of charges, to cache its results."""
+    """Decorator for functions with a mapping of charges as first argument: caches results."""
     compute_once = functools.lru_cache(CACHE_SIZE)(
         lambda charges, *others, **named: compute(dict(charges), *others, **named)
     )
@@ -362,10 +371,11 @@ def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
 
 @remembered
 def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
-    """Returns epsilon by moments, and the best moment (None if no moment was used).
+    """Returns the total epsilon by moments, and the best moment (None if no moment was used).
 
-    The deltas of parts without moments are subtracted from delta before the moments are converted.
-    Epsilon is infinite if these deltas exceed delta. At delta 0, epsilon is `pure_epsilon`.
+    Before the moments are converted, the deltas of the parts without moments are subtracted from
+    `delta`. Epsilon is infinite if these deltas exceed `delta`. At delta 0, the result is
+    `pure_epsilon`.
 
     Raises:
         ValueError: if delta is outside [0, 1), or if a part without moments has an epsilon that is
@@ -400,7 +410,7 @@ def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None
 
 
 def pure_epsilon(charges: Charges) -> float:
-    """Returns epsilon at delta 0: the sum of all pure epsilons, correctly rounded.
+    """Returns the total epsilon at delta 0: the sum of all pure epsilons, correctly rounded.
 
     It is infinite if a charge has no pure epsilon (Dwork and Roth 2014, Corollary 3.15).
     """
@@ -414,11 +424,11 @@ def pure_epsilon(charges: Charges) -> float:
 
 
 def check_pure(charge: Charge) -> None:
-    """Raises ValueError unless a charge has a pure epsilon, as delta 0 needs."""
+    """Raises ValueError if a charge has no guarantee at delta 0."""
     if charge.pure_epsilon is None:
         raise ValueError(
-            f"delta must be above 0 for {charge.name}, which has no guarantee at delta 0; a "
-            f"mechanism with such a guarantee is laplace_noisy_max"
+            f"delta must be above 0 for {charge.name}, which has no guarantee at delta 0. The "
+            "mechanism laplace_noisy_max has one."
         )
 
 
@@ -426,15 +436,16 @@ def check_pure(charge: Charge) -> None:
 def smallest_epsilon(
     charges: Charges, delta: float, *, enough: float = 0.0
 ) -> tuple[float, float | None]:
-    """Returns the smallest known epsilon, and its moment (None if another theorem was used).
+    """Returns the smallest known total epsilon, and its moment (None if another theorem gave it).
 
-    If all charges are of one kind, the other theorem is the composition theorem of this kind. If
-    there are several kinds, two other results are computed: `by_losses`, and the sum of all pure
-    epsilons plus the epsilon of all other charges together (Proposition S5).
+    Besides moments, other theorems are tried. If all charges are of one kind, this is the
+    composition theorem of this kind (`composed_epsilon`). If there are several kinds, these are
+    `by_losses`, and the sum of all pure epsilons plus the epsilon of all other charges together
+    (Proposition S5).
 
     Args:
-        charges: the number of each charge.
-        delta: in [0, 1).
+        charges: maps each charge to how often it was made.
+        delta: total delta, in [0, 1).
         enough: if epsilon by moments is at most this value, the other theorems are not tried,
             because they are slow for many queries.
     """
@@ -457,16 +468,16 @@ def smallest_epsilon(
 
 
 def fits(charges: Charges, delta: float, epsilon_budget: float) -> bool:
-    """Returns whether the total cost is within the budget."""
+    """Returns whether the total epsilon of charges at delta is within the budget."""
     return smallest_epsilon(charges, delta, enough=epsilon_budget)[0] <= epsilon_budget
 
 
 def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
-    """Returns the delta of a budget if the kinds of charges depend on earlier answers.
+    """Returns the total delta if earlier answers influence which kinds of charges are made.
 
     With one kind, this is `delta`. With several kinds, any moment may turn out to be the best one,
-    so `delta` is multiplied by the number of moments. A further `delta` is added for the
-    composition theorem that the first kind uses (docs/proofs/theory.md, Proposition S4 c).
+    so `delta` is multiplied by the number of moments. Another `delta` is added for the composition
+    theorem of the first kind (docs/proofs/theory.md, Proposition S4 c).
     """
     kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
@@ -481,8 +492,8 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # may move k votes of each query.
 #
 # The cost for k teachers follows from k steps between neighbors. It is more than k times the cost
-# of one step: the moments of a Gaussian grow with the square of k. These are the costs of labels
-# for k = 2, any counts and any moved votes:
+# of one step, because the moments of a Gaussian grow with the square of k. For k = 2, labels have
+# the following costs, for any counts and any moved votes:
 #
 # - Pure: each moved vote multiplies any probability by at most e^{2 gamma}. Two moved votes
 #   multiply it by at most e^{4 gamma}, so D* of 4 gamma bounds the moments.
@@ -493,16 +504,16 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # - Threshold: two moved votes change the largest count by at most 2, so alpha = 4 l (l+1) / (2
 #   sigma^2).
 #
-# In addition, group privacy applies to the whole release, with any composition: k steps with
-# (epsilon, delta) each are together (k epsilon, (1 + e^epsilon + ... + e^((k-1) epsilon)) delta).
-# The smallest of these costs is used (docs/proofs/theory.md, Proposition S2).
+# In addition, group privacy applies to the whole release, however its epsilon was composed: if one
+# step is (epsilon, delta), k steps are (k epsilon, (1 + e^epsilon + ... + e^((k-1) epsilon))
+# delta). The smallest of these costs is used (docs/proofs/theory.md, Proposition S2).
 
 
 def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
-    """Returns the guarantee if `num_teachers` teachers change, rounded up.
+    """Returns the (epsilon, delta) of a mechanism if several teachers change, rounded up.
 
-    It is (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), with delta at most 1
-    (docs/proofs/approximate_dp.md, Theorem G6).
+    For k teachers, it is (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), with delta
+    at most 1 (docs/proofs/approximate_dp.md, Theorem G6).
     """
     if num_teachers == 1:
         return guarantee
@@ -518,8 +529,8 @@ def several_teachers_alpha(
 ) -> FloatArray:
     """Returns the worst-case cost of one charge if several teachers change, `[num_moments]`.
 
-    The cost is derived from the attributes of the charge for one teacher, and is infinite if these
-    are not sufficient. It does not include `Charge.approximate`, which may cover the whole cost.
+    The cost is derived from the attributes of the charge. It is infinite if the attributes do not
+    determine it. The part `Charge.approximate` is not included, even if it covers the whole cost.
     For `replaced`, see `by_losses`.
     """
     if num_teachers == 1:
@@ -538,7 +549,7 @@ def several_teachers_alpha(
 
 
 def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> float:
-    """Returns the squared distance by which several teachers move the means, relative to noise."""
+    """Returns the squared distance by which several teachers move the means, over the variance."""
     steps = charge.replaced_steps if replaced else num_teachers
     return sum((steps / multiplier) ** 2 for multiplier in charge.noise_multipliers)
 
@@ -546,10 +557,10 @@ def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> f
 def _squared_distance_of_all(
     charges: Charges, num_teachers: int, *, replaced: bool
 ) -> float | None:
-    """Returns the total squared distance of the means of all Gaussian charges.
+    """Returns `_squared_distance`, summed over all Gaussian charges.
 
-    Returns None if there are charges that are neither Gaussian nor pure, and that
-    `Charge.approximate` does not fully cover.
+    Returns None if a charge is neither Gaussian nor pure, and `Charge.approximate` does not cover
+    its whole cost.
     """
     squared = 0.0
     for charge, number in charges.items():
@@ -567,7 +578,7 @@ def _squared_distance_of_all(
 def by_losses(
     charges: Charges, delta: float, *, num_teachers: int = 1, replaced: bool = False
 ) -> float:
-    """Returns an epsilon at delta from the losses of all charges; infinite if it is unknown.
+    """Returns the epsilon at delta from the losses of all charges; infinite if they are unknown.
 
     A part that is only (epsilon, delta) private is treated as randomized response that leaks
     everything with probability delta. The losses of these parts are combined with the moments of
@@ -576,10 +587,11 @@ def by_losses(
     exactly, as one Gaussian (docs/proofs/theory.md, Proposition S5).
 
     Args:
-        charges: the number of each charge, with at least one charge, fixed in advance.
+        charges: maps each charge to how often it is made. There is at least one charge, and all are
+            fixed in advance.
         delta: in [0, 1).
         num_teachers: number of teachers, records or owners that change.
-        replaced: whether the two changes are the replacement of one owner.
+        replaced: whether the two changed teachers result from the replacement of one owner.
     """
     if not delta or (len(charges) > 1 and any(charge.chosen_by_answers for charge in charges)):
         return inf
@@ -611,8 +623,8 @@ def by_losses(
         for _ in range(number)
     ]
     exact = composed_epsilon([*lossy, *pure], delta=delta, mu=sqrt(squared))
-    # The lattice adds at most s / (LATTICE sigma^2) to the loss of continuous noise for a
-    # coordinate that moves by s votes, and s <= s^2. Releases of costs have a different lattice.
+    # If a coordinate moves by s votes, noise on the lattice has a loss of at most s / (LATTICE
+    # sigma^2) more than continuous noise, and s <= s^2. Releases of costs have a different lattice.
     return min(epsilon, exact + squared / LATTICE)
 
 
@@ -621,11 +633,11 @@ def several_teachers_epsilon(
 ) -> float:
     """Returns the smallest known epsilon at delta if several teachers change.
 
-    The default is the cost for replace-one owner. For the same charges, `smallest_epsilon` returns
-    the cost for add-or-remove-one owner.
+    By default, the result is the cost if one owner is replaced. For the same charges,
+    `smallest_epsilon` returns the cost if one owner is added or removed.
 
     Args:
-        charges: the number of each charge. Charges may have been chosen adaptively.
+        charges: maps each charge to how often it was made. Charges may have been chosen adaptively.
         delta: in [0, 1).
         num_teachers: number of teachers, records or owners that change, at least 2; None for the
             replacement of one owner.
@@ -643,8 +655,8 @@ def several_teachers_epsilon(
     replaced = num_teachers is None
     number_changed = num_teachers or 2
     epsilons = [by_losses(charged, delta, num_teachers=number_changed, replaced=replaced)]
-    # For sums with Gaussian noise, the distance is sufficient: group privacy can't give a smaller
-    # epsilon.
+    # For sums with Gaussian noise, the squared distance gives the smallest epsilon. Group privacy
+    # can't improve it.
     are_sums = all(charge.releases_feature_sums and charge.noise_multipliers for charge in charged)
     if not are_sums or epsilons[0] == inf:
         epsilons.append(
@@ -660,7 +672,7 @@ def several_teachers_epsilon(
     epsilons.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
     pure = [charge.pure_epsilon for charge in charged if charge.pure_epsilon is not None]
     if len(pure) == len(charged):
-        # If the scales differ, all charges are treated as having the largest epsilon.
+        # If the scales differ, the largest epsilon is assumed for all charges.
         largest = number_changed * max(pure)
         epsilons.append(pure_composition_epsilon(largest, sum(charged.values()), delta))
     return min(epsilons)
@@ -669,16 +681,17 @@ def several_teachers_epsilon(
 def group_epsilon(
     one_teacher_epsilon: Callable[[float], float], delta: float, *, num_steps: int = 2
 ) -> float:
-    """Returns an epsilon at delta for several steps between neighbors, by group privacy.
+    """Returns the epsilon at delta for several steps between neighbors, by group privacy.
 
-    P(S) <= e^a P'(S) + d <= e^a (e^a P''(S) + d) + d for every set of outcomes S. So k steps have
-    epsilon k a at delta (1 + e^a + ... + e^((k-1) a)) d, if one step has epsilon a at delta d. The
-    function searches for the best d. The result is valid for any d.
+    P(S) <= e^a P'(S) + d <= e^a (e^a P''(S) + d) + d for every set of outcomes S. Therefore, if one
+    step has epsilon a at delta d, k steps have epsilon k a at delta (1 + e^a + ... + e^((k-1) a))
+    d. The function searches for the best d. The result is valid for every d.
 
     Args:
-        one_teacher_epsilon: returns the epsilon of one step at a delta; infinite if it is unknown.
-        delta: in [0, 1).
-        num_steps: k, at least 2.
+        one_teacher_epsilon: function from a delta to the epsilon of one step; infinite if it is
+            unknown.
+        delta: delta for all steps together, in [0, 1).
+        num_steps: number k of steps, at least 2.
 
     Raises:
         ValueError: if delta is outside [0, 1).
@@ -688,7 +701,7 @@ def group_epsilon(
         return num_steps * one_teacher_epsilon(0.0) * (1.0 + SAFETY_MARGIN)
 
     def epsilon_if_it_holds(depth: float) -> float:
-        """Returns the epsilon at d = delta e^-depth, or infinity if the total exceeds delta."""
+        """Returns the epsilon for d = delta e^-depth, or infinity if all steps exceed `delta`."""
         epsilon = one_teacher_epsilon(float(np.exp(log(delta) - depth)))
         if epsilon == inf:
             return inf

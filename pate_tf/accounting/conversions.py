@@ -1,4 +1,4 @@
-"""Conversions from moments, Gaussian or pure differential privacy to (epsilon, delta).
+"""Converts moments, Gaussian and pure differential privacy to (epsilon, delta).
 
 All results are rounded up: a returned epsilon is never below the exact value.
 """
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from pate_tf.core import checks
 from pate_tf.core.settings import Settings, setting
 
-# The lattice of Gaussian noise: number of lattice steps per vote.
+# Noise is drawn in steps of 1 / LATTICE votes.
 LATTICE: Final = 2**20
 
 
@@ -33,7 +33,7 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
 
     For distributions P and Q, E_P[(P/Q)^l] - 1 = sum_o Q(o) phi(ln P(o)/Q(o)). All terms of this
     sum are nonnegative, so nothing cancels for small losses (docs/proofs/theory.md, Proposition
-    C1). Infinite on overflow.
+    C1). The result is infinite if it overflows.
     """
     order = moments + 1.0
 
@@ -57,8 +57,9 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
 def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
     """Returns D*(l), the largest alpha of any epsilon-differentially private mechanism.
 
-    D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) / (e^epsilon + 1)], the alpha of randomized
-    response (docs/proofs/theory.md, Proposition C2). Shape [num_moments].
+    This is the alpha of randomized response: D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) /
+    (e^epsilon + 1)] (docs/proofs/theory.md, Proposition C2). The result has the shape
+    [num_moments].
     """
     losing = np.exp(-epsilon) / (1.0 + np.exp(-epsilon))
     winning = 1.0 / (1.0 + np.exp(-epsilon))
@@ -89,17 +90,19 @@ def least(
     within: float = 0.0,
     digits: int | None = None,
 ) -> Number:
-    """Returns the smallest number in (low, high] that is large enough, by bisection.
+    """Returns the smallest number in (low, high] for which `holds` is true, by bisection.
 
-    The ends are not tested: `low` is assumed to be too small, and `high` to be large enough. If
-    both ends are ints, only integers are tested.
+    `holds` must be false below the result and true above it. The ends are not tested: `low` is
+    assumed to be too small, and `high` to be large enough. If both ends are ints, only integers are
+    tested.
 
     Args:
         holds: returns whether a number is large enough.
-        low: at least 0.
-        high: above `low`.
-        within: relative precision of the result. Default: as precise as possible.
-        digits: number of decimal places of tested numbers; None (default) for no rounding.
+        low: number that is too small, at least 0.
+        high: number that is large enough, above `low`.
+        within: relative precision of the result. By default, it is as precise as possible.
+        digits: number of decimal places to which tested numbers are rounded. By default, they are
+            not rounded.
     """
     while high - low > within * high:
         middle = (low + high) // 2 if isinstance(high, int) else (low + high) / 2.0
@@ -113,7 +116,7 @@ def least(
 def epsilon_from_alphas(
     alphas: ArrayLike, moments: ArrayLike, delta: float, *, conversion: str = "improved"
 ) -> tuple[float, float]:
-    """Returns the smallest epsilon over all moments, and the moment that gives it.
+    """Converts total alphas to the smallest epsilon over all moments; also returns its moment.
 
     classic: epsilon = (alpha + ln(1/delta)) / l (Abadi et al. 2016, Theorem 2.2).
     improved: epsilon = alpha/l + ln(l/(l+1)) + (ln(1/delta) - ln(l+1))/l, at least zero
@@ -124,9 +127,9 @@ def epsilon_from_alphas(
 
     Args:
         alphas: total costs in natural logarithms, [num_moments].
-        moments: [num_moments], positive.
-        delta: in [0, 1).
-        conversion: "improved" (default) or "classic".
+        moments: moments l of the alphas, positive, [num_moments].
+        delta: delta of the guarantee, in [0, 1).
+        conversion: formula to use, "improved" (default) or "classic".
 
     Raises:
         ValueError: if moments are not positive and finite, shapes differ, an alpha is negative,
@@ -155,9 +158,9 @@ def epsilon_from_alphas(
 def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     """Returns the epsilon of mu-Gaussian differential privacy at delta.
 
-    Solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
-    (Dong, Roth and Su 2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4), rounded up.
-    Infinite at delta 0.
+    It solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (Dong, Roth and Su
+    2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4), rounded up. The result is infinite
+    at delta 0.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     if mu == 0.0:
@@ -189,7 +192,7 @@ def gaussian_dp_delta(mu: float, epsilon: float | FloatArray) -> FloatArray:
         return np.ones_like(epsilons)
     first = scipy.special.log_ndtr(-epsilons / mu + mu / 2.0)
     second = epsilons + scipy.special.log_ndtr(-epsilons / mu - mu / 2.0)
-    # The rounding error of a logarithm is proportional to its size.
+    # The rounding error of a logarithm is proportional to the size of the logarithm.
     lost = SAFETY_MARGIN * (1.0 + np.abs(first))
     left = 1.0 - np.exp(np.minimum(second - first, 0.0))
     return np.asarray(np.minimum(np.exp(first) * (left + lost) * (1.0 + lost), 1.0))
@@ -198,10 +201,11 @@ def gaussian_dp_delta(mu: float, epsilon: float | FloatArray) -> FloatArray:
 def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> float:
     """Returns the epsilon at delta of num_queries adaptive epsilon-private mechanisms.
 
-    It uses optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/proofs/theory.md,
-    Proposition C5). The worst case is randomized response. Its log ratio is
-    epsilon (2k - num_queries) with k binomial, so delta is Pr[k >= j] - e^total Pr'[k >= j] for the
-    smallest j with a log ratio above the total. At delta 0, the result is the sum of all epsilons.
+    The result is the optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3;
+    docs/proofs/theory.md, Proposition C5). The worst case is randomized response, whose log ratio
+    is epsilon (2k - num_queries) with a binomial k. So delta is Pr[k >= j] - e^total Pr'[k >= j],
+    where j is the smallest number with a log ratio above the total. At delta 0, the result is the
+    sum of all epsilons.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     checks.whole(0, num_queries=num_queries)
@@ -225,7 +229,7 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     return min(total, num_queries * epsilon)
 
 
-# The rule for a meaningful delta, and the default delta.
+# The default delta, and the check that a delta is small enough.
 
 
 DEFAULT_DELTA: Final = 1e-5
@@ -233,7 +237,7 @@ DEFAULT_DELTA: Final = 1e-5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WishedDelta(Settings):
-    """The delta that the user chooses; None for the default."""
+    """Settings with the delta that the user chooses; None for the default."""
 
     delta: float | None = setting(
         None,
@@ -263,11 +267,11 @@ def check_delta(delta: float, num_records: int | None, unit: str = "record") -> 
 
     Args:
         delta: delta of the guarantee; 0 for pure differential privacy.
-        num_records: see `default_delta`.
-        unit: the protected unit, for messages.
+        num_records: number of protected records or owners; None if it is not public.
+        unit: name of the protected unit, for messages.
 
     Raises:
-        ValueError: if delta is not in [0, 1), or is too large.
+        ValueError: if delta is not in [0, 1), or is above 1 / `num_records`.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     if num_records is None and delta > DEFAULT_DELTA:
@@ -277,7 +281,7 @@ def check_delta(delta: float, num_records: int | None, unit: str = "record") -> 
             f"{unit}s unchanged could count as private",
             stacklevel=3,
         )
-    # A mechanism that publishes one of n records, chosen at random, is (0, 1/n) differentially
+    # A mechanism that publishes one randomly chosen record of n records is (0, 1/n) differentially
     # private (Dwork and Roth 2014, section 2.3.1).
     if num_records is not None and delta * num_records > 1.0:
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Checked types for sensitive and for public values, their settings, and the files of a run."""
+"""Types that check sensitive and public values, base classes of settings, and files of a run."""

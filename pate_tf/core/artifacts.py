@@ -1,4 +1,4 @@
-"""The files of a run, which are written completely or not at all.
+"""Reads and writes the files of a run. Each file is written completely or not at all.
 
 A run directory has two parts. `sensitive/` (mode 0700, files 0600) contains everything that depends
 on private data: teachers, partition, votes, ledger and logs of teachers. `released/` contains what
@@ -33,10 +33,10 @@ _NUMBER = re.compile(r"[-+]?(\.?\d|nan|inf)", re.IGNORECASE)  # start of a numbe
 
 
 def check_can_hold_files(folder: pathlib.Path) -> None:
-    """Checks that files can be written below a folder, which need not exist yet.
+    """Checks that files can be written in a folder, even if the folder does not exist yet.
 
     Raises:
-        ValueError: if the path is not a folder, or can't be written.
+        ValueError: if the path is not a folder, or the folder is not writable.
     """
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -52,7 +52,7 @@ def lock(descriptor: int, path: pathlib.Path, *, waits: bool = True) -> None:
 
     Raises:
         BlockingIOError: if another process has the lock and `waits` is False.
-        OSError: if the file system has no locks; the error contains the path.
+        OSError: if the file system does not support locks. The error contains the path.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
@@ -71,7 +71,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
     deleted, together with the parents that were created for it.
 
     Args:
-        folder: the folder; the block may delete it.
+        folder: path of the folder. The block may delete it.
         waits: whether to wait until no other process uses the folder.
 
     Raises:
@@ -105,14 +105,15 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
 
 
 def check_no_writer(root: pathlib.Path | None, *names: str) -> None:
-    """Raises ValueError if another process writes to a folder of a run.
+    """Raises ValueError if another process has locked a folder of a run for writing.
 
-    Commands call it before they start TensorFlow, so that a second command is refused early. They
-    lock the folder later. Raises OSError if the file system has no locks.
+    Commands call this function before they start TensorFlow, so that a second command on the same
+    folder fails early. They lock the folder later. Raises OSError if the file system does not
+    support locks.
 
     Args:
         root: the folder of the run; None to check nothing.
-        *names: path of the folder below `root`.
+        *names: components of the folder's path, relative to `root`.
     """
     if root is not None and root.joinpath(*names).is_dir():
         with only_writer(root.joinpath(*names)):
@@ -121,11 +122,12 @@ def check_no_writer(root: pathlib.Path | None, *names: str) -> None:
 
 @contextlib.contextmanager
 def lease(path: pathlib.Path) -> Iterator[None]:
-    """Protects a half-written file or folder from `remove_abandoned` in any process.
+    """Prevents `remove_abandoned`, in any process, from deleting a half-written file or folder.
 
-    The lease is a lock on the file or folder, which the system releases when this process ends. It
-    also works for containers that share a volume, where host names and process numbers repeat. On a
-    file system without locks there are no leases, and nothing is removed.
+    The lease is a lock on the file or folder. The operating system releases it when this process
+    ends. A lease also works if containers share a volume, where host names and process numbers
+    repeat. On a file system without locks there are no leases, and `remove_abandoned` deletes
+    nothing.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -150,12 +152,12 @@ def remove_abandoned(root: pathlib.Path) -> None:
 
 
 def temporary_name(path: pathlib.Path) -> pathlib.Path:
-    """Returns a new temporary name next to a path, which `remove_abandoned` recognizes."""
+    """Returns a new path in the same folder, with a name that `remove_abandoned` recognizes."""
     return path.with_name(f"{_TEMPORARY}{path.name}-{secrets.token_hex(4)}")
 
 
 def is_half_written(path: pathlib.Path) -> bool:
-    """Whether a path has a `temporary_name`, or is inside of a folder with such a name."""
+    """Whether a path, or a folder that contains it, has a name from `temporary_name`."""
     return any(part.startswith(_TEMPORARY) for part in path.parts)
 
 
@@ -170,17 +172,18 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Opens a file for writing, which appears at `path` when it is complete, or not at all.
+    """Opens a file for writing. It appears at `path` only when it is complete.
 
     Args:
         path: the final name; its folder must exist.
-        private: whether the file has mode 0600 from its first byte. If not, it is sealed.
+        private: whether to create the file with mode 0600. Otherwise, `seal` is called for the
+            file.
 
     Yields:
-        A binary file under a temporary name, renamed when the block ends without an exception.
+        A binary file with a temporary name. It is renamed when the block ends without an exception.
 
     Raises:
-        OSError: as the system reports it (disk full, no permission); nothing is left behind.
+        OSError: if writing fails (disk full, no permission). The temporary file is deleted.
     """
     temporary = temporary_name(path)
     descriptor = os.open(
@@ -205,18 +208,19 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
 @contextlib.contextmanager
 def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathlib.Path]:
-    """Creates a folder to fill, which appears at `path` when it is complete, or not at all.
+    """Creates a folder for the block to fill. It appears at `path` only when it is complete.
 
     Args:
         path: the final name; its parent must exist.
         replace: whether to replace an existing folder at `path` when the new one is complete.
 
     Yields:
-        An empty folder under a temporary name, renamed when the block ends without an exception.
+        An empty folder with a temporary name. It is renamed when the block ends without an
+        exception.
 
     Raises:
-        FileExistsError: if `path` already exists, unless `replace`.
-        OSError: as the system reports it; an existing folder at `path` is unchanged.
+        FileExistsError: if `path` already exists and `replace` is False.
+        OSError: if writing fails. An existing folder at `path` is then unchanged.
     """
     temporary = temporary_name(path)
     temporary.mkdir()
@@ -264,7 +268,7 @@ def digest_array(array: npt.NDArray[Any]) -> str:
 
 
 def digest_paths(paths: Iterable[pathlib.Path]) -> str:
-    """Returns the SHA-256 of names and bytes of all given files, and of all files in folders."""
+    """Returns one SHA-256 of the names and contents of files; folders stand for all their files."""
     digest = hashlib.sha256()
     for path in paths:
         files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
@@ -291,10 +295,11 @@ SEALS = "released.sha256"  # in `sensitive`: digests of the files in `released`
 
 
 def seal(path: pathlib.Path) -> None:
-    """Records the SHA-256 of files that were written into a run's `released/`.
+    """Records the SHA-256 of a file, or of the files of a folder, in a run's `released/`.
 
-    The digests are in `sensitive/`, so that `pate audit run` finds files that somebody else added.
-    Files in other places, in a run without `sensitive/`, or in a half-written folder are ignored.
+    The digests are stored in `sensitive/`. With them, `pate audit run` finds files that other
+    programs added to `released/`. Paths outside of `released/`, in a run without `sensitive/`, or
+    in a half-written folder are ignored.
     """
     path = path.absolute()
     released = next((each for each in path.parents if each.name == RELEASED), None)
@@ -313,7 +318,7 @@ def seal(path: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RunDirectory:
-    """The run directory with its two parts.
+    """The folder of a run, with its two parts `sensitive/` and `released/`.
 
     Attributes:
         root: the folder of the run.
@@ -323,25 +328,25 @@ class RunDirectory:
 
     @property
     def sensitive(self) -> pathlib.Path:
-        """`<root>/sensitive`, created with mode 0700 under any umask.
+        """Path `<root>/sensitive`. The folder is created with mode 0700, whatever the umask is.
 
         Raises:
-            ValueError: if it would be inside of a published folder.
+            ValueError: if the folder would be inside of a folder called `released`.
         """
         self._check_apart()
         return make_sensitive_folder(self.root / SENSITIVE)
 
     @property
     def teachers(self) -> pathlib.Path:
-        """`<root>/sensitive/teachers`; it may not exist and is not created."""
+        """Path `<root>/sensitive/teachers`. The folder is not created and may not exist."""
         return self.root / SENSITIVE / "teachers"
 
     @property
     def released(self) -> pathlib.Path:
-        """`<root>/released`, created with the umask's mode.
+        """Path `<root>/released`. The folder is created with the mode that the umask gives.
 
         Raises:
-            ValueError: if it would contain `sensitive`.
+            ValueError: if the folder would contain `sensitive`.
         """
         self._check_apart()
         folder = self.root / RELEASED
@@ -351,15 +356,15 @@ class RunDirectory:
     def check(
         self, *, files: Iterable[str] = (), folders: Iterable[str] = (SENSITIVE, RELEASED)
     ) -> None:
-        """Checks that a run can write all its files; leaves nothing behind.
+        """Checks that a run can write all its files. All files of the test are deleted again.
 
         Args:
             files: files that will be written or replaced, relative to the root.
             folders: folders that will get files, relative to the root.
 
         Raises:
-            ValueError: if a path has the wrong kind or can't be written, or if `sensitive` would be
-                inside of `released`.
+            ValueError: if a file exists where a folder is needed or the reverse, if a path is not
+                writable, or if `sensitive` would be inside of `released`.
         """
         self._check_apart()
         for name in folders:
@@ -371,13 +376,13 @@ class RunDirectory:
                 raise ValueError(f"{path} is a folder, but a file will be written there; remove it")
 
     def _check_apart(self) -> None:
-        # Resolves links, because one folder may be reached through the other.
+        # Resolves symbolic links, because a link could place one folder inside of the other.
         try:
             closed = (self.root / SENSITIVE).resolve()
             released = (self.root / RELEASED).resolve()
             is_public = RELEASED in closed.parts
             is_same = released == closed or closed in released.parents
-        except (OSError, RuntimeError) as error:  # a loop of links
+        except (OSError, RuntimeError) as error:  # a circular symbolic link
             raise ValueError(f"{self.root} can't be resolved: {error}") from error
         if is_public or is_same:
             raise ValueError(
@@ -389,7 +394,7 @@ class RunDirectory:
 
 
 def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:
-    """Creates `folder` and its parents if necessary; sets mode 0700 for `folder`."""
+    """Creates `folder` and its parents if they do not exist, and sets mode 0700 for `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
     return folder
@@ -398,7 +403,7 @@ def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:
 def make_private(folder: pathlib.Path) -> None:
     """Removes the permissions of group and others from `folder` and everything below it.
 
-    Use it for files in a folder with mode 0700 that other libraries wrote with the umask's mode.
+    Call this function for files that other libraries wrote, because their mode follows the umask.
     """
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
@@ -420,7 +425,7 @@ def hide_host(folder: pathlib.Path) -> None:
 
 
 def tensorboard_row(folder: pathlib.Path) -> tuple[str, str]:
-    """Returns the row of a report with the TensorBoard command for a folder."""
+    """Returns a row for a report: the command that shows a folder in TensorBoard."""
     return "TensorBoard", f"tensorboard --logdir={folder}"
 
 
@@ -434,7 +439,7 @@ def is_within(path: pathlib.Path, folder_name: str) -> bool:
     return folder_name in path.resolve().parts[:-1]
 
 
-# Text, JSON and arrays: written completely or not at all, and read without running code.
+# Files with text, JSON or arrays. Reading a file never runs code from it.
 
 
 def write_text(path: pathlib.Path, text: str, *, private: bool = False) -> None:
@@ -444,7 +449,7 @@ def write_text(path: pathlib.Path, text: str, *, private: bool = False) -> None:
 
 
 def write_json(path: pathlib.Path, value: Mapping[str, Any], *, private: bool = False) -> None:
-    """Writes a JSON object, completely or not at all; refuses NaN."""
+    """Writes a JSON object, completely or not at all. Raises ValueError for NaN and infinity."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     write_text(path, text, private=private)
 
@@ -453,7 +458,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        ValueError: if the file is not a JSON object, or an object has a key twice.
+        ValueError: if the file does not contain a JSON object, or if an object repeats a key.
     """
     try:
         value = json.loads(path.read_text(), object_pairs_hook=object_of_pairs)
@@ -481,7 +486,7 @@ def write_arrays(
 
 
 def _write_archive(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes an archive for `np.load`, with the same bytes in every version of Python."""
+    """Writes an archive for `np.load`. Its bytes are the same in every version of Python."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             info = zipfile.ZipInfo(f"{name}.npy")
@@ -500,11 +505,11 @@ def read_arrays(
         path: path of the file.
         names: names of the arrays to read; None for all arrays.
         is_exact: whether the file must have exactly the bytes that `write_arrays` writes for these
-            arrays: no comment, no duplicate array, nothing in between.
+            arrays, so that it contains no comments, duplicate arrays or hidden bytes.
 
     Raises:
-        ValueError: if the file is truncated, does not have one of the arrays, is not an `.npz`
-            file, or `is_exact` and it has other bytes.
+        ValueError: if the file is truncated, is not an `.npz` file, or lacks one of the named
+            arrays; or if `is_exact` is True and the bytes differ.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -513,7 +518,7 @@ def read_arrays(
         if is_exact:
             _write_archive(content, arrays)
         if is_exact and content.getvalue() != path.read_bytes():
-            raise ValueError("it contains more than its arrays")
+            raise ValueError("the file contains more than its arrays")
         return arrays
     except FileNotFoundError:
         raise
@@ -524,11 +529,11 @@ def read_arrays(
 def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     """Reads one array from a `.npy` file, or numbers from a `.csv` file.
 
-    Each line of the `.csv` file is a row; a single column becomes a vector. Names in the first line
-    and row numbers in the first column, as data frames write them, are ignored.
+    Each line of the `.csv` file is a row; a single column becomes a vector. A header line and a
+    first column with row numbers are ignored, because pandas writes them by default.
 
     Raises:
-        ValueError: if the file is truncated, or has another format.
+        ValueError: if the file is truncated or has a different format.
     """
     if path.suffix.lower() == ".csv":
         try:
@@ -539,7 +544,7 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
             numbers = np.loadtxt(lines[has_names:], delimiter=",", ndmin=2, quotechar='"')
         except (ValueError, IndexError):
             raise ValueError(
-                f"{path} must contain numbers separated by commas, equally many in each line"
+                f"{path} must contain numbers separated by commas, the same number in each line"
             ) from None
         numbers = numbers[:, int(has_names and not names[0]) :]
         return numbers[:, 0] if numbers.shape[1] == 1 else numbers
@@ -550,5 +555,5 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     except Exception as error:  # NumPy raises several kinds
         raise ValueError(f"{path} is not a complete .npy file") from error
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path} contains several arrays; a .npy file with one array is needed")
+        raise ValueError(f"{path} must be a .npy file with one array, but it contains several")
     return array

@@ -1,6 +1,6 @@
-"""Checks of single values and arrays; messages are one line: `name must be ..., got ...`.
+"""Checks of values and arrays. They raise ValueError with one line: `name must be ..., got ...`.
 
-Checks of single values take the value by keyword, so that the message contains its name:
+Pass each value by keyword, so that the message contains the name of the value:
 
     checks.positive(sigma=sigma, clip=clip)
     checks.between(0, 1, delta=delta)
@@ -8,8 +8,8 @@ Checks of single values take the value by keyword, so that the message contains 
     checks.one_of(KINDS, kind=kind)
     checks.shape([None, 10], votes=votes)
 
-All checks raise ValueError; `raise_all` reports several faults at once. The checks refuse NaN, a
-bool instead of a number, and other types. No message contains entries of an array.
+If a number is expected, NaN, a bool and every other type are errors. `raise_all` reports several
+errors at once. No message contains entries of an array.
 """
 
 import math
@@ -21,16 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_FAULTS: Final = 10  # maximum number of faults in one message
-ITEM: Final = "\n- "  # begins each line of a message with several faults
+ITEM: Final = "\n- "  # separates the lines of a message with several faults
 
 
 def raise_all(what: str, faults: Sequence[str], number: int | None = None) -> None:
-    """Raises ValueError with a line for each fault, if there are any.
+    """Raises ValueError with one line for each fault; returns if there are no faults.
 
     Args:
         what: beginning of the message.
-        faults: the faults; the message shows the first `MAX_FAULTS`.
-        number: total number of faults; None for the number of `faults`.
+        faults: description of each fault. The message contains the first `MAX_FAULTS` of them.
+        number: total number of faults, if `faults` is only a part of them. Default: `len(faults)`.
     """
     if not faults:
         return
@@ -49,7 +49,7 @@ def positive(**numbers: Any) -> None:
 def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> None:
     """Checks that numbers are in an interval that excludes ("()") or includes ("[]") its ends.
 
-    `between(0, math.inf, ends="(]", budget=budget)` allows infinity.
+    For example, `between(0, math.inf, ends="(]", budget=budget)` excludes 0 and allows infinity.
     """
     for name, value in numbers.items():
         is_number = isinstance(value, int | float | np.integer | np.floating)  # NaN fails below
@@ -63,7 +63,7 @@ def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> 
 
 
 def whole(least: int = 1, most: int | None = None, /, **numbers: Any) -> None:
-    """Checks that numbers are integers from `least` to `most`; None for no upper limit."""
+    """Checks that numbers are integers from `least` to `most` (None: without an upper limit)."""
     for name, value in numbers.items():
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or value < least or (most is not None and value > most):
@@ -82,7 +82,8 @@ def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
     """Checks the shapes of arrays.
 
     Args:
-        expected: the length of each axis; a name, or None, allows any length.
+        expected: length of each axis. Use a text or None for an axis of any length; the message
+            shows the text.
         arrays: objects with a `shape`.
     """
     for name, array in arrays.items():
@@ -95,7 +96,7 @@ def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
 
 
 def refuse(name: str, expected: str, value: object) -> NoReturn:
-    """Raises ValueError in one line, with the value of a scalar or text, else with its type."""
+    """Raises ValueError with the value if it is a number or text, and otherwise with its type."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -125,12 +126,12 @@ def whole_numbers(
     Args:
         values: numbers of any shape.
         what: beginning of the message.
-        below: the numbers must be from `lowest` to `below - 1`. None for numbers of any size.
-        lowest: smallest allowed number.
+        below: exclusive upper bound of the numbers; None for no upper bound.
+        lowest: inclusive lower bound of the numbers, if `below` is given.
 
     Raises:
-        ValueError: if values are not finite whole numbers, or out of range. The message contains no
-            value.
+        ValueError: if an entry of `values` is not a finite whole number or is out of range. The
+            message contains no entry.
     """
     array = np.asarray(values)
     if array.dtype == np.bool_ or array.dtype.kind not in "iuf":

@@ -17,7 +17,7 @@ CLASS: Final = "class"
 NUMBER: Final = "number"
 SEVERAL_LABELS: Final = "labels"
 TARGETS: Final = (CLASS, NUMBER, SEVERAL_LABELS)
-LIKELY: Final = 0.5  # each of several labels is predicted if its probability is at least this
+LIKELY: Final = 0.5  # with several labels, those with at least this probability are predicted
 UNKNOWN: Final = -1  # means "no label", as in scikit-learn
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
@@ -29,7 +29,7 @@ IMAGE_AUGMENTATION = "shift"  # default: a small shift never changes the label o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Public facts about a data set: the only place for shapes and the number of classes.
+    """Public facts about a data set, such as the shape of an input and the number of classes.
 
     >>> import pate_tf
     >>> pate_tf.Dataset(
@@ -38,35 +38,35 @@ class Dataset:
     'float32'
 
     Attributes:
-        name: name in the catalogue.
-        kind: "image", "tabular" or "text". Inputs of kind "text" are the features that
-            `data.preprocessing` computes from strings; a served student takes the strings.
+        name: public name of the data set.
+        kind: "image", "tabular" or "text". With "text", an input consists of features that
+            `data.preprocessing` computes from a string. A served student takes the string itself.
         input_shape: shape of one input, e.g. `(28, 28, 1)`.
         value_range: lowest and highest possible value of an input, from public metadata and never
-            measured on private records. For tabular data, it can also be a tuple of lowest values
-            and a tuple of highest values, with one value per feature. Keras models scale the range
-            to [0, 1]; forests take raw values.
-        target: target of the prediction: one "class" (default), a "number", or several "labels",
-            any number of which can be true.
-        target_range: lowest and highest value of a number, from public knowledge; values outside
-            are clipped. None for other targets.
-        max_labels: number of labels of a record that count in full; if a record has more labels,
-            each label counts less. 0 for other targets.
-        num_classes: number of classes or labels, at least 2. It is 2 for a number: one class for
-            its lowest value and one for its highest value.
-        class_names: name of each class or label, or empty.
+            measured on private records. For tabular data, both can be tuples with one value per
+            feature. Keras models scale this range to [0, 1]; forests use the raw values.
+        target: what a model predicts: "class" (one class, the default), "number" (regression) or
+            "labels" (several labels, any number of which can be true at once).
+        target_range: for target "number", the lowest and highest value, from public knowledge.
+            Values outside of this range are clipped. None for other targets.
+        max_labels: for target "labels", the number of true labels of a record that count in full.
+            If a record has more true labels, each of them counts less. 0 for other targets.
+        num_classes: number of classes or labels, at least 2. For target "number" it is 2: the ends
+            of `target_range` act as two classes.
+        class_names: name of each class or label; empty if they have no names.
         augmentation: transformations that keep the label unchanged: "none", "shift" (small shifts;
             the default for images), "affine" (small shifts, rotations, scaling and shear) or "flip"
             (shifts and horizontal mirroring).
-        pool_size: default number of public samples in the student's pool; 0 without public samples.
-        input_type: type of raw inputs, also in a served model: "uint8" (default) or "float32" for
-            images, "float32" for tabular features.
+        pool_size: default number of public samples in the student's pool; 0 if there are no public
+            samples.
+        input_type: data type of raw inputs, also for a served model. Images are "uint8" (default)
+            or "float32"; all other inputs are "float32".
         schema: `data.schema.Schema` that turns a row of raw columns into features; None if inputs
-            are given as features. It is ignored when data sets are compared.
-        white_level: pixel value that is read as 255 in image files with more than 8 bits; 0 is read
-            as 0.
-        background: background color for transparent image files.
-        input_name: input name in a served model: "image" or "features".
+            are already features. Comparisons of data sets ignore it.
+        white_level: pixel value of white in image files with more than 8 bits per channel. Values
+            from 0 to this value are scaled to 0 to 255.
+        background: color that is put behind transparent parts of image files.
+        input_name: name of the input of a served model: "image" or "features".
     """
 
     name: str
@@ -87,7 +87,7 @@ class Dataset:
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The name can be part of a path below a folder of runs.
+        # The name can become part of a path, so it must not lead out of the folder of all runs.
         is_way_out = not set(self.name.split("/")).isdisjoint(("", ".", "..")) or "\\" in self.name
         if is_way_out or not self.name.isprintable() or len(self.name) > MAX_NAME:
             raise ValueError(
@@ -150,16 +150,16 @@ class Dataset:
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """Shape of one label: `(num_classes,)` for several labels, else `()`."""
+        """Shape of one record's label: `(num_classes,)` with target "labels", else `()`."""
         return (self.num_classes,) if self.target == SEVERAL_LABELS else ()
 
     def class_name(self, label: int) -> str:
-        """Returns the name of a class; its number if the data set has no class names."""
+        """Returns the name of a class, or its number if the data set has no class names."""
         return self.class_names[label] if self.class_names else str(label)
 
     @property
     def target_in_words(self) -> str:
-        """Description of the target; empty for classes. It is part of query digests."""
+        """Description of the target; empty for target "class". Query digests include this text."""
         if self.target_range is not None:
             lowest, highest = self.target_range
             return f"a number from {lowest:,.12g} to {highest:,.12g}, to which others are clipped"
@@ -184,15 +184,15 @@ class Dataset:
         }
 
     def require_classes(self, what: str) -> None:
-        """Raises ValueError, which begins with `what`, unless classes are predicted."""
+        """Raises ValueError unless the target is "class". The message begins with `what`."""
         if self.target != CLASS:
             raise ValueError(
                 f"{what} needs labels that are classes, but the target of {self.name} is "
-                f"{self.target}. `pate run` predicts it with a linear head."
+                f"{self.target}. Use `pate run`, which trains a linear model for this target."
             )
 
     def difference(self, other: "Dataset") -> str:
-        """Returns a description of the first field that differs; empty if all are equal."""
+        """Returns a description of the first field that differs; an empty text if all are equal."""
         for field in dataclasses.fields(self):
             if not field.compare:
                 continue
@@ -203,9 +203,9 @@ class Dataset:
         return ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the compared fields as JSON values, from which `from_dict` rebuilds the object.
+        """Returns all fields that comparisons use, as JSON values. `from_dict` rebuilds the object.
 
-        Fields that were added later are left out if they have their default value.
+        Fields that later versions added are omitted if they have their default value.
         """
         usual = {
             "input_type": INPUT_TYPES[self.kind][0],
@@ -221,7 +221,7 @@ class Dataset:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Dataset":
-        """Rebuilds a `Dataset` from `to_dict()`, also after a JSON round trip."""
+        """Rebuilds a `Dataset` from the result of `to_dict`, also after a JSON round trip."""
         tuples = {name: tuple(fields[name]) for name in ("input_shape", "class_names")}
         tuples["value_range"] = tuple(
             tuple(values) if isinstance(values, list | tuple) else values
@@ -233,10 +233,10 @@ class Dataset:
 
 
 def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
-    """Checks raw inputs of a data set.
+    """Checks the shape of raw inputs and that all of them are finite.
 
-    Each input is compared only with public values, so other inputs never affect whether it is
-    refused.
+    Each input is compared only with public values. Whether an input is refused never depends on
+    other inputs.
 
     Raises:
         ValueError: unless inputs have the shape `[num_examples, *input_shape]` and are finite in
@@ -255,9 +255,9 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
 
 
 def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """Returns inputs as an array of the type that they declare by a `dtype`.
+    """Returns inputs as an array. Inputs that have a `dtype` keep it.
 
-    A list declares no type. Each of its numbers is converted to float64, because a type chosen to
+    A list has no `dtype`. Each number of a list is converted to float64, because a type chosen to
     fit all numbers would depend on every number.
 
     Raises:
@@ -270,23 +270,25 @@ def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         return np.asarray(values, np.float64)
     except (OverflowError, TypeError, ValueError):  # their messages may quote values
         raise ValueError(
-            f"{what} must be numbers, with equally long inputs. Data.from_dataframe takes texts."
+            f"{what} must be equally long lists of numbers. For texts, use Data.from_dataframe."
         ) from None
 
 
 def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[Any]:
-    """Returns inputs in the type that a served model takes, so that queries are always equal.
+    """Converts inputs to the type that a served model takes.
 
-    A whole number and the same number as float64 give the same result.
+    Equal numbers give equal results, whether they are integers or float64. Therefore the same query
+    always has the same digest.
 
     Args:
         inputs: `[num_inputs, *input_shape]`.
-        dataset: data set of the inputs; it determines the type.
+        dataset: data set of the inputs, which determines the type.
         what: beginning of the message.
 
     Raises:
-        ValueError: if inputs are not numbers, or if the conversion would change them: a fraction, a
-            number above 255 or NaN can't be a pixel of type uint8. The message contains no value.
+        ValueError: if inputs are not numbers, or if the conversion would change them. For example,
+            a fraction, a number above 255 or NaN can't become a uint8 pixel. The message contains
+            no value.
     """
     array = as_numbers(inputs, what)
     if array.dtype.kind not in "uif":
@@ -299,18 +301,18 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
     is_pixel = (array >= 0) & (array <= 255) & (array == np.floor(array))
     if not is_pixel.all():
         raise ValueError(
-            f"{what}: pixels of {dataset.name} must be whole numbers from 0 to 255. For images of "
-            f"floats, use a Dataset with input_type='float32'."
+            f"{what}: pixels of {dataset.name} must be whole numbers from 0 to 255. For other "
+            "pixel values, use a Dataset with input_type='float32'."
         )
     return array.astype(np.uint8)
 
 
-# Raw inputs of a data set, private or public.
+# Raw inputs of a data set. Subclasses are private or public.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """Base class of `PrivateExamples`, `PublicExamples` and `Pool`: inputs of a data set."""
+    """Base class of `PrivateExamples`, `PublicExamples` and `Pool`: a data set and its inputs."""
 
     dataset: Dataset
     inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
@@ -329,17 +331,20 @@ def checked_labels(
     """Returns the labels of examples as a read-only array.
 
     Args:
-        labels: `[num_examples]`; several labels are `[num_examples, num_labels]`.
+        labels: labels `[num_examples]`; with target "labels", `[num_examples, num_labels]`.
         examples: the labeled examples.
-        lowest: lowest valid label. Pass `UNKNOWN` if some labels are unknown. An unknown class is
-            -1, unknown several labels are a row of -1, and an unknown number is NaN.
+        lowest: lowest valid label. Pass `UNKNOWN` if some labels may be unknown. -1 means an
+            unknown class, NaN an unknown number, and a row of -1 means that the labels of an
+            example are unknown.
 
     Returns:
-        Classes as int64 from `lowest` to `num_classes - 1`; or numbers as float64, clipped to
-        `target_range`; or several labels as int64, which are 1 if a label is true and 0 if not.
+        For target "class", int64 from `lowest` to `num_classes - 1`. For target "number", float64
+        clipped to `target_range`. For target "labels", int64: 1 for a true label and 0 for a false
+        label.
 
     Raises:
-        ValueError: if labels have another type, shape or range. The message never contains a label.
+        ValueError: if labels have the wrong type, shape or range. The message never contains a
+            label.
     """
     dataset = examples.dataset
     what = f"labels of {dataset.name}"
@@ -356,38 +361,38 @@ def checked_labels(
     else:
         checked = whole_numbers(labels, what, below=dataset.num_classes, lowest=lowest)
     if checked.shape != (len(examples), *dataset.label_shape):
-        raise ValueError(f"{what} must have one entry for each example")
+        raise ValueError(f"{what} must have one entry for each input")
     return checked
 
 
 def is_labeled(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns whether each of `checked_labels` is known, `[num_examples]`."""
+    """Returns whether each label from `checked_labels` is known, `[num_examples]`."""
     if labels.dtype.kind == "f":
         return np.asarray(~np.isnan(labels))
     return np.asarray((labels != UNKNOWN).all(axis=tuple(range(1, labels.ndim))))
 
 
 def unlabeled(number: int, dataset: Dataset) -> npt.NDArray[Any]:
-    """Returns unknown labels, in the form of `checked_labels`."""
+    """Returns `number` unknown labels in the format of `checked_labels`."""
     value = np.nan if dataset.target == NUMBER else UNKNOWN
     return np.full((number, *dataset.label_shape), value)
 
 
 def target_rows(labels: npt.NDArray[np.generic], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns the target row of each record, `[num_records, num_classes]`.
+    """Returns each record's label as a row of `num_classes` numbers, `[num_records, num_classes]`.
 
-    In feature sums, a record's vector is multiplied by this row. In sums of votes, the row of a
-    teacher's prediction is its contribution to a query. A row has an L2 norm of at most 1 and no
-    negative entry (docs/proofs/theory.md, Propositions D12 and D13).
+    For feature sums, a record's feature vector is multiplied by its target row. For sums of votes,
+    a teacher contributes the target row of its prediction to each query. A target row has an L2
+    norm of at most 1 and no negative entries (docs/proofs/theory.md, Propositions D12 and D13).
 
-    The row of a class is its one-hot vector. The row of a number at the fraction s of its range is
-    (1 - s, s). The row of several labels has 1 / sqrt(max_labels) for each true label; if more than
-    `max_labels` are true, the row is scaled to norm 1.
+    The row of a class is its one-hot vector. If a number is at the fraction s of its range, its row
+    is (1 - s, s). The row of several labels has the entry 1 / sqrt(max_labels) for each true label.
+    If more than `max_labels` are true, this row is scaled to norm 1.
 
     Args:
-        labels: `checked_labels`, all known; or predictions of one teacher, see `Votes.labels`.
-            SENSITIVE.
-        dataset: data set of the labels.
+        labels: SENSITIVE; known labels in the format of `checked_labels`, or the predictions of one
+            teacher in the format of `Votes.labels`.
+        dataset: data set that defines the target and its range.
     """
     if dataset.target_range is not None:
         lowest, highest = dataset.target_range

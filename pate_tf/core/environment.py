@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any, Final
 
-# Environment variables with the required value, if they are set.
+# If one of these environment variables is set, it must have this value.
 KERAS_OF_TENSORFLOW: Final = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
 
 
@@ -29,35 +29,37 @@ def check_environment() -> None:
             )
 
 
-# Parts of error messages if a library can't be loaded or a thread can't start.
+# Error messages contain one of these texts if memory is missing to load a library or start a
+# thread.
 NO_MEMORY: Final = (
     *("failed to map segment", "cannot allocate memory", "can't start new thread"),
-    "error return without exception set",  # of Python's imports
+    "error return without exception set",  # raised by Python's import system
 )
-MIN_ADDRESSES: Final = 5 * 2**29  # peak of a small run, in bytes
+MIN_ADDRESSES: Final = 5 * 2**29  # peak address space of a small run, in bytes
 
 
 class _Finder:
-    """Imports TensorFlow quickly and without output; used once.
+    """Import hook that imports TensorFlow quickly and without output. It is used once.
 
-    TensorFlow's libraries write to the terminal when they start, before any log level applies. The
-    import creates a million permanent objects, which the garbage collector would scan repeatedly.
+    TensorFlow's libraries write to the terminal while they are imported, before any log level
+    applies. The import also creates a million permanent objects, which the garbage collector would
+    scan again and again.
 
     Attributes:
-        is_shown: whether to show the output.
-        is_command: whether the process is a command; then the garbage collector never scans these
-            objects.
+        is_shown: whether to show the output of the import.
+        is_command: whether the process runs a command of pate_tf. If so, the garbage collector
+            never scans these objects.
     """
 
     is_shown = is_command = False
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """Returns the specification of TensorFlow; None for other modules."""
+        """Returns the module specification of TensorFlow; None for every other module."""
         if name not in ("scipy.stats", "tensorflow"):
             return None
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if 0 <= most < MIN_ADDRESSES:  # with less memory, imports crash or hang
-            raise ValueError(f"out of memory: set `ulimit -v` to {MIN_ADDRESSES:,} bytes or more")
+            raise ValueError(f"out of memory: raise `ulimit -v` to {MIN_ADDRESSES:,} bytes or more")
         if name != "tensorflow":
             return None
         sys.meta_path.remove(_FINDER)
@@ -90,11 +92,11 @@ _FINDER: Any = _Finder()
 
 
 def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> None:
-    """Sets the log level of TensorFlow, and prepares its import if it was not imported yet.
+    """Sets TensorFlow's log level and, if TensorFlow is not imported yet, prepares its import.
 
     Args:
         is_shown: whether to show warnings and the output of the import.
-        is_command: whether the process is a command; once True, it stays True.
+        is_command: whether the process runs a command of pate_tf. Once True, this can't be undone.
     """
     logging.getLogger("tensorflow").setLevel(logging.NOTSET if is_shown else logging.ERROR)
     _FINDER.is_shown = is_shown
@@ -104,7 +106,7 @@ def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> 
 
 
 def start_worker() -> None:
-    """Prepares a worker process: it ends with its parent, which also handles Ctrl-C."""
+    """Makes a worker process ignore Ctrl-C, which its parent handles, and end with its parent."""
     prepare_start_of_tensorflow(is_shown=False, is_command=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""Public values: the pool, its labels, and the samples that evaluate a student."""
+"""Public values: the pool, its labels, and the samples on which a student is evaluated."""
 
 import dataclasses
 import warnings
@@ -20,26 +20,27 @@ from pate_tf.core.dataset import (
     unlabeled,
 )
 
-# Quality measure of each target, and the value for constant predictions.
+# Name of the quality measure for each target, and its value if all predictions are equal.
 MEASURES: Final = {NUMBER: ("R^2", 0.0), SEVERAL_LABELS: ("mean area under the curve", 0.5)}
-STANDARD_DEVIATIONS: Final = 1.96  # half-width of a 95 % interval
-UNLIKE = 1e-6  # p-value below which two parts do not come from shuffled samples
+STANDARD_DEVIATIONS: Final = 1.96  # half of the width of a 95 % confidence interval
+UNLIKE = 1e-6  # below this p-value, the samples were not shuffled before they were split
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pool(Examples):
-    """Public: unlabeled inputs. A student learns from them and from released labels.
+    """Public inputs. A student learns from them and from their released labels.
 
-    A pool may be empty; a student then follows only from noisy moments of the private records. A
-    pool is equal only to itself, so it can be the key of a cache.
+    A pool may be empty. The student is then computed only from noisy second moments of the private
+    records. A pool is equal only to itself, so it can be the key of a cache.
 
     Attributes:
         dataset: public facts about the inputs.
         inputs: `[num_inputs, *input_shape]`.
-        true_labels: see `checked_labels`; some may be unknown. None if no label is known. They are
-            used for forecasts and for the choices that follow from forecasts: a table's
-            representation and the calibration of a linear model. No strategy uses them. A student
-            learns from them only with `public_labels="train"`.
+        true_labels: public labels in the format of `checked_labels`; some may be unknown. None if
+            no label is known. Forecasts use them, and so do two choices that depend on forecasts:
+            the representation of a table and the calibration of a linear model. They never
+            influence which inputs become queries. A student learns from them only with
+            `public_labels="train"`.
     """
 
     true_labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
@@ -48,7 +49,7 @@ class Pool(Examples):
     def majority_share(self) -> float | None:
         """Fraction of the most frequent class among labeled inputs.
 
-        None if there are no labels, or labels are not classes.
+        None if no label is known, or if labels are not classes.
         """
         if self.dataset.target != CLASS:
             return None
@@ -63,7 +64,7 @@ class Pool(Examples):
 def majority_share(labels: IntArray | None) -> float | None:
     """Returns the fraction of the most frequent label in `[num_labels]`; -1 means unknown.
 
-    Constant predictions have this accuracy. Returns None if no label is known.
+    A model that always predicts this label has this accuracy. Returns None if no label is known.
     """
     counts = np.bincount([] if labels is None else labels[labels != UNKNOWN])
     return float(counts.max() / counts.sum()) if len(counts) else None
@@ -99,14 +100,14 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
 def area_components(
     scores: npt.NDArray[np.floating], holds: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
-    """Returns a number for each sample, whose mean is the area under the ROC curve.
+    """Returns one number for each sample. Their mean is the area under the ROC curve.
 
-    The standard deviation over the root of the number of samples is the standard error of the area
-    (DeLong et al. 1988, https://doi.org/10.2307/2531595).
+    Their standard deviation, divided by the square root of the number of samples, is the standard
+    error of the area (DeLong et al. 1988, https://doi.org/10.2307/2531595).
 
     Args:
         scores: scores of the samples, `[num_samples]`.
-        holds: whether each sample is positive; there are positive and negative ones.
+        holds: whether each sample is positive. Both values must occur.
     """
     import scipy.stats  # slow to import
 
@@ -121,21 +122,21 @@ def area_components(
 def r_squared(
     predictions: npt.NDArray[np.floating], truth: npt.NDArray[np.floating]
 ) -> float | None:
-    """Returns the fraction of the variance of true numbers that predictions explain.
+    """Returns R^2: the fraction of the variance of the true numbers that the predictions explain.
 
-    It is 0 if every prediction is the mean, and negative for worse predictions. Returns None if all
-    true numbers are equal.
+    R^2 is 0 if every prediction is the mean, and negative for worse predictions. Returns None if
+    all true numbers are equal.
     """
     total = float(np.square(truth - truth.mean()).sum()) if len(truth) else 0.0
     return 1.0 - float(np.square(truth - predictions).sum()) / total if total else None
 
 
 def areas_of_labels(scores: npt.NDArray[np.floating], truth: IntArray) -> list[float | None]:
-    """Returns `area_under_curve` of each label; None for a label that all or no samples have.
+    """Returns `area_under_curve` for each label, or None if the label is equal in all samples.
 
     Args:
         scores: scores of the labels, `[num_samples, num_labels]`.
-        truth: whether each label holds, `[num_samples, num_labels]`.
+        truth: whether each label is true, `[num_samples, num_labels]`.
     """
     return [
         area_under_curve(np.column_stack([-column, column]), holds)
@@ -146,16 +147,16 @@ def areas_of_labels(scores: npt.NDArray[np.floating], truth: IntArray) -> list[f
 def score_of(
     outputs: npt.NDArray[np.floating], truth: npt.NDArray[Any], dataset: Dataset
 ) -> float | None:
-    """Returns the quality of predicted numbers or labels, by `MEASURES`.
+    """Returns the quality of predicted numbers or labels, with the measure from `MEASURES`.
 
     Args:
         outputs: numbers `[num_samples]`, or scores `[num_samples, num_labels]`.
-        truth: true values, all known; see `checked_labels`.
-        dataset: data set with the type of the target.
+        truth: true values in the format of `checked_labels`; all must be known.
+        dataset: data set that defines the target.
 
     Returns:
-        R^2 of numbers, or the mean area under the curve of several labels; None if it can't be
-        measured with these samples.
+        R^2 for target "number", or the mean area under the curve for target "labels". None if these
+        samples can't determine it, for example because all true numbers are equal.
     """
     if dataset.target == NUMBER:
         return r_squared(outputs, truth)
@@ -165,14 +166,15 @@ def score_of(
 
 @dataclasses.dataclass(frozen=True)
 class PublicExamples(Examples):
-    """Public inputs: the student's pool and the held-out part that evaluates it.
+    """Public inputs: the pool and the held-out samples on which the student is evaluated.
 
     Labels are optional. They are used for evaluation and to choose a table's representation.
 
     Attributes:
         dataset: public facts about the samples.
         inputs: `[num_examples, *input_shape]`.
-        labels: see `checked_labels`; some may be unknown. None if no sample has a label.
+        labels: labels in the format of `checked_labels`; some may be unknown. None if no sample has
+            a label.
 
     Raises:
         ValueError: if inputs or labels don't match the data set, or an input is not finite.
@@ -193,10 +195,10 @@ class PublicExamples(Examples):
         return cls(dataset, np.zeros((0, *dataset.input_shape), dataset.input_type))
 
     def split(self, pool_size: int) -> "PublicSplit":
-        """Splits the samples: the first `pool_size` samples are the pool, the rest is held out.
+        """Splits the samples: the first `pool_size` samples become the pool, the rest is held out.
 
-        Without samples, both parts are empty. Warns if the classes of the parts differ more than
-        by chance (Pearson's chi-squared test).
+        If there are no samples, both parts are empty. Warns if the class frequencies of the parts
+        differ more than by chance (Pearson's chi-squared test).
 
         Raises:
             ValueError: if one part would be empty. Without labels, the held-out part may be empty.
@@ -219,15 +221,15 @@ class PublicExamples(Examples):
             found = counts[:, counts.any(axis=0)]
             if scipy.stats.chi2_contingency(found).pvalue < UNLIKE:
                 warnings.warn(
-                    "The classes of the held-out public samples differ from the classes of the "
-                    "pool, as in a file that is sorted by class. Accuracies on these samples are "
-                    "not reliable. Shuffle the public records; in Python, set `held_out_seed`.",
+                    "The held-out public samples have other class frequencies than the pool. The "
+                    "file may be sorted by class. Accuracies on these samples are not reliable. "
+                    "Shuffle the public records; in Python, set `held_out_seed`.",
                     stacklevel=2,
                 )
         return PublicSplit(pool=Pool(self.dataset, first.inputs, first.labels), held_out=others)
 
     def take(self, rows: slice | npt.NDArray[Any]) -> Self:
-        """Returns the samples in some rows."""
+        """Returns the samples at the given rows."""
         labels = None if self.labels is None else self.labels[rows]
         return dataclasses.replace(self, inputs=self.inputs[rows], labels=labels)
 
@@ -238,7 +240,7 @@ class PublicExamples(Examples):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicSplit:
-    """Public: the pool of a student, and the samples that evaluate the student.
+    """Public samples, split into the pool and the samples on which the student is evaluated.
 
     Attributes:
         pool: unlabeled inputs, some of which are queries to the teachers.
@@ -258,7 +260,7 @@ class PublicSplit:
         return self.pool.dataset
 
     def without(self, queries: IntArray) -> PublicExamples:
-        """Returns all public samples except the pool inputs at `queries`, int64 `[num_queries]`."""
+        """Returns all public samples except the pool inputs at the positions `queries`."""
         kept = np.delete(np.arange(len(self.pool)), queries)
         inputs = np.concatenate([self.pool.inputs[kept], self.held_out.inputs])
         labels = unlabeled(len(inputs), self.dataset)
@@ -273,15 +275,15 @@ class PublicSplit:
 class PoolLabels:
     """Public: labels of some inputs of a pool, from which a student learns.
 
-    They are the released labels (`pate_tf.accounting.charge`), possibly with further labels that
-    were inferred from the released labels. This is post-processing, which costs nothing.
+    They include the released labels. They may also include labels that were inferred from the
+    released labels, which is post-processing and costs no privacy.
 
     Attributes:
         query_indices: int64 `[num_labels]`, positions of the labeled inputs in the pool.
         labels: int64 `[num_labels]`.
         num_classes: number of classes.
-        weights: probability of each class: float32 `[num_labels, num_classes]`, at least 0, each
-            row with a sum of 1; None if only the labels are known.
+        weights: probability of each class, float32 `[num_labels, num_classes]`. Each row is
+            non-negative and sums to 1. None if only the labels are known.
     """
 
     query_indices: IntArray = dataclasses.field(repr=False)
@@ -306,22 +308,22 @@ class PoolLabels:
             if not (np.isfinite(weights).all() and (weights >= 0).all()):
                 raise ValueError("weights must be finite numbers of at least 0")
             if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
-                raise ValueError("weights must have rows with a sum of 1")
+                raise ValueError("each row of weights must sum to 1")
         return dataclasses.replace(self, labels=labels, query_indices=indices, weights=weights)
 
     @property
     def targets(self) -> npt.NDArray[Any]:
-        """Training targets of a model: `weights` if available, otherwise `labels`."""
+        """Training targets of a student: `weights` if they are known, otherwise `labels`."""
         return self.labels if self.weights is None else self.weights
 
     def check_pool(self, pool: Pool) -> None:
-        """Checks that a student can learn from these labels of this pool.
+        """Checks that there are labels and that they belong to the pool.
 
         Raises:
             ValueError: if there is no label, or the labels don't belong to this pool.
         """
         if len(self.labels) == 0:
-            raise ValueError("student needs at least 1 released label")
+            raise ValueError("the student needs at least 1 released label")
         if self.query_indices.max() >= len(pool) or self.query_indices.min() < 0:
             raise ValueError(f"student: the labels don't belong to this pool of {len(pool)} inputs")
         if self.num_classes != pool.dataset.num_classes:
@@ -335,6 +337,6 @@ MIN_CLUSTER_SIZE = 20  # inputs of the pool
 
 
 def cluster_numbers(pool_size: int, num_classes: int) -> list[int]:
-    """Returns the possible numbers of clusters of a pool, ascending; there is at least one."""
+    """Returns the numbers of clusters to choose from, in ascending order; at least one."""
     most = max(pool_size // MIN_CLUSTER_SIZE, 1)
     return sorted({min(number * num_classes, most) for number in CLUSTERS_OF_CLASS})

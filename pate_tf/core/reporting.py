@@ -16,9 +16,9 @@ from typing import Any
 from tqdm import tqdm
 
 Row = tuple[str, str]
-LINE_SECONDS = 30  # between lines of progress if the output is not a terminal
+LINE_SECONDS = 30  # time between two lines of progress if the output is not a terminal
 NOT_MEASURED = "not measured: there are no public labeled records for a test"
-_CLOCK = contextvars.ContextVar[tqdm | None]("clock", default=None)  # the innermost one
+_CLOCK = contextvars.ContextVar[tqdm | None]("clock", default=None)  # innermost clock that runs
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
@@ -28,11 +28,14 @@ class Reporting:
     """How a run shows its progress. It never changes a result.
 
     Attributes:
-        clock: takes a description and returns a context for work of unknown duration.
-        progress_bar: takes a description, a total and a unit, and returns a tqdm progress bar.
-        note: shows information that the user should read before anything is charged.
-        confirm: called after the notes and before anything is charged; it may end the command.
-        warn: shows a warning of one line.
+        clock: function that takes a description and returns a context manager, which shows the
+            elapsed time while its block runs.
+        progress_bar: function that takes a description, a total and a unit, and returns a tqdm
+            progress bar.
+        note: function that shows a text which the user should read before anything is charged.
+        confirm: function that is called after the notes and before anything is charged. It may end
+            the command.
+        warn: function that shows a warning of one line.
         verbose: whether Keras draws its own progress bars.
         began: start time of the run, by `time.monotonic`.
     """
@@ -51,10 +54,10 @@ class Reporting:
         return time.monotonic() - self.began
 
     def warn_of_stored(self, path: pathlib.Path, holds: str) -> None:
-        """Warns that stored results are used instead of the private records of this call.
+        """Warns that stored results are used and that this call does not read the private records.
 
         Args:
-            path: file or folder that was written with the results.
+            path: file or folder whose modification time is the time of the results.
             holds: name of the results, such as "teachers".
         """
         when = datetime.datetime.fromtimestamp(path.stat().st_mtime)
@@ -69,7 +72,7 @@ QUIET = Reporting()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportTable:
-    """A table of rows or lines.
+    """A table of a report, with either rows or lines of text.
 
     Attributes:
         title: title of the table.
@@ -89,10 +92,10 @@ class RunReport:
     """SENSITIVE: the report of a run, for the data holder.
 
     Attributes:
-        values: results as JSON values.
+        values: results of the run as JSON values, by name.
         rows: the same results as rows of a table.
-        tables: tables of an analysis, used instead of rows; public and sensitive results are in
-            separate tables. Argument names are in backticks.
+        tables: tables of an analysis, which replace `rows`. Public and sensitive results are in
+            separate tables. Names of arguments are in backticks.
     """
 
     values: dict[str, Any] = dataclasses.field(repr=False)
@@ -101,7 +104,7 @@ class RunReport:
 
 
 def card(shown: object) -> str:
-    """Returns the text of an object as HTML for a notebook, escaped, with its first line bold."""
+    """Returns the text of an object as escaped HTML for a notebook, with the first line in bold."""
     title, _, text = str(shown).partition("\n")
     return f"<b>{html.escape(title)}</b><pre>{html.escape(text)}</pre>"
 
@@ -110,7 +113,7 @@ def card(shown: object) -> str:
 
 
 def reporting(verbose: bool | Reporting) -> Reporting:
-    """Returns `verbose` if it is a `Reporting`, else one with progress bars or without output."""
+    """Returns `verbose` if it is a `Reporting`; creates one, with or without output, for a bool."""
     if isinstance(verbose, Reporting):
         return verbose
     if not verbose:
@@ -122,11 +125,11 @@ def reporting(verbose: bool | Reporting) -> Reporting:
 
 @contextlib.contextmanager
 def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator[None]:
-    """Shows a description and the elapsed time.
+    """Shows a description and the elapsed time while the block runs.
 
     Args:
         description: description of the work.
-        seconds: refresh interval.
+        seconds: time between two updates, in seconds.
         **options: arguments of the tqdm progress bar.
     """
     is_done = threading.Event()
@@ -146,7 +149,7 @@ def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator
 
 
 def steps_on_clock(total: int) -> Callable[[int], object]:
-    """Adds steps and the time left to the clock that runs; returns a function to advance it."""
+    """Adds steps and the time left to the running clock; returns a function that advances it."""
     bar = _CLOCK.get()
     if bar is None:
         return lambda number: None

@@ -16,13 +16,13 @@ from pate_tf.core.source import PrivateSource, owner_name
 
 
 class SensitiveWarning(UserWarning):
-    """SENSITIVE: information about the private records, only for the data holder."""
+    """A warning that reveals facts about the private records. Only the data holder may see it."""
 
 
 def warn_holder(text: str, *, is_private: bool = True, stacklevel: int = 3) -> None:
-    """Warns about records. If they are private, the warning is a `SensitiveWarning` and says so.
+    """Warns about records; if they are private, with a `SensitiveWarning` that is marked as such.
 
-    `stacklevel` is passed on to `warnings.warn`: 3 is the caller's caller.
+    `stacklevel` is passed on to `warnings.warn`. The default names the line of the caller's caller.
     """
     kind = SensitiveWarning if is_private else UserWarning
     secret = "sensitive, only for the data holder: " if is_private else ""
@@ -30,11 +30,11 @@ def warn_holder(text: str, *, is_private: bool = True, stacklevel: int = 3) -> N
 
 
 def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Returns owners, whole numbers or strings `[num_records]`, as an array of one type.
+    """Returns the owner of each record, `[num_records]`, as an array of whole numbers or strings.
 
-    If values have no dtype, as in a list, each value is converted to a string separately. NumPy
-    would choose a type that fits all values. This type would depend on every owner, so one owner
-    could change the names of all other owners.
+    If owners have no dtype, as in a list, each owner is converted to a string separately. NumPy
+    would instead choose one type that fits all owners. One owner could then change the names of all
+    other owners.
 
     Raises:
         ValueError: if an owner is neither a whole number nor a string. The message does not contain
@@ -60,12 +60,13 @@ class PrivateExamples(Examples):
     Attributes:
         dataset: public facts about the records.
         inputs: `[num_records, *input_shape]`.
-        labels: classes, numbers, or several labels per record; see `checked_labels`.
+        labels: label of each record, in the format of `dataset.checked_labels`.
         owners: owner of each record, whole numbers or strings `[num_records]`; None if each record
-            is its own owner.
-        source: data source that releases are charged to; None if the run folder is the source.
-        split: an object that identifies the call of `Data.hold_back` that made this part, and
-            whether this is the held-back part; None for records that were not split.
+            has a different owner.
+        source: private data source, see `core.source`. Ledgers add up the costs of all releases
+            from one source. None if the run folder is its own source.
+        split: if `Data.hold_back` split the records, an object that identifies this call, and
+            whether these are the held-back records. Otherwise None.
 
     Raises:
         ValueError: if inputs, labels or owners don't match the data set, or an input is not finite.
@@ -87,7 +88,7 @@ class PrivateExamples(Examples):
             object.__setattr__(self, "owners", frozen_view(owners))
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Self:
-        """Returns the records where `rows`, `[num_records]`, is true."""
+        """Returns the records for which `rows`, `[num_records]`, is true."""
         owners = None if self.owners is None else self.owners[rows]
         return dataclasses.replace(
             self, inputs=self.inputs[rows], labels=self.labels[rows], owners=owners
@@ -95,7 +96,7 @@ class PrivateExamples(Examples):
 
     @property
     def public_size(self) -> int | None:
-        """Number of records; None if records have owners, because then the number is private."""
+        """Number of records if it is public. None if records have owners: then it is private."""
         return None if self.owners is not None else len(self)
 
     def __repr__(self) -> str:
@@ -112,9 +113,9 @@ class VoteCounts:
         values: int64 `[num_queries, num_classes]`, read-only.
 
     Raises:
-        ValueError: unless the values are non-negative whole numbers in two dimensions, and all rows
-            have the same positive sum. Every guarantee assumes one vote per teacher and query. The
-            message never contains a value.
+        ValueError: unless the values are non-negative whole numbers in two dimensions and all rows
+            have the same positive sum. Every privacy guarantee assumes that each teacher votes once
+            on each query. The message never contains a value.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -129,7 +130,7 @@ class VoteCounts:
             raise ValueError("counts must not be negative")
         totals = values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
-            raise ValueError("counts must have one vote of every teacher, but row sums differ")
+            raise ValueError("counts must have one vote per teacher and query, but row sums differ")
         if len(totals) and totals[0] < 1:
             raise ValueError("counts must contain at least one vote for every query")
         values.flags.writeable = False
@@ -140,14 +141,14 @@ class VoteCounts:
 
     @property
     def dimensions(self) -> str:
-        """The numbers of teachers, queries and classes, in words."""
+        """A text with the numbers of teachers, queries and classes."""
         return (
             f"{self.num_teachers} teachers, {self.num_queries} queries, {self.num_classes} classes"
         )
 
     @property
     def num_teachers(self) -> int:
-        """Number of teachers: the sum of each row; 0 without queries."""
+        """Number of teachers: the sum of any row; 0 if there are no queries."""
         return int(self.values[:1].sum())
 
     @property
@@ -161,11 +162,11 @@ class VoteCounts:
         return int(self.values.shape[1])
 
     def take(self, indices: npt.ArrayLike) -> "VoteCounts":
-        """Returns the counts of the queries at `indices`, int `[num_taken]`.
+        """Returns the counts of the queries at the positions `indices`, int `[num_taken]`.
 
         Raises:
-            ValueError: if an index is not a whole number from 0 to `num_queries - 1`, or occurs
-                twice.
+            ValueError: if an index is not a whole number from 0 to `num_queries - 1`, or an index
+                is repeated.
         """
         rows = whole_numbers(indices, "indices", below=self.num_queries)
         checks.shape(["num_taken"], indices=rows)
@@ -178,13 +179,13 @@ class VoteCounts:
 
 @dataclasses.dataclass(frozen=True)
 class SumsByClass:
-    """Sensitive: sums of the records' vectors by class, or of teachers' predictions by query.
+    """Sensitive: sums of records' vectors for each class, or of teachers' predictions per query.
 
     Attributes:
-        values: int64, read-only, in steps of 1 / LATTICE. Sums of records have the shape
-            `[num_features + 1, num_classes]`. Without a pool, the second moments are appended:
-            `[num_features + 1, num_classes + num_features + 1]`. Sums of teachers' predictions have
-            the shape `[num_queries, num_classes]`; see `sums_of_votes`.
+        values: int64, read-only, in units of 1 / LATTICE. Sums of records have the shape
+            `[num_features + 1, num_classes]`. If there is no pool, the second moments are appended
+            as further columns: `[num_features + 1, num_classes + num_features + 1]`. Sums of
+            teachers' predictions have the shape `[num_queries, num_classes]`; see `sums_of_votes`.
 
     Raises:
         ValueError: if the values are not whole numbers in two dimensions. The message never
@@ -205,20 +206,21 @@ class SumsByClass:
 
 @dataclasses.dataclass(frozen=True)
 class Votes:
-    """Sensitive: the label or prediction of each teacher for each query.
+    """Sensitive: the vote of each teacher on each query.
 
     Attributes:
-        labels: read-only. Classes are int64 `[num_teachers, num_queries]`. Numbers are float64 in
-            the unit of the target, clipped to its range. Several labels are probabilities, float64
-            `[num_teachers, num_queries, num_labels]`, clipped to [0, 1]. NaN counts as the lowest
-            value, because whether a teacher fails can depend on its records.
+        labels: read-only array. For target "class", int64 `[num_teachers, num_queries]`. For target
+            "number", float64 of the same shape, clipped to the target's range. For target "labels",
+            the probability of each label, float64 `[num_teachers, num_queries, num_labels]`,
+            clipped to [0, 1]. NaN is replaced by the lowest value. It is not an error, because
+            whether a teacher fails can depend on its records.
         num_classes: number of classes or labels.
-        dataset: data set whose numbers or several labels are predicted; None for classes.
+        dataset: data set that defines the target "number" or "labels"; None for target "class".
 
     Raises:
-        ValueError: if a label is not a whole number from 0 to `num_classes - 1`; the message tells
-            whether labels are negative or seem to start at 1. Also if predictions have the wrong
-            shape.
+        ValueError: if a class is not a whole number from 0 to `num_classes - 1`, or if the array
+            has the wrong shape. The message says whether classes are negative or seem to start at
+            1.
     """
 
     labels: npt.NDArray[Any] = dataclasses.field(repr=False)
@@ -256,7 +258,7 @@ class Votes:
         return f"Votes(<{teachers} teachers, {queries} queries, {self.num_classes} classes>)"
 
     def counts(self) -> VoteCounts:
-        """Returns the counts `[num_queries, num_classes]`; every row sums to num_teachers."""
+        """Returns the number of votes for each class; every row sums to `num_teachers`."""
         num_queries = self.labels.shape[1]
         counts = np.zeros((num_queries, self.num_classes), np.int64)
         columns = np.arange(num_queries)
@@ -266,7 +268,7 @@ class Votes:
 
 
 def _checked_predictions(values: npt.NDArray[Any], dataset: Dataset) -> npt.NDArray[np.float64]:
-    """Returns predicted numbers or several labels in the form of `Votes.labels`."""
+    """Returns predictions for target "number" or "labels" in the format of `Votes.labels`."""
     if values.ndim < 2 or values.shape[2:] != dataset.label_shape or values.dtype.kind not in "iuf":
         wanted = ", ".join(map(str, ("num_teachers", "num_queries", *dataset.label_shape)))
         raise ValueError(
@@ -279,19 +281,18 @@ def _checked_predictions(values: npt.NDArray[Any], dataset: Dataset) -> npt.NDAr
     )
 
 
-# The partition of records among teachers is disjoint and complete.
-#
+# The partition of the records among the teachers.
 # A record (or an owner) must reach exactly one teacher. Its teacher must not depend on the other
 # records, nor on the number of records. Therefore one record (or owner) changes at most one vote
 # per query (docs/proofs/theory.md, Propositions S1 and S2).
 
 
-MAX_TEACHERS = 2**20  # if the number of records is not public
+MAX_TEACHERS = 2**20  # limit if the number of records is not public
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharding(ProtectedUnit):
-    """How private records are divided among teachers. Public.
+    """Public facts about the partition of the private records among the teachers.
 
     Attributes:
         num_teachers: number of shards, one for each teacher.
@@ -303,17 +304,18 @@ class Sharding(ProtectedUnit):
 
 @dataclasses.dataclass(frozen=True)
 class Partition(Sharding):
-    """The teacher of each record: disjoint and complete by construction.
+    """Sensitive: assigns each record to exactly one teacher.
 
     Attributes:
-        assignment: int64 `[num_records]`, the teacher of each record, read-only.
-        num_teachers: number of teachers. For unit "record", each teacher has at least one record.
-            For unit "owner", a teacher may have no records: whether it has records can depend on
-            one owner, and refusing the partition would change all teachers at once.
+        assignment: number of each record's teacher, int64 `[num_records]`, read-only.
+        num_teachers: number of teachers. With unit "record", each teacher has at least one record.
+            With unit "owner", a teacher may have no records. This is not an error, because it can
+            depend on a single owner, whose records would then stop the whole run.
         unit: protected unit: "record", or "owner" for all records of one owner.
 
     Raises:
-        ValueError: if a teacher is out of range, or has no record with unit "record".
+        ValueError: if the number of a teacher is out of range, or if the unit is "record" and a
+            teacher has no record.
     """
 
     assignment: IntArray = dataclasses.field(repr=False)
@@ -324,7 +326,7 @@ class Partition(Sharding):
         checks.one_of(("record", "owner"), unit=self.unit)
         sizes = np.bincount(assignment, minlength=self.num_teachers)
         if self.unit == "record" and not sizes.all():
-            raise ValueError("partition: a teacher has no records. Use fewer teachers.")
+            raise ValueError("every teacher must have at least one record. Use fewer teachers.")
         object.__setattr__(self, "assignment", assignment)
 
     @property
@@ -333,44 +335,46 @@ class Partition(Sharding):
         return len(self.assignment)
 
     def numbered(self, owners: npt.NDArray[Any]) -> IntArray:
-        """Returns a whole number for each record, `[num_records]`, equal for records of one owner.
+        """Numbers the owners; returns the number of each record's owner, `[num_records]`.
 
         Args:
             owners: owner of each record, `[num_records]`.
 
         Raises:
-            ValueError: if records of one owner belong to two teachers, because then the guarantee
-                would not hold for owners.
+            ValueError: if two teachers have records of the same owner, because the guarantee would
+                then not hold for owners.
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
         if (self.assignment[first][numbers] != self.assignment).any():
-            raise ValueError("owners: all records of an owner must belong to one teacher")
+            raise ValueError("all records of an owner must belong to the same teacher")
         return numbers.astype(np.int64)
 
     def all_records(self) -> list[IntArray]:
-        """Returns the record indices of every teacher, each ascending, in one pass."""
+        """Returns a list with each teacher's record indices, in ascending order."""
         order = np.argsort(self.assignment, kind="stable")
         sizes = np.bincount(self.assignment, minlength=self.num_teachers)
         return np.split(order, np.cumsum(sizes)[:-1])
 
 
 def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
-    """Assigns record positions to teachers at random; sizes differ by at most one.
+    """Assigns the positions of records to teachers at random, in shards of almost equal size.
 
-    Each block of `num_teachers` consecutive positions is assigned in a separate random order. The
-    teacher of record i is therefore a function of only i, `num_teachers` and `seed`. Hence
+    Sizes of shards differ by at most one. Each block of `num_teachers` consecutive positions is
+    assigned in a separate random order. The teacher of record i therefore depends only on i,
+    `num_teachers` and `seed`. Hence
 
     - replacing a record's content changes the shard of one teacher;
     - adding or removing the last record changes the shard of one teacher;
-    - adding or removing an earlier record moves all later positions and changes all shards: this
-      partition only protects against replacement. If records are added or removed over time, give
-      each record an owner, such as a stable name, and use `owner_partition`.
+    - adding or removing an earlier record moves all later records to other positions and changes
+      all shards. This partition therefore protects only against the replacement of a record. If
+      records are added or removed over time, give each record an owner, such as a stable name, and
+      use `owner_partition`.
 
     Raises:
         ValueError: if `num_teachers` is less than 1 or more than the number of records.
     """
     checks.whole(1, num_records, num_teachers=num_teachers)
-    # All blocks use one stream of draws, so further blocks do not change earlier blocks.
+    # All blocks use one random stream, so that additional blocks do not change earlier blocks.
     draws = np.random.default_rng(np.random.PCG64(seed)).random(
         (-(-num_records // num_teachers), num_teachers)
     )
@@ -379,18 +383,18 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
 
 
 def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
-    """Assigns all records of one owner to one teacher, by a keyed hash of the owner's name.
+    """Assigns all records of an owner to one teacher, which a keyed hash of the owner selects.
 
-    A hash is used instead of a shuffle of the sorted owners, because the teacher of one owner must
-    not depend on the other owners or their number. Shard sizes therefore vary, and a teacher may
-    have no records: it learns nothing, and its vote contains no information. There may be more
-    teachers than records, because the number of records is not public. Hence
+    The teacher of an owner must not depend on the other owners or on their number, so the owners
+    can't be sorted and shuffled. Shard sizes therefore vary. A teacher without records learns
+    nothing, and its vote contains no information. More teachers than records are allowed, because
+    the number of records is not public. Hence
 
     - adding or removing all records of one owner changes the shard of one teacher;
     - changing the records of one owner changes the shard of one teacher;
     - replacing one owner by another changes the shards of at most two teachers.
 
-    Within a shard, records keep their original order.
+    Within each shard, records keep their order.
 
     Args:
         owners: owner of each record, integers or strings `[num_records]`.
@@ -398,8 +402,8 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
         seed: key of the hash.
 
     Raises:
-        ValueError: if the number of teachers is not from 1 to `MAX_TEACHERS`, or owners are neither
-            integers nor strings.
+        ValueError: if the number of teachers is not between 1 and `MAX_TEACHERS`, or if owners are
+            neither integers nor strings.
     """
     checks.whole(1, MAX_TEACHERS, num_teachers=num_teachers)
     unique, positions = np.unique(owner_array(owners), return_inverse=True)

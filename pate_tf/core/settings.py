@@ -1,7 +1,7 @@
-"""Settings: dataclasses whose fields have a help text, allowed values and a flag.
+"""Base classes of settings: each field has a help text, allowed values and a flag.
 
-Each setting is declared once. Its class checks it, the command line makes a flag of it
-(`pate_tf.cli.command_line`), and the guide prints its help.
+Each setting is declared once, as a field of a dataclass. The class checks the value, the command
+line creates a flag from the field (`pate_tf.cli.command_line`), and the guide prints the help text.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ FUNCTION = "module:function"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Facts about one field.
+    """Describes one setting: its help text, its flag and its allowed values.
 
     Attributes:
-        help: one or more sentences; `--help` adds the default.
+        help: help text of one or more sentences. `--help` appends the default value.
         group: heading of the flag in `--help`; empty for the heading of the class.
-        flag: name of the flag; None for the field's name.
-        choices: allowed texts, or allowed items of a tuple; None for any text. If `FUNCTION` is
-            among them, all functions of the user are allowed, too.
+        flag: name of the flag; None if it equals the name of the field.
+        choices: allowed texts (for a tuple, allowed items); None if any text is allowed. If
+            `choices` contains `FUNCTION`, the user may also pass any function.
         least: smallest allowed number; an int for whole numbers.
         most: largest allowed number.
         above: exclusive lower bound.
@@ -54,7 +54,7 @@ class Setting:
             return
         if self.choices is not None:
             for each in value if isinstance(value, tuple) else (value,):
-                # Other objects come from the user.
+                # Objects other than texts, such as functions, are the user's own.
                 is_function = FUNCTION in self.choices and ":" in str(each)
                 if isinstance(each, str) and each not in self.choices and not is_function:
                     refuse(name, f"one of {', '.join(self.choices)}", each)
@@ -69,10 +69,10 @@ class Setting:
 
 
 def setting(default: Any = MISSING, **facts: Any) -> Any:
-    """Returns a dataclass field with a `Setting`.
+    """Returns a dataclass field that is described by a `Setting`.
 
     Args:
-        default: default of the field. If it is not passed, the field is required.
+        default: default value of the field. Without it, the field is required.
         **facts: attributes of `Setting`: `help`, `group`, `flag`, `choices`, `least`, `most`, ...
     """
     return dataclasses.field(default=default, metadata={KEY: Setting(**facts)})
@@ -83,8 +83,8 @@ class Settings:
     """Base class of settings; checks every field by its `Setting`.
 
     Attributes:
-        restated: changed facts of inherited settings, by field. These settings come after all
-            others, in this order.
+        restated: maps the names of inherited fields to attributes of `Setting` that a subclass
+            changes. In `--help`, these settings come last, in this order.
 
     Raises:
         ValueError: if a value is not allowed. The message is one line that begins with the field's
@@ -99,7 +99,7 @@ class Settings:
 
 
 def described(kind: type) -> Mapping[str, Setting]:
-    """Returns the settings of a class by field, in order; skips fields without a `Setting`."""
+    """Returns the `Setting` of each field of a class, in order; skips fields that have none."""
     fields = dataclasses.fields(kind)
     found = {field.name: field.metadata[KEY] for field in fields if KEY in field.metadata}
     for base in reversed(kind.__mro__):
@@ -109,9 +109,10 @@ def described(kind: type) -> Mapping[str, Setting]:
 
 
 def value_type(kind: type, name: str) -> tuple[type, bool]:
-    """Returns a field's type without None (str, int, float, bool, Path), and whether it is a tuple.
+    """Returns the type of a field or of its items, and whether the field is a tuple.
 
-    A setting that takes a name or an object (`str | Callable`) takes a name on the command line.
+    The type is str, int, float, bool or Path; None is ignored. For a field that takes a name or an
+    object (`str | Callable`), the type is str, because the command line takes only names.
     """
     hint = typing.get_type_hints(kind)[name]
     for member in _members(hint):
@@ -126,16 +127,16 @@ def value_type(kind: type, name: str) -> tuple[type, bool]:
 
 
 def _members(hint: Any) -> list[Any]:
-    """Returns the types of a union except None, or the type itself."""
+    """Returns the types of a union without None; for any other type, a list with only this type."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return [each for each in typing.get_args(hint) if each is not types.NoneType]
     return [hint]
 
 
-# Limits for the training of teachers and students. Larger values are mistakes.
+# Limits of settings for the training of teachers and students. Larger values are mistakes.
 MAX_STEPS = 10**9
 MAX_BATCH = 2**16
-MAX_RATE = 1.0  # of Adam; in the first version, --learning_rate=5 meant 0.05 for SGD
+MAX_RATE = 1.0  # for Adam; in the first version, --learning_rate=5 meant a rate of 0.05 for SGD
 
 
 MAX_LINE = 200  # characters
@@ -170,10 +171,10 @@ class PublicationSettings(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpsilonDelta:
-    """The two numbers of a guarantee of differential privacy.
+    """The parameters epsilon and delta of a differential privacy guarantee.
 
     Attributes:
-        epsilon: bounds how much one record, or owner, can change the probability of any outcome.
+        epsilon: bound on how much one record or owner can change the probability of any outcome.
         delta: delta of the guarantee; 0 for pure differential privacy.
     """
 
@@ -183,10 +184,10 @@ class EpsilonDelta:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AtDelta:
-    """Base class of results with several epsilons at one delta.
+    """Base class of results that contain several values of epsilon for the same delta.
 
     Attributes:
-        delta: delta of all epsilons.
+        delta: delta for which all values of epsilon hold.
     """
 
     delta: float
@@ -205,20 +206,20 @@ class ProtectedUnit:
         group="mechanisms",
         advanced=True,
         choices=("record", "owner"),
-        help="The protected unit: single records, or owners with all their records.",
+        help="What the guarantee protects: single records, or owners with all their records.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seeded(Settings):
-    """Settings with a seed. Privacy noise never uses `seed`."""
+    """Settings with a seed. The privacy noise never depends on the seed."""
 
     seed: int = setting(0, least=0, most=2**31 - 1, help="Seed of all random choices.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherNumber(Settings):
-    """Settings with a number of teachers; None if the number is computed."""
+    """Settings with a number of teachers. None means that the number is computed."""
 
     num_teachers: int | None = setting(
         None, flag="nb_teachers", least=1, help="Number of teachers."

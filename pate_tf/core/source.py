@@ -1,4 +1,4 @@
-"""The private data source of a run, digests of records, and a check that settings are equal."""
+"""The private data source of a run, digests of private records, and a comparison of settings."""
 
 import contextlib
 import dataclasses
@@ -23,11 +23,11 @@ MAX_NAME: Final = 120  # characters
 KEY_FILE: Final = "digest.key"
 KEY_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
-PRIVATE_RECORDS: Final = "records"  # a stored digest; a run continues even if it differs
+PRIVATE_RECORDS: Final = "records"  # a stored digest. A run continues even if it differs.
 # Prefixes of the keys of sources.
 NAMED = "name "
 MERGED = "merged "
-# Names of folders and files that many projects use.
+# Names of folders and files that are too common to identify a source.
 GENERIC: Final = ("data", "images", "private", "records", "table", "train")
 # Printable characters that are invisible (Default_Ignorable_Code_Point of Unicode 15): names that
 # only differ by them look equal.
@@ -43,15 +43,16 @@ Digests = npt.NDArray[np.uint8]  # [num_digests, DIGEST_BYTES]
 class PrivateSource:
     """The private data that a release is charged to, identified by the data holder's name for it.
 
-    Names decide whether two releases are charged to one source. The records never do, because "are
-    these the same records?" is a query on private data. The costs of all releases under one name
-    add up, even if the records changed in between, so the total is valid for every record that was
-    ever among them. The data holder must not use two names for the same records.
+    Releases with the same name are charged to the same source. The records are never compared,
+    because "are these the same records?" is a query on private data. The costs of all releases
+    under one name add up, even if the records changed in between. The total is therefore valid for
+    every record that ever belonged to the source. The data holder must not use two names for the
+    same records.
 
     Attributes:
-        name: public name for statements; None if a run folder is its own source.
-        key: key in ledgers: the name, or the absolute path of a file or folder, which stays in
-            `sensitive/`.
+        name: public name in privacy statements; None if the run folder is its own source.
+        key: text that identifies the source in ledgers: the name, or the absolute path of a file or
+            folder. A path never leaves `sensitive/`.
     """
 
     name: str | None
@@ -62,7 +63,8 @@ class PrivateSource:
         """Returns the source with a name.
 
         Raises:
-            ValueError: if the name is empty, too long, or not visible on one line of a table.
+            ValueError: if the name is empty or too long, or contains `|`, a line break or invisible
+                characters, which would spoil a row of a table.
         """
         is_visible = name.isprintable() and not INVISIBLE.search(name)
         if not 0 < len(name.strip()) <= MAX_NAME or not is_visible or "|" in name:
@@ -73,15 +75,15 @@ class PrivateSource:
 
     @property
     def is_named(self) -> bool:
-        """Whether the user named the source, so that its name does not depend on a path."""
+        """Whether the user named the source. If not, its key contains a path."""
         return self.key.startswith((NAMED, MERGED))
 
     @classmethod
     def of_file(cls, path: pathlib.Path | str, declared: str | None = None) -> Self:
         """Returns the source of a private file, folder or URL.
 
-        Its name is the declared one, else the file name. If the file name is very common, the name
-        of its folder comes before it.
+        The name of the source is `declared` if given, else the name of the file. If many projects
+        use this file name (`GENERIC`), the name of its folder precedes it.
         """
         if declared is not None:
             return cls.named(declared)
@@ -94,11 +96,11 @@ class PrivateSource:
 
     @classmethod
     def merged(cls, parts: Iterable[Self], name: str | None = None) -> Self:
-        """Returns the source of merged records; releases are charged to each of its parts.
+        """Returns the source of merged records. Its releases are charged to each of the parts.
 
         Args:
-            parts: the sources of the records.
-            name: name of the merged source. Default: the names of the parts.
+            parts: sources of the records that were merged.
+            name: name of the merged source. Default: the names of the parts, joined.
         """
         declared = [] if name is None else [cls.named(name)]
         sources = list({each.key: each for each in [*declared, *parts]}.values())
@@ -111,20 +113,20 @@ class PrivateSource:
         return cls(name=shown, key=MERGED + json.dumps(sorted(keys)))
 
     def shares(self, key: str) -> bool:
-        """Whether the source of `key` is this one, ignoring spelling, or shares a part with it."""
+        """Whether the source with this key equals this one (in any spelling) or shares a part."""
         return not _keys(self.key).isdisjoint(_keys(key))
 
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
-        """Raises ValueError if this source is named and a folder has results of another source."""
+        """Raises ValueError if this source has a name and `stored` is another source."""
         if self.is_named and not (stored and self.shares(stored.key)):
             raise ValueError(
-                f"{folder} has results of another source than {self.name}; use another folder"
+                f"{folder} contains results of another source than {self.name}. Use another folder."
             )
 
 
 @functools.lru_cache(maxsize=4_096)
 def _keys(key: str) -> frozenset[str]:
-    """Returns the normalized keys of a source and its parts, for comparison."""
+    """Returns the normalized keys of a source and of its parts, so that sources can be compared."""
     if key.startswith(MERGED):
         return frozenset[str]().union(*map(_keys, json.loads(key.removeprefix(MERGED))))
     if not key.startswith(NAMED):
@@ -135,12 +137,13 @@ def _keys(key: str) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Records:
-    """SENSITIVE: facts about the private records that are stored with results.
+    """SENSITIVE: the number of private records and their source, stored with results.
 
     Attributes:
         num_records: number of records. It is public if single records are protected, and private if
             owners are protected.
-        source: source that releases are charged to; None if the run folder is its own source.
+        source: private data source that releases are charged to; None if the run folder is its own
+            source.
     """
 
     num_records: int = dataclasses.field(repr=False)
@@ -148,7 +151,7 @@ class Records:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Restores the result of `dataclasses.asdict`, also from JSON.
+        """Rebuilds the object from the result of `dataclasses.asdict`, or from a JSON copy of it.
 
         Raises:
             ValueError: if the fields are invalid.
@@ -161,21 +164,22 @@ class Records:
         return cls(num_records=fields["num_records"], source=made)
 
 
-# Keyed digests of private values. Only those who have the key can compare values with them.
+# Keyed digests of private values. Only somebody who has the key can test a guess of a value.
 
 
 def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) -> str:
     """Returns the hexadecimal HMAC-SHA256 of the dtype, shape and bytes of arrays.
 
-    A plain digest of private records would confirm a guess. This digest can confirm a guess only
-    for those who have the key, which is drawn at first use and stored in the folder with mode 0600.
+    With a plain digest of private records, anybody could test a guess of the records. With this
+    digest, a test needs the key. The key is drawn at first use and stored in the folder with mode
+    0600.
 
     Args:
         sensitive_folder: a run's `sensitive/`, or a folder below it; created if necessary.
-        arrays: arrays of any numeric or string type.
+        *arrays: arrays of numbers or strings.
 
     Raises:
-        ValueError: if the key file is invalid, or an array contains objects.
+        ValueError: if the key file is invalid, or an array contains other objects.
         OSError: if the key can't be read or written.
     """
     path = artifacts.make_sensitive_folder(sensitive_folder) / KEY_FILE
@@ -184,7 +188,7 @@ def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) ->
         with artifacts.atomic_file(temporary, private=True) as file:
             file.write(secrets.token_bytes(KEY_BYTES))
         with artifacts.lease(temporary):
-            # If two processes write a key, the first key stays.
+            # If two processes write a key at the same time, the first key stays.
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
             temporary.unlink()
@@ -215,7 +219,7 @@ def record_digests(inputs: npt.NDArray[Any]) -> Digests:
 def owner_digests(owners: npt.NDArray[Any], key: bytes) -> npt.NDArray[np.bytes_]:
     """Returns a keyed digest of 16 bytes for each record's owner, `[num_records]`.
 
-    A number and its digits are the same owner, as in `sensitive.owner_partition`.
+    A number and a text with its digits are the same owner, as in `sensitive.owner_partition`.
     """
     names, inverse = np.unique(owners, return_inverse=True)
     digests = [
@@ -226,18 +230,18 @@ def owner_digests(owners: npt.NDArray[Any], key: bytes) -> npt.NDArray[np.bytes_
 
 
 def owner_name(owner: int | str | bytes) -> bytes:
-    """Returns an owner's name as bytes; works for every string."""
+    """Returns an owner's name as bytes, also for strings that are not valid Unicode."""
     return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
 def content_sum(digests: Digests, labels: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """SENSITIVE: returns the sum of digests of records with their labels, uint64 `[4]`.
+    """SENSITIVE: returns one digest of a set of labeled records, uint64 `[4]`.
 
-    Sums are modulo 2^64, so the sums of disjoint records add up to the sum of their union, in any
-    order.
+    It is the sum modulo 2^64 of one digest for each record and its label. The order of the records
+    does not matter, and the sums of disjoint sets add up to the sum of their union.
 
     Args:
-        digests: `record_digests`, `[num_records, 16]`.
+        digests: result of `record_digests`, `[num_records, 16]`.
         labels: labels in the format of `checked_labels`.
     """
     total = np.zeros(4, np.uint64)
@@ -257,13 +261,13 @@ def check_same_settings(
     """Checks that a folder contains a run with the same public settings.
 
     Args:
-        stored: settings by name, JSON values read from the folder.
-        settings: current settings, JSON values or tuples of them.
-        folder: the folder, for the message.
-        holds: the kind of content, for the message.
+        stored: settings that were read from the folder: JSON values by name.
+        settings: current settings: JSON values, or tuples of JSON values, by name.
+        folder: path of the folder, for the message.
+        holds: what the folder contains, for the message; for example, "teachers".
 
     Raises:
-        ValueError: if settings differ. The message names them, but contains no value.
+        ValueError: if settings differ. The message contains their names but not their values.
     """
     wanted = json.loads(json.dumps(settings))  # tuples become lists
     differing = [

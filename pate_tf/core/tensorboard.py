@@ -1,4 +1,4 @@
-"""Writes scalars with descriptions and rows of the HPARAMS page for TensorBoard."""
+"""Writes scalars (with descriptions) and rows of the HPARAMS page for TensorBoard."""
 
 import pathlib
 import secrets
@@ -9,18 +9,18 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
 
 TAGS: Final[Mapping[str, str]] = {
-    "progress/teachers_done": "Teachers that are trained.",
-    "loss": "SENSITIVE: percentiles over the teachers of the loss at each step.",
-    "accuracy/by_percentile": "SENSITIVE: teachers' accuracies on public samples by percentile.",
+    "progress/teachers_done": "Number of trained teachers.",
+    "loss": "SENSITIVE: percentiles of the teachers' losses at each step.",
+    "accuracy/by_percentile": "SENSITIVE: percentiles of teachers' accuracies on public samples.",
     "result/mean_accuracy": "SENSITIVE: mean accuracy of the teachers on public samples.",
     "epoch_accuracy": "Accuracy on public samples outside of the pool.",
-    "result/accuracy": "Accuracy of the version on public samples outside of the pool.",
-    "result/epsilon": "Privacy cost of the version, at the stated delta.",
+    "result/accuracy": "Accuracy of this student version on public samples outside of the pool.",
+    "result/epsilon": "Privacy cost of this student version, at the delta of its statement.",
 }
 
 
 def scalar(tag: str, value: Any, step: int | None = None) -> None:
-    """Writes a scalar of `TAGS` with the default writer. Default of `step`: the writer's step."""
+    """Writes a scalar with a tag from `TAGS`. By default, `step` is the current writer's step."""
     with tf.summary.record_if(True):  # see `write_result`
         tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
 
@@ -31,17 +31,19 @@ def write_result(
     """Writes one row of TensorBoard's HPARAMS page.
 
     Args:
-        folder: folder of the row. TensorBoard shows the rows of neighboring folders together.
-        settings: settings by name. Values other than numbers, text and booleans become text.
-        results: results by tag of `TAGS`, which are also written as scalars at step 0.
+        folder: folder for the row's file. TensorBoard shows the rows of neighboring folders in one
+            table.
+        settings: settings by name. Values that are not numbers, texts or booleans are converted to
+            text.
+        results: maps tags of `TAGS` to results, which are also written as scalars at step 0.
     """
     values = {
         name: value if isinstance(value, bool | int | float | str) else str(value)
         for name, value in settings.items()
     }
     writer = tf.summary.create_file_writer(str(folder))
-    # Keras' callback records some steps only and, if `fit` is interrupted, leaves that condition in
-    # the process.
+    # Keras' callback restricts recording to some steps. If `fit` is interrupted, this restriction
+    # stays in the process.
     with writer.as_default(step=0), tf.summary.record_if(True):
         # Do not use `hparams_config`: with several runs, TensorBoard would use the configuration of
         # one run and hide other settings and results.

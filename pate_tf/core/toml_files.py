@@ -1,4 +1,4 @@
-"""Reads checked values from small TOML files; every error is one line with the file name."""
+"""Reads and checks values of small TOML files. Error messages are one line with the file name."""
 
 import math
 import pathlib
@@ -11,11 +11,11 @@ from pate_tf.core.settings import described, value_type
 
 
 class Fields:
-    """Takes the values of a table one by one; values that are left at the end are errors.
+    """Reads the values of a TOML table by name. `end` reports values that were not read.
 
     Args:
-        where: the file and the table, for messages.
-        values: values of the table.
+        where: name of the file and of the table, for messages.
+        values: table that the TOML parser returned.
     """
 
     def __init__(self, where: str, values: object) -> None:
@@ -58,14 +58,14 @@ class Fields:
         return value
 
     def texts(self, name: str, *, among: Sequence[str]) -> tuple[str, ...]:
-        """Returns a list of one or more different texts of `among`."""
+        """Returns a list of at least one text; all are different and contained in `among`."""
         value = self._take(name)
         if not isinstance(value, list) or not value or not all(text in among for text in value):
             refuse(f"{self._where}: {name}", f"a list of any of {', '.join(among)}", value)
         return tuple(dict.fromkeys(value))
 
     def settings(self, kind: type, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """Returns the values of a class of settings that the table contains, by field."""
+        """Returns those fields of a class of settings that the table contains, by name."""
         values: dict[str, Any] = {}
         for name, each in described(kind).items():
             if self.has(name) and name not in without:
@@ -79,11 +79,11 @@ class Fields:
         return values
 
     def table(self, name: str) -> "Fields":
-        """Returns a table inside this table."""
+        """Returns the table with this name inside this table."""
         return Fields(f"{self._where}, [{name}]", self._take(name))
 
     def tables(self, name: str) -> list["Fields"]:
-        """Returns an array of one or more tables."""
+        """Returns the tables of an array of tables, at least one."""
         value = self._take(name)
         if not isinstance(value, list) or not value:
             refuse(self._where, f"one or more [[{name}]]", value)
@@ -93,11 +93,11 @@ class Fields:
         ]
 
     def has(self, name: str) -> bool:
-        """Whether the table contains a value."""
+        """Whether the table contains an entry with this name."""
         return name in self._values
 
     def end(self) -> None:
-        """Raises ValueError if a value was not taken."""
+        """Raises ValueError if the table contains an entry that was not read."""
         if self._values:
             names = ", ".join(sorted(self._values))
             raise ValueError(f"{self._where}: unknown entries {names}; remove them")
