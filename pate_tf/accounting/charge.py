@@ -148,8 +148,7 @@ class ReleasedLabels(PoolLabels):
             sums = whole_numbers(self.noisy_sums, "noisy sums")
             if sums.ndim != 2 or sums.shape[1] < self.num_classes:
                 raise ValueError(
-                    f"noisy sums need {self.num_classes} columns or more, got shape "
-                    f"{list(sums.shape)}"
+                    f"noisy sums need {self.num_classes} columns or more, got {list(sums.shape)}"
                 )
             labels = dataclasses.replace(labels, noisy_sums=sums)
         return labels

@@ -1,4 +1,4 @@
-"""Charges of silos: answers that each silo randomizes itself, and noisy secure aggregates."""
+"""Charges of silos: answers that a silo randomizes itself, and noisy secure aggregates."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ ABSENT: Final = -1  # marks a missing answer of a silo
 MIN_EPSILON: Final = 2.0**-20
 MAX_EPSILON: Final = 40.0
 MAX_CLASSES: Final = 2**16
-MAX_LOSSES: Final = 2**15  # if there are more distinct sums of losses, another theorem is used
-LOST: Final = 1e-290  # upper bound on the probability that is lost to underflow
+MAX_LOSSES: Final = 2**15  # if a loss has more distinct values, a simpler theorem is used
+LOST: Final = 1e-290  # upper bound on the total probability that underflow loses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomisedResponse(Charge):
-    """k-ary randomized response.
+    """A silo's answer by randomized response with `num_classes` classes.
 
-    It keeps a vote with probability e^epsilon / (e^epsilon + num_classes - 1). Otherwise, the
-    answer is one of the other classes, with equal probabilities. The sampler compares a uniform
-    64-bit word with an integer threshold, rounded down, so its exact cost is at most epsilon
-    (docs/proofs/local.md, Theorem L1). Adjacency: all data of an owner are replaced, so any vote
-    can become any other vote. This also protects each single record.
+    With probability e^epsilon / (e^epsilon + num_classes - 1), the answer is the silo's vote.
+    Otherwise, it is one of the other classes, with equal probabilities. The sampler compares a
+    uniform 64-bit word with an integer threshold. The threshold is rounded down, so the exact cost
+    of the sampler is at most epsilon (docs/proofs/local.md, Theorem L1).
+
+    In neighboring data sets, all data of an owner are replaced, so any vote can become any other
+    vote. This also protects each single record.
 
     Attributes:
         num_classes: number of classes, at least 2. Votes and answers are integers from 0 to
@@ -61,14 +63,14 @@ class RandomisedResponse(Charge):
         """Raises ValueError if a parameter is out of range."""
         checks.whole(2, MAX_CLASSES, num_classes=self.num_classes)
         checks.between(MIN_EPSILON, MAX_EPSILON, ends="[]", epsilon=self.epsilon)
-        object.__setattr__(self, "pure_epsilon", self.epsilon)  # for one answer, with delta 0
+        object.__setattr__(self, "pure_epsilon", self.epsilon)  # of one answer
 
     @property
     def threshold(self) -> int:
-        """The vote is kept if a uniform 64-bit word is below this number.
+        """Threshold of the sampler: the answer is the vote if a uniform 64-bit word is below it.
 
-        It is computed from e^epsilon, and both are rounded down. So the exact ratio of the two
-        probabilities is at most e^epsilon.
+        Both e^epsilon and the threshold are rounded down, so the exact ratio of the probabilities
+        of the vote and of another class is at most e^epsilon.
         """
         with decimal.localcontext(prec=60):
             below = decimal.Decimal(self.epsilon).exp().next_minus()
@@ -82,23 +84,23 @@ class RandomisedResponse(Charge):
 
     @property
     def other(self) -> float:
-        """Probability of each other class."""
+        """Probability that the answer equals any given other class."""
         return 1.0 / (exp(self.epsilon) + self.num_classes - 1)
 
     @property
     def losses(self) -> FloatArray:
-        """Probabilities of the privacy losses -epsilon, 0 and epsilon, equal for all votes."""
+        """Probabilities of the privacy losses -epsilon, 0 and epsilon, the same for every vote."""
         return np.array([self.other, (self.num_classes - 2) * self.other, self.kept])
 
     def draw(self, votes: IntArray, noise: NoiseDraws) -> IntArray:
-        """Draws the answers to votes.
+        """Draws the randomized answer for each vote.
 
         Args:
-            votes: int64 `[num_votes]`, from 0 to num_classes - 1. Sensitive.
-            noise: noise source.
+            votes: SENSITIVE; int64 `[num_votes]`, from 0 to num_classes - 1.
+            noise: source of the random draws.
 
         Returns:
-            int64 `[num_votes]`; may be released after it was charged.
+            int64 `[num_votes]`. The answers may be released after they were charged.
 
         Raises:
             ValueError: if a vote is not a valid class. The message contains no votes.
@@ -110,7 +112,7 @@ class RandomisedResponse(Charge):
         return np.where(is_kept, votes, others + (others >= votes))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l times the Renyi divergence of order l + 1 of two votes, [num_moments]."""
+        """Returns l times the Renyi divergence of order l + 1 between the answers to two votes."""
         exponents = np.outer(moments, self.epsilon * np.array([-1.0, 0.0, 1.0]))
         excess = np.expm1(np.minimum(exponents, 700.0)) @ self.losses
         largest = exponents.max(axis=1)
@@ -119,11 +121,12 @@ class RandomisedResponse(Charge):
         return np.asarray(costs * (1.0 + SAFETY_MARGIN))
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns epsilon of `number` adaptive answers (docs/proofs/local.md, Theorem L3).
+        """Returns the epsilon of `number` adaptive answers (docs/proofs/local.md, Theorem L3).
 
         delta(epsilon) is the sum of Pr[loss] (1 - e^(epsilon - loss)) over all losses above
-        epsilon, rounded up. The loss is a sum of independent losses. If there are too many to
-        convolve, the bound for all mechanisms with this pure epsilon is used.
+        epsilon, rounded up. The loss is the sum of the independent losses of all answers. If the
+        sum has too many distinct values, the bound for any mechanism with this pure epsilon is used
+        instead.
         """
         checks.between(0, 1, ends="[)", delta=delta)
         checks.whole(0, number=number)
@@ -131,7 +134,8 @@ class RandomisedResponse(Charge):
             return 0.0
         if 2 * number + 1 > MAX_LOSSES:
             return super().composed_epsilon(number, delta=delta)
-        # Distribution of the sum, by repeated squaring. All terms are positive, so nothing cancels.
+        # Computes the distribution of the sum by repeated squaring. All terms are positive, so
+        # nothing cancels.
         weights = np.ones(1)
         square = self.losses
         for bit in reversed(f"{number:b}"):
@@ -149,7 +153,8 @@ class RandomisedResponse(Charge):
         if holds(0.0):
             return 0.0
         most = number * self.epsilon
-        # Apart from rounding, the bound for all mechanisms with this pure epsilon is not smaller.
+        # Apart from rounding errors, the bound for any mechanism with this pure epsilon is at least
+        # as large.
         epsilon = least(holds, 0.0, most, within=SAFETY_MARGIN) * (1.0 + SAFETY_MARGIN)
         return min(epsilon, most)
 
@@ -163,15 +168,16 @@ class RandomisedResponse(Charge):
 
 
 def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -> FloatArray:
-    """Returns a score for each class, `[num_queries, num_classes]`.
+    """Returns a score of each class for each query, `[num_queries, num_classes]`.
 
-    The score is the sum of ln(p/q), which equals epsilon, over all silos that answered with this
-    class. It is the log likelihood that all silos would vote for the class, up to a constant. This
-    is post-processing, which costs nothing.
+    Let p be the probability that a silo answers with its vote, and q the probability of each other
+    class. The score of a class is the sum of ln(p/q), which equals epsilon, over all silos that
+    answered with this class. Up to a constant, it is the log likelihood of the answers if all silos
+    voted for the class. This is post-processing, which costs no privacy.
 
     Args:
-        answers: int64 `[num_silos, num_queries]`, `ABSENT` for missing answers.
-        randomisers: the mechanism of each silo, all with the same number of classes.
+        answers: answer of each silo, int64 `[num_silos, num_queries]`; `ABSENT` if it is missing.
+        randomisers: mechanism of each silo; all have the same number of classes.
 
     Raises:
         ValueError: if numbers of silos or classes don't match.
@@ -193,17 +199,17 @@ def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureHistogram(Charge):
-    """A vote in a histogram to which each aggregator adds independent discrete Gaussian noise.
+    """A silo's vote in a securely aggregated histogram, to which each aggregator adds noise.
 
-    The noise of each aggregator has variance sigma^2 / (num_parties - threshold), in votes, so the
-    honest aggregators together reach sigma. The guarantee holds against anyone who sees the
-    histogram and everything that up to `threshold` aggregators know (docs/proofs/local.md, Theorem
-    L5).
+    Each aggregator adds independent discrete Gaussian noise of variance sigma^2 / (num_parties -
+    threshold), in votes. The honest aggregators together therefore add noise of standard deviation
+    sigma. The guarantee holds against anyone who sees the histogram and everything that up to
+    `threshold` aggregators know (docs/proofs/local.md, Theorem L5).
 
     Attributes:
-        sigma: guaranteed standard deviation of the noise, in votes.
-        num_parties: m, the number of aggregators, at least 2 `threshold` + 2.
-        threshold: t, the number of aggregators that may collude, at least 1.
+        sigma: standard deviation of the noise that honest aggregators add together, in votes.
+        num_parties: number m of aggregators, at least 2 `threshold` + 2.
+        threshold: number t of aggregators that may collude, at least 1.
     """
 
     sigma: float
@@ -233,8 +239,8 @@ class SecureHistogram(Charge):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy, plus the effect of the lattice.
 
-        See docs/proofs/secure.md, Theorem V6. Infinite if the noise scale of an aggregator is below
-        a lattice step.
+        See docs/proofs/secure.md, Theorem V6. The result is infinite if the noise scale of an
+        aggregator is smaller than a lattice step.
         """
         if self.sigma * LATTICE < sqrt(self.num_honest) * (1.0 + SAFETY_MARGIN):
             return inf
@@ -244,7 +250,7 @@ class SecureHistogram(Charge):
         return smooth + votes_moved * self.num_honest / LATTICE
 
     def in_words(self) -> str:
-        """Returns what is done with the votes, in sentences for a privacy statement."""
+        """Returns sentences that describe the aggregation in a privacy statement."""
         return (
             f"A silo's vote is split into secret shares for {self.num_parties} aggregators. Any "
             f"{self.threshold} of them together learn nothing from their shares. The aggregators "
@@ -255,12 +261,12 @@ class SecureHistogram(Charge):
 
 
 def check_parties(num_parties: int, threshold: int) -> None:
-    """Raises ValueError unless there are 2 t + 2 aggregators, so honest ones can detect errors."""
+    """Raises ValueError if there are fewer than 2 t + 2 aggregators, too few to detect errors."""
     if threshold < 1 or num_parties < 2 * threshold + 2:
-        raise ValueError(f"threshold must be 1 to (aggregators - 2) / 2, got {threshold}")
+        raise ValueError(f"threshold must be from 1 to (aggregators - 2) / 2, got {threshold}")
 
 
-# Feature sums of many silos with secure aggregation. Each silo adds a part of the noise.
+# Secure aggregation of the feature sums of many silos. Each silo adds a part of the noise.
 
 
 MIN_STEPS: Final = 8.0  # minimum noise scale of a silo, in lattice steps
@@ -269,12 +275,12 @@ MAX_SILOS: Final = 100_000
 
 
 def log_ratio_of_sum(scale: float, number: int) -> float:
-    """Returns the maximum log ratio of a sum of discrete Gaussians and a single discrete Gaussian.
+    """Returns the maximum log ratio between a sum of discrete Gaussians and one discrete Gaussian.
 
-    It compares the distribution of a sum of `number` independent discrete Gaussians of equal scale
-    with the discrete Gaussian of scale `scale * sqrt(number)`. The log ratio of their probabilities
-    is at most 5 sum_k e^(-2 pi^2 scale^2 k / (k + 1)), k from 1 to number - 1 (Kairouz, Liu and
-    Steinke 2021, arXiv 2102.06387, Theorem 6; docs/proofs/secure.md, Lemma V7).
+    The sum has `number` independent discrete Gaussians of scale `scale`. It is compared with one
+    discrete Gaussian of scale `scale * sqrt(number)`. The log ratio of the probabilities of any
+    value is at most 5 sum_k e^(-2 pi^2 scale^2 k / (k + 1)), with k from 1 to number - 1 (Kairouz,
+    Liu and Steinke 2021, arXiv 2102.06387, Theorem 6; docs/proofs/secure.md, Lemma V7).
 
     >>> log_ratio_of_sum(1.0, 10) < 0.003
     True
@@ -284,10 +290,10 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
         number: number of summands, at least 1.
 
     Raises:
-        ValueError: if the scale is below 1/2 or the number below 1.
+        ValueError: if `scale` is below 1/2 or `number` is below 1.
     """
     if not scale >= 0.5 or number < 1:
-        raise ValueError(f"need scale >= 1/2 and number >= 1, got {scale} and {number}")
+        raise ValueError(f"scale must be >= 1/2 and number >= 1, got {scale} and {number}")
     few = min(number - 1, 1_000)
     total = sum(exp(-2.0 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, few + 1))
     # The terms decrease with k.
@@ -297,29 +303,31 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureFeatureSums(ProtectedUnit, Charge):
-    """The sum of the feature sums of all silos, to which each silo adds a part of the noise.
+    """The securely aggregated total of all silos' feature sums; each silo adds a part of the noise.
 
     Each silo adds discrete Gaussian noise of variance sigma^2 / (least_silos - colluding) to each
-    number before it distributes secret shares of its sums to the aggregators. They reveal only the
-    total of at least `least_silos` silos. The total therefore contains the noise of at least
-    `least_silos - colluding` honest silos, which reaches sigma. The vector of a record has L2 norm
-    at most 1. Replacing a record moves the total by at most 2, or by at most sqrt(2) with second
-    moments, see `GaussianMoments`. The same holds for replacing an owner whose records together
-    have norm at most 1. Adding or removing an owner moves the total by at most 1. The guarantee
-    holds against anyone who sees the total and everything that `threshold` aggregators and
-    `colluding` silos know, even if silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
+    number before it distributes secret shares of its sums to the aggregators. The aggregators
+    reveal only a total of at least `least_silos` silos. The total therefore contains the noise of
+    at least `least_silos - colluding` honest silos, whose standard deviation is at least sigma. The
+    vector of a record has L2 norm at most 1. Replacing a record moves the total by at most 2, or by
+    at most sqrt(2) with second moments, see `GaussianMoments`. The same holds for replacing an
+    owner whose records together have norm at most 1. Adding or removing an owner moves the total by
+    at most 1. The guarantee holds against anyone who sees the total and everything that `threshold`
+    aggregators and `colluding` silos know, even if silos drop out (docs/proofs/secure.md, Theorems
+    V8 and V9).
 
     Attributes:
-        sigma: guaranteed standard deviation of the noise, relative to the L2 norm of a record.
-        num_features: number of features of the public representation. A table of sums has one more
-            row.
+        sigma: guaranteed standard deviation of the noise on each number. The vector of a record has
+            L2 norm at most 1.
+        num_features: number of features of the public representation. A table of sums has one
+            additional row.
         least_silos: minimum number of silos whose total is revealed.
         colluding: number of these silos that may add no noise, or collude with aggregators; at
             least 1 and less than `least_silos`.
-        num_parties: m, the number of aggregators, at least 2 `threshold` + 2.
+        num_parties: number m of aggregators, at least 2 `threshold` + 2.
         threshold: number of aggregators that may collude, at least 1.
-        has_moments: whether the table also has second moments, which are needed without a public
-            pool.
+        has_moments: whether the table also contains second moments, which are needed if there is no
+            public pool.
         unit: see `GaussianFeatureSums`.
     """
 
@@ -364,36 +372,36 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
     @property
     def num_honest(self) -> int:
-        """Number of silos whose noise is guaranteed."""
+        """Number of silos that are assumed to add noise honestly."""
         return self.least_silos - self.colluding
 
     @property
     def share_scale(self) -> float:
         """Scale of the discrete Gaussian that each silo draws, in steps of 1 / LATTICE.
 
-        The noise of `num_honest` silos has variance (sigma LATTICE)^2 + 64, rounded up.
+        The noise of `num_honest` silos together has variance (sigma LATTICE)^2 + 64, rounded up.
         """
         total = (self.sigma * LATTICE) ** 2 + MIN_STEPS**2
         return sqrt(total / self.num_honest) * (1.0 + 2.0**-50)
 
     @property
     def sensitivity(self) -> float:
-        """Maximum L2 distance between the totals of two neighbors (see `unit`)."""
+        """Maximum L2 distance between the totals of two neighboring data sets (see `unit`)."""
         return sqrt(self.of_one_holder.squared_distance)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Sigma / sensitivity. The lattice and the sum change it by less than rounding errors."""
+        """Sigma / sensitivity. The effects of lattice and sum are smaller than rounding errors."""
         return (self.sigma / self.sensitivity,)
 
     def shape(self, num_classes: int) -> tuple[int, int]:
-        """Returns the numbers of rows and columns of a table of sums and second moments."""
+        """Returns the number of rows and the number of columns of a silo's table of sums."""
         num_rows = self.num_features + 1
         return num_rows, num_classes + self.has_moments * num_rows
 
     @property
     def log_ratio(self) -> float:
-        """Maximum log ratio of the noise and a single discrete Gaussian, over the whole table."""
+        """Maximum log ratio between the noise on a whole table and single discrete Gaussians."""
         return MAX_NUMBERS * log_ratio_of_sum(self.share_scale, self.num_honest)
 
     def total_sigma(self, num_silos: int) -> float:
@@ -401,13 +409,13 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         return sqrt(num_silos) * self.share_scale / LATTICE
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus the effect of adding up noise."""
+        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus a surcharge for the sum of noises."""
         gaussian = self.sensitivity**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
         added = (2.0 * moments + 1.0) * self.log_ratio
         return np.asarray((gaussian + added) * (1.0 + SAFETY_MARGIN))
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy and of `log_ratio`, rounded up."""
+        """Returns epsilon by Gaussian differential privacy, plus a surcharge for `log_ratio`."""
         moved = self.sensitivity * number**0.5 / self.sigma
         checks.between(0, 1, ends="[)", delta=delta)
         smooth = gaussian_dp_epsilon(moved, delta * exp(-number * self.log_ratio))
@@ -418,9 +426,9 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         """Returns the charge with the smallest noise whose release costs at most epsilon.
 
         Args:
-            epsilon: epsilon for each record of each silo, above 0.
-            delta: delta of this epsilon.
-            **others: all fields except sigma.
+            epsilon: maximum epsilon for each record (or owner) of each silo, above 0.
+            delta: delta of the guarantee.
+            **others: all fields of this class except `sigma`.
 
         Raises:
             ValueError: if epsilon or a field is out of range.

@@ -1,9 +1,10 @@
-"""Cost of a query at the counts: moments of the privacy loss.
+"""Data-dependent cost of queries: moments of the privacy loss at given vote counts.
 
-Each cost is a bound on alpha(l), natural logarithm, for replacing the vote of one teacher.
-"Forward" bounds cover the expectation under the true counts only. "Two-sided" bounds cover both
-directions, and only they can be used to release a sanitized epsilon for both directions. All costs
-are data-dependent and therefore sensitive. See docs/proofs/theory.md for statements and proofs.
+Each cost is a bound on alpha(l) (natural logarithm) if the vote of one teacher is replaced. A
+"forward" bound covers only the expectation under the true counts. A "two-sided" bound also covers
+the expectation under the neighboring counts. Only two-sided bounds allow the release of an epsilon
+that holds in both directions. All costs are data-dependent and therefore sensitive. See
+docs/proofs/theory.md for statements and proofs.
 
 | bound | mechanisms | direction | source |
 |---|---|---|---|
@@ -28,19 +29,20 @@ from pate_tf.accounting.mechanisms.base import Bound, DataDependent, Tail
 from pate_tf.accounting.noisy_max_costs import NeighbourLaws
 from pate_tf.core.checks import IntArray
 
-# Exact two-sided moments: outcome probabilities at the counts and at every neighbor.
+# Exact two-sided moments are computed from the outcome probabilities at the counts and at every
+# neighbor.
 #
 # See docs/proofs/theory.md, Proposition X1, for the exact terms and the safety margin.
 
 
 def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) -> FloatArray:
-    """Returns the two-sided cost of one query, [num_moments]: the worst neighbor at each moment.
+    """Returns the two-sided cost of one query for the worst neighbor at each moment.
 
-    The cost is capped at the data-independent cost, even if a probability is too small to compute.
+    The cost never exceeds the data-independent cost, even if a probability is too small to compute.
 
     Args:
-        row: int64 [num_classes], with at least two classes.
-        mechanism: a mechanism with the bound "exact".
+        row: vote counts of the query, int64 [num_classes], with at least two classes.
+        mechanism: mechanism that has the bound "exact".
         moments: [num_moments].
     """
     laws = mechanism.neighbour_laws(row)
@@ -50,10 +52,10 @@ def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) ->
 
 
 def directed_alphas(laws: NeighbourLaws, moments: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns (forward, reverse): the largest alpha of each direction, [num_moments] each.
+    """Returns the largest forward alphas and the largest reverse alphas, [num_moments] each.
 
-    An outcome with a probability below `laws.rare` on either side is treated as having at least
-    this probability, and the log ratio `laws.limit`.
+    If the probability of an outcome is below `laws.rare` on either side, it is replaced by this
+    value, and its log ratio by `laws.limit`.
 
     Args:
         laws: outcome probabilities at the counts and at each neighbor.
@@ -75,7 +77,7 @@ def directed_alphas(laws: NeighbourLaws, moments: FloatArray) -> tuple[FloatArra
 
 
 def _log_probability(law: FloatArray, multiplicity: FloatArray) -> FloatArray:
-    """Returns ln of each probability. Large probabilities use the complement, for accuracy."""
+    """Returns ln of each probability. Near 1, it is computed from the complement for accuracy."""
     large = law > 0.75
     others = np.sum(np.where(large, 0.0, law * multiplicity), axis=1, keepdims=True)
     return np.where(large, np.log1p(-np.minimum(others, 0.25)), np.log(law))
@@ -87,7 +89,7 @@ CHUNK_ENTRIES = 2**17
 
 
 def direction(bound: str) -> str:
-    """Returns the directions of neighboring pairs that a bound covers, in words."""
+    """Returns a description of the directions of neighboring pairs that a bound covers."""
     return "both directions" if bound in ("two_sided", "class_aware", "exact") else "forward"
 
 
@@ -99,11 +101,11 @@ def check_bound(bound: str, mechanism: Mechanism) -> DataDependent:
 
 
 def bound_of(name: str, mechanism: Mechanism) -> Bound:
-    """Returns a bound of a mechanism.
+    """Returns the data-dependent bound of a mechanism with the given name.
 
     Raises:
-        ValueError: if the mechanism does not have the bound, or if it is "exact", which is not a
-            function of q and u.
+        ValueError: if the mechanism does not have the bound, or if the name is "exact", because
+            this bound is not a function of q and u.
     """
     accounted = check_bound(name, mechanism)
     if name == "exact":
@@ -114,15 +116,15 @@ def bound_of(name: str, mechanism: Mechanism) -> Bound:
 def union_bound(
     tail: Tail, sorted_counts: IntArray, *, moved_votes: int = 0
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the largest q and u after at most moved_votes votes changed, each [num_queries].
+    """Returns the largest q and u if up to `moved_votes` votes change, [num_queries] each.
 
-    q = sum_j F(D_j) bounds Pr[label != plurality], and u = F(D_2) is its largest term. For
-    moved_votes > 0, they are qmax and umax of Lemma 2, which are 1 if a tie is in reach.
+    q = sum_j F(D_j) bounds Pr[label != plurality], and u = F(D_2) is its largest term. If votes
+    move, the results are qmax and umax of Lemma 2. They are 1 if the moved votes can cause a tie.
 
     Args:
-        tail: F, for an array of gaps.
+        tail: function F, which takes an array of gaps.
         sorted_counts: int64 [num_queries, num_classes], each row in descending order.
-        moved_votes: number of changed votes, 0 or more.
+        moved_votes: maximum number of changed votes, 0 or more.
     """
     gaps = (sorted_counts[:, :1] - sorted_counts[:, 1:]).astype(np.float64)
     if not gaps.shape[1]:
@@ -145,24 +147,26 @@ def data_dependent_alphas(
     num_unanswered: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> FloatArray:
-    """Returns the total cost of all queries at the true counts, [num_moments]. Sensitive.
+    """SENSITIVE: returns the total cost of all queries at the true counts, [num_moments].
 
     The order of the classes does not matter. Equal histograms are computed once. The result is
-    rounded up by SAFETY_MARGIN. If the mechanism withholds labels, `counts` are only for answered
-    queries. The cost is then an estimate without guarantee, because the votes determine which
-    queries are answered (Proposition D6).
+    rounded up by SAFETY_MARGIN. If the mechanism can withhold labels, `counts` contains only
+    answered queries. The cost is then an estimate without a guarantee, because the votes determine
+    which queries are answered (Proposition D6).
 
     Args:
-        counts: int64 [num_queries, num_classes].
-        mechanism: the mechanism that answered.
+        counts: vote counts, int64 [num_queries, num_classes].
+        mechanism: mechanism that drew the labels.
         moments: [num_moments], positive.
-        bound: one of BOUNDS, which the mechanism must have.
-        num_unanswered: number of queries that were charged for a threshold test and got no label.
-        progress: called with (histograms done, total histograms) while "exact" runs.
+        bound: name of the bound, from `BOUNDS`.
+        num_unanswered: number of queries that failed the threshold test: they were charged but got
+            no label.
+        progress: function that is called with the number of finished histograms and the total
+            number while "exact" runs.
 
     Raises:
-        ValueError: if the mechanism does not have the bound, or answers every query although
-            `num_unanswered` is not 0.
+        ValueError: if the mechanism does not have the bound, or if `num_unanswered` is not 0
+            although the mechanism answers every query.
     """
     accounted = check_bound(bound, mechanism)
     orders = np.asarray(moments, dtype=np.float64)
@@ -174,7 +178,7 @@ def data_dependent_alphas(
     descending = -np.sort(-counts, axis=1)
     answering = accounted.answering
     if bound == "exact":
-        # The sum of the costs of the worst neighbor of each query bounds the worst sum. No query
+        # The worst total is at most the sum of the costs of each query's worst neighbor. No query
         # costs more than its `two_sided` bound, even if probabilities underflow.
         total = np.zeros_like(orders)
         rows, weights = np.unique(descending, axis=0, return_counts=True)
@@ -191,12 +195,12 @@ def data_dependent_alphas(
 def _bounded_alphas(
     rows: IntArray, mechanism: DataDependent, moments: FloatArray, bound: str
 ) -> FloatArray:
-    """Returns the total cost of histograms. Histograms with equal q and u are computed once."""
+    """Returns the total cost of histograms. Equal pairs of q and u are computed only once."""
     formula = bound_of(bound, mechanism)
     total = np.zeros_like(moments)
     bounds = np.empty(len(rows), np.complex128)
     bounds.real, bounds.imag = union_bound(formula.tail, rows, moved_votes=formula.reach)
-    distinct, weights = np.unique(bounds, return_counts=True)  # faster than unique rows
+    distinct, weights = np.unique(bounds, return_counts=True)  # faster than distinct rows
     step = max(1, CHUNK_ENTRIES // len(moments))
     for start in range(0, len(distinct), step):
         part = slice(start, start + step)

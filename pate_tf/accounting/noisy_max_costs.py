@@ -1,4 +1,4 @@
-"""Noisy maxima: the law of the label, its cost at the counts, and its worst-case cost.
+"""The label of a noisy maximum: its law, its cost at given counts, and its worst-case cost.
 
 The law of the label is its probability distribution. Counts are int64 [num_queries, num_classes].
 Gaps are differences of counts and may be negative.
@@ -30,17 +30,17 @@ MAX_EXPONENT = 24.0
 
 
 class Quadrature(NamedTuple):
-    """A quadrature for the probabilities of the largest noisy count, for a law of the noise.
+    """A quadrature for integrals over the largest noisy count, for one law of the noise.
 
     Attributes:
         points: noisy counts, [num_points].
         log_weights: logarithms of the weights of the points, [num_points].
         below: probability that a class wins and all noisy counts are below the points.
-        ties: points and weights on (0, 1) for the priority that breaks a tie; a single point if
-            ties have probability zero.
-        log_law: function of distances and a priority. Between two kinks, distances can be any real
-            numbers. The function returns ln Pr[noise = distance] and
-            ln(Pr[noise < distance] + priority * Pr[noise = distance]), with the shape of distances.
+        ties: points in (0, 1) and weights to integrate over the priority that breaks a tie; a
+            single point if ties have probability zero.
+        log_law: function of distances and a priority, which returns two arrays of the same shape as
+            distances: ln Pr[noise = distance], and ln(Pr[noise < distance] + priority * Pr[noise =
+            distance]). Between two kinks of the law, distances may be any real numbers.
     """
 
     points: FloatArray
@@ -54,8 +54,9 @@ class Quadrature(NamedTuple):
 def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
     """Returns points in [0, length - 1] and weights for sums f(0) + ... + f(length - 1).
 
-    The points are all integers if there are at most NODES of them. Otherwise, they are the Gauss
-    rule of the discrete Chebyshev polynomials, which is exact up to degree 2 NODES - 1.
+    If `length` is at most NODES, the points are all integers. Otherwise, they are the points of the
+    Gauss rule for discrete Chebyshev polynomials. The rule is exact for polynomials up to degree 2
+    NODES - 1.
     """
     if length <= NODES:
         return np.arange(length, dtype=np.float64), np.ones(length)
@@ -75,10 +76,10 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
     is exact for f up to degree num_classes + 1. Ties are broken by random priority.
 
     Args:
-        gamma: inverse scale, per vote.
-        values: all distinct counts relative to the largest count of the histogram, ascending.
+        gamma: inverse scale of the noise, per vote.
+        values: distinct counts minus the largest count of the histogram, in ascending order.
         num_classes: number of classes.
-        total: sum of the counts of all classes, relative to the largest count.
+        total: sum over all classes of the count minus the largest count.
     """
     fall = np.exp(-gamma)
     rise = -np.expm1(-gamma)
@@ -123,7 +124,8 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
     if bottom == values[0]:
         above = total - num_classes * bottom + num_classes
         below = float(np.exp(-gamma * above - num_classes * np.log1p(fall))) / num_classes
-    # Exact for the product of the distribution functions of num_classes - 1 other classes.
+    # This rule is exact for the product of the distribution functions of all num_classes - 1 other
+    # classes.
     ties, tie_weights = np.polynomial.legendre.leggauss(num_classes // 2 + 1)
     return Quadrature(points, log_weights, below, ((ties + 1.0) / 2.0, tie_weights / 2.0), log_law)
 
@@ -131,8 +133,9 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
 def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
     """Returns the quadrature of the normal distribution with standard deviation sigma.
 
-    Its points are composite Gauss-Legendre points, where the density of a winning count is not
-    negligible. Ties have probability zero. For the arguments, see `discrete_laplace`.
+    The points are composite Gauss-Legendre points. They cover the range in which the density of a
+    winning count is not negligible. Ties have probability zero. For the arguments, see
+    `discrete_laplace`.
     """
     del total
 
@@ -164,16 +167,17 @@ MIN_PROBABILITY = 1e-290
 class NeighbourLaws:
     """Sensitive: the laws of the label at one histogram and at each of its neighbors.
 
-    A column is a group of `multiplicity` classes with equal probabilities under both laws. The last
+    A column stands for a group of classes that have equal probabilities under both laws. The last
     two columns are the class that loses a vote and the class that gains a vote.
 
     Attributes:
-        here: probability of each class of the group, [num_neighbours, num_groups].
-        there: probability at the neighbor, [num_neighbours, num_groups].
+        here: probability of each class of the group at the histogram, [num_neighbours, num_groups].
+        there: probability of each class of the group at the neighbor, of the same shape.
         multiplicity: number of classes in the group, [num_neighbours, num_groups].
-        limit: largest log ratio of the probabilities of any outcome; infinite if it is unbounded.
-        rare: probabilities below this may be inaccurate because of underflow.
-        excess: relative margin for the part of a cost that the laws do not cover.
+        limit: upper bound on the log ratio of the probabilities of any label; infinite if there is
+            none.
+        rare: threshold below which probabilities may be inaccurate because of underflow.
+        excess: relative margin for effects on the cost that the laws do not include.
     """
 
     here: FloatArray = dataclasses.field(repr=False)
@@ -187,15 +191,15 @@ class NeighbourLaws:
 def neighbour_outcomes(
     noise: AdditiveNoise, values: IntArray, multiplicity: IntArray
 ) -> NeighbourLaws:
-    """Returns the laws at a histogram and at each neighbor.
+    """Returns the laws of the label at a histogram and at each of its neighbors.
 
-    Neighbors that only differ by a permutation of classes with equal counts are listed once. If the
-    ratio of two distribution functions overflows, a probability may be NaN.
+    Neighbors that differ only by a permutation of classes with equal counts are listed once. A
+    probability may be NaN if the ratio of two distribution functions overflows.
 
     Args:
-        noise: the law of the noise on each count.
-        values: distinct counts, ascending, [num_groups].
-        multiplicity: number of classes with that count, [num_groups].
+        noise: function that returns the quadrature for the noise on a count.
+        values: distinct counts of the histogram, in ascending order, [num_groups].
+        multiplicity: number of classes with each of these counts, [num_groups].
     """
     behind = values - values[-1]
     kinks = np.unique(np.concatenate([behind - 1, behind, behind + 1]))
@@ -235,9 +239,10 @@ def neighbour_outcomes(
 
 
 def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
-    """Returns the law of the largest noisy count, [num_queries, num_classes].
+    """Returns the probability that each class has the largest noisy count.
 
-    Classes with the same count are a group with equal probabilities.
+    The result has the shape [num_queries, num_classes]. Classes with equal counts have equal
+    probabilities.
     """
     rows, inverse = np.unique(counts, axis=0, return_inverse=True)
     laws = np.empty(rows.shape)
@@ -255,7 +260,8 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
     return laws[inverse.ravel()]
 
 
-# Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
+# Formulas for the cost alpha(l) of one query, given the probability that the label is not the
+# plurality.
 #
 # See docs/proofs/theory.md, Theorems T0 (Papernot et al. 2017) to T3, and Proposition D5 (the
 # Gaussian formula of arXiv 1802.08908). Mechanisms refer to these formulas, and
@@ -274,11 +280,11 @@ def _pair_excess(
     *,
     reverse: bool = True,
 ) -> FloatArray:
-    """Returns the larger excess E[ratio^l] - 1 of both directions, or only the forward excess.
+    """Returns E[ratio^l] - 1 for two laws, the maximum of both directions or only the forward one.
 
-    Under the law P, classes have the probabilities `masses` ([num_queries] each). Under the law P',
-    each of these probabilities is multiplied by e^log_ratio. Under both laws, one more class has
-    the remaining probability.
+    Under the law P, some classes have the probabilities `masses` ([num_queries] each). Under the
+    law P', each of these probabilities is multiplied by e^log_ratio. One further class has the
+    remaining probability under each law.
     """
     ratios = np.array(log_ratios)
     here = np.stack(masses, axis=1)
@@ -297,18 +303,18 @@ def _pair_excess(
 def pure_costs(
     bound: str, gamma: float, q: FloatArray, u: FloatArray, moments: FloatArray
 ) -> FloatArray:
-    """Returns the cost of each query for a mechanism with tail F(D - s) <= e^{gamma s} F(D).
+    """Returns the cost of each query if the tail satisfies F(D - s) <= e^{gamma s} F(D).
 
-    paper: Theorem T0, ln[(1-q) ((1-q)/(1-Eq))^l + q E^l], as a sum of two positive excesses.
-    tight: Theorem T1, ln max(f1(q), f2(q)).
-    two_sided: Theorem T2, ln max(f1(Eq), f2(q)), the two directions of one pair.
-    class_aware: Theorem T3.
+    paper: Theorem T0, ln[(1-q) ((1-q)/(1-Eq))^l + q E^l], computed as a sum of two positive terms.
+    tight: Theorem T1, ln max(f1(q), f2(q)). two_sided: Theorem T2, ln max(f1(Eq), f2(q)), which
+    covers both directions of a pair. class_aware: Theorem T3.
 
     Args:
-        bound: "paper", "tight", "two_sided" or "class_aware".
+        bound: name of the bound, "paper", "tight", "two_sided" or "class_aware".
         gamma: inverse scale of the noise, per vote.
-        q: Pr[label != plurality] or a bound on it, [num_queries], above 0 and at most 1/(E+1).
-        u: largest single term of q, [num_queries]; only used by "class_aware".
+        q: Pr[label != plurality] or an upper bound on it, [num_queries], above 0 and at most
+            1/(E+1).
+        u: largest term of q, [num_queries]. Only the bound "class_aware" uses it.
         moments: [num_moments].
     """
     ratio = 2.0 * gamma
@@ -325,7 +331,8 @@ def pure_costs(
     elif bound == "two_sided":
         total = _pair_excess((q,), (ratio,), moments)
     else:
-        # The maximum of both directions over the theorem's mass vectors and corner ratios.
+        # The maximum over both directions, and over the mass vectors and corner ratios of Theorem
+        # T3.
         none = np.zeros_like(q)
         others = np.maximum(q - u, 0.0)
         second = np.minimum(u, others)
@@ -349,7 +356,7 @@ def pure_costs(
 def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
     """Returns the cost of each query with Gaussian noise, [num_queries, num_moments].
 
-    This is Proposition D5: arXiv 1802.08908, Theorem 6 with Propositions 7 and 10, rewritten.
+    This is Proposition D5, which rewrites Theorem 6 of arXiv 1802.08908 with Propositions 7 and 10.
 
     Let h = 1/sigma and q = e^{-s^2}. Then mu_2 = s/h, mu_1 = mu_2 + 1 and eps_i = mu_i h^2, so
     A^l (1-q) = (1 - e^{-s^2})^{l+1} (1 - e^{-(s-h)^2})^{-l} and q B^l = e^{-s^2 + 2lsh + lh^2}. The
@@ -375,20 +382,20 @@ def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArr
         return np.where(valid & ~np.isnan(total), np.log1p(total), np.inf)
 
 
-# The three-outcome experiment that gives the worst case of a noisy maximum.
+# An experiment with three outcomes gives the worst case of a noisy maximum.
 #
 # One vote moves from class a to class b. Given the noise of all other classes, the label only
-# reveals whether a, b or "another class" won. So no moment of the label exceeds the largest moment
-# of this experiment over all positions of a and b (docs/proofs/worst_case.md, Theorem W1).
+# reveals whether a, b or "another class" won. So each moment of the label is at most the largest
+# moment of this experiment over all positions of a and b (docs/proofs/worst_case.md, Theorem W1).
 
 
 _EVERY = 4
-PER_DOUBLING = 512  # number of scales per factor of 2 for which the worst case is computed
+PER_DOUBLING = 512  # the worst case is computed for this many scales per factor of 2
 _CHUNK = 2**13
 
 
-# Pairs of laws of the outcomes, before and after the vote moves, [num_pairs, 2, 3]; and their
-# `excesses` at the knots of a list of moments, [num_knots, num_pairs].
+# Pairs of laws of the three outcomes, before and after the vote moves, [num_pairs, 2, 3]; and the
+# `excesses` of these pairs at some of the moments (the knots), [num_knots, num_pairs].
 Evaluated = tuple[FloatArray, FloatArray]
 
 
@@ -397,14 +404,14 @@ def largest_excess(
 ) -> FloatArray:
     """Returns max E_here[(here / there)^l] - 1 over all pairs, [num_moments].
 
-    Infinite if a moment overflows. For each pair, the logarithm of a moment is convex in l.
-    Therefore, between two knots, only pairs whose chord exceeds the value of another pair must be
-    evaluated.
+    The result is infinite if a moment overflows. For each pair, the logarithm of the moment is
+    convex in l, so its chord between two knots is an upper bound. Between two knots, a pair is
+    evaluated only if its chord exceeds the value of another pair.
 
     Args:
-        parts: pairs, evaluated at `moments[knots]`.
-        moments: [num_moments], positive, ascending.
-        knots: indices of moments, ascending, including the first and the last index.
+        parts: pairs, and their `excesses` at `moments[knots]`.
+        moments: positive moments in ascending order, [num_moments].
+        knots: indices of some moments in ascending order, including the first and the last index.
     """
     pairs = np.concatenate([pairs for pairs, _ in parts])
     at_knots = np.concatenate([at_knots for _, at_knots in parts], axis=1)
@@ -430,8 +437,8 @@ def largest_excess(
 def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
     """Returns E_here[(here / there)^l] - 1 of every pair, [num_moments, num_pairs].
 
-    An outcome with probability 0 under both laws contributes nothing. The result is infinite on
-    overflow, and if rounding made a probability negative.
+    An outcome with probability 0 under both laws contributes nothing. An entry is infinite if it
+    overflows, or if rounding made a probability negative.
     """
     here = pairs[:, 0]
     there = pairs[:, 1]
@@ -461,10 +468,10 @@ MIN_SIGMA = 0.5
 MAX_SIGMA = 2.0**14
 GAUSSIAN_ROUNDING = 1e-10
 
-_GROUPS = (1.0, 4.0)  # upper ends of the ranges of l / sigma that share a box of positions
+_GROUPS = (1.0, 4.0)  # ranges of l / sigma end at these values; each has its own box of positions
 _KEPT_VARIANCE = 0.994
 _GRID_STEP = 0.8 * sqrt(1.0 - _KEPT_VARIANCE)
-_MIXING_ERROR = 4e-13  # 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalized, for two variables
+_MIXING_ERROR = 4e-13  # for two variables: 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalized
 _RARE = 5.0
 _NODES = 24
 _BEYOND = 12.0
@@ -475,11 +482,12 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     """Returns the worst-case cost of one label over all counts, at `DEFAULT_MOMENTS`.
 
     The bound holds for any number of classes, for both directions, and for any way to break ties.
-    It is for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE votes.
-    It is infinite for l > 4 sigma. In this function, the unit of lengths is a standard deviation.
+    It holds for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE
+    votes. The bound is infinite for l > 4 sigma. Inside of this function, lengths are measured in
+    standard deviations.
 
     Args:
-        sigma: standard deviation of the noise, in votes, 0.5 to 2^14.
+        sigma: standard deviation of the noise, in votes, from 0.5 to 2^14.
     """
     ndtr = scipy.special.ndtr
     alphas = np.full_like(DEFAULT_MOMENTS, np.inf)
@@ -502,7 +510,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         return np.asarray((density * np.tile(weights / 2.0, pieces)) @ before)
 
     def positions(x: FloatArray, y: FloatArray) -> FloatArray:
-        """Returns pairs of bounds on the laws on the lattice, at all (x, y).
+        """Returns pairs of bounds on the laws before and after the vote moves, at all (x, y).
 
         The first law of a pair is bounded from above, the second from below.
         """
@@ -521,7 +529,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         if not orders.size:
             continue
         knots = np.unique(np.append(np.arange(0, len(orders), _EVERY), len(orders) - 1))
-        # Round down to the lattice, so that the points of the grid are points of the lattice.
+        # Rounding down makes every point of the grid a point of the lattice.
         step = floor(_GRID_STEP / slack) * slack
         near = ceil((reach + _RARE + shift) / step)
         a_far = near + ceil((sqrt(2.0) * _RARE + 2.0 * shift) / step) + 1
@@ -530,7 +538,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         a_leads: FloatArray = np.arange(near + 1.0, a_far + 1.0) * step
         b_leads: FloatArray = np.arange(near + 1.0, b_far + 1.0) * step
         inside = [positions(np.append(close, a_leads), close), positions(close, b_leads)]
-        # The case of only two classes, whose means differ by `gaps`.
+        # If there are only two classes, their means differ by `gaps`.
         gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
         moved = gaps - 2.0 * shift
         here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]
@@ -538,7 +546,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         race = np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
         bounds = []
         for pairs in (inside, [race]):
-            # The upper bounds of the probabilities of a pair may add up to more than 1.
+            # The upper bounds on the probabilities of one law may add up to more than 1.
             total = max(float(np.max(np.sum(part[:, 0], axis=1))) for part in pairs)
             parts = [(part, excesses(part, orders[knots])) for part in pairs]
             bounds.append(np.log1p(largest_excess(parts, orders, knots) + max(total - 1.0, 0.0)))
@@ -584,7 +592,7 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     outside the window, one outcome has probability at least 1 - q, and Theorem T2 applies to q.
 
     Args:
-        gamma: inverse scale of the noise, per vote, 0.004 to 10.
+        gamma: inverse scale of the noise, per vote, from 0.004 to 10.
     """
     orders = DEFAULT_MOMENTS
     fall = float(np.exp(-gamma))
@@ -602,15 +610,16 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
         return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + fall))
 
     gap = np.array([window - 3.0])
-    # Probability that b wins if it is this gap behind a and there are no other classes.
+    # Probability that class b wins if it is `gap` votes behind class a and there are no other
+    # classes.
     behind = _race_pairs(gamma, False, gap, np.zeros(1), np.zeros(1))[0, 0, 1]
     miss = 2.0 * float(behind) + 2.0 * float(geometric_tail(gap)[0])
-    # max(f1(Eq), f2(q)) - 1 of Theorem T2.
+    # Theorem T2 gives max(f1(Eq), f2(q)) - 1.
     other = miss * np.exp(2.0 * gamma)
     above = [other, 1.0 - other, 0.0]
     below = [miss, 1.0 - miss, 0.0]
     outside = np.max(excesses(np.array([[above, below], [below, above]]), orders), axis=1)
-    # One of the two classes is infinitely far behind.
+    # In these pairs, one of the two classes is infinitely far behind.
     others = geometric_tail(np.arange(window + 1.0))
     laws = np.column_stack([1.0 - others, np.zeros_like(others), others])
     pairs = np.stack([laws[:-1], laws[1:]], axis=1)
@@ -653,9 +662,9 @@ def _race_pairs(
     Args:
         gamma: inverse scale of the noise, per vote; p = e^-gamma.
         ties_to_a: whether a wins ties with b.
-        gaps: x - y of each pair, [num_pairs].
-        z: p^x of each pair, [num_pairs].
-        squares: p^(2x) of each pair, or another value in its place, [num_pairs].
+        gaps: difference x - y for each pair, [num_pairs].
+        z: value of p^x for each pair, [num_pairs].
+        squares: value of p^(2x) for each pair, or a value that replaces it, [num_pairs].
     """
     p = float(np.exp(-gamma))
     rise = float(-np.expm1(-gamma))
@@ -676,7 +685,7 @@ def _race_pairs(
     laws = []
     for lead, first, second in ((gaps, z, squares), (gaps - 2.0, z / p, squares / p**2)):
         needed = (0.0 if ties_to_a else 1.0) - lead
-        # Pr[Z - Z' >= apart] for apart >= 0.
+        # Computes Pr[Z - Z' >= apart] for apart >= 0.
         apart = np.maximum(needed, 1.0 - needed)
         spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) - np.expm1(-gamma) * apart
         smaller = np.exp(-gamma * apart) * spread / (1.0 + p) ** 2

@@ -1,8 +1,8 @@
-"""Privacy cost of noisy shared training: sums of clipped gradients with Gaussian noise.
+"""Privacy cost of shared training with noisy sums of clipped gradients.
 
-All costs are for *replace-one* records (or participants), as in the rest of the library. The noise
-that is drawn is a discrete Gaussian on a lattice, which costs no more than the continuous noise
-here (docs/proofs/selective_sgd.md, Theorem F3).
+As in the rest of the library, neighboring data sets differ by the replacement of one record (or
+participant). The formulas are for continuous Gaussian noise. The noise that is drawn is a discrete
+Gaussian on a lattice, which costs no more (docs/proofs/selective_sgd.md, Theorem F3).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pate_tf.core.settings import ProtectedUnit
 
 UNITS = ("record", "participant")
 MAX_POINTS = 400_000  # a moment whose quadrature needs more points is treated as infinite
-MIN_LOSS_STEP = 1e-4  # smallest step of a loss distribution
-MAX_LOSSES = 50_000  # maximum number of steps of a loss distribution
-DEPTH = 60.0  # an integrand is ignored where its logarithm is this far below the peak
+MIN_LOSS_STEP = 1e-4  # minimum step of a privacy loss distribution
+MAX_LOSSES = 50_000  # maximum number of steps of a privacy loss distribution
+DEPTH = 60.0  # parts of an integrand whose logarithm is this far below the peak are ignored
 
 
 def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> FloatArray:
-    """Returns ln((1 - rate) N(0, sigma^2) + rate N(place, sigma^2)), up to a constant."""
+    """Returns the unnormalized log density of (1 - rate) N(0, sigma^2) + rate N(place, sigma^2)."""
     with np.errstate(divide="ignore"):
         weights = np.log([1.0 - rate, rate])
     exponents = np.stack([-(x**2), -((x - place) ** 2)]) / (2.0 * sigma**2)
@@ -71,11 +71,11 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
 
 @lru_cache(maxsize=64)
 def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: float) -> float:
-    """Returns epsilon from dp-accounting's privacy loss distribution; infinite if it fails."""
+    """Returns epsilon from dp-accounting's privacy loss distribution; infinite if that fails."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
-    # This is about the range of the losses of one round. A coarser step gives a larger epsilon.
+    # `spread` is about the range of the losses of one round. A coarser step gives a larger epsilon.
     spread = 2.0 / sigma**2 + 20.0 / sigma
     try:
         loss = distributions.from_gaussian_mechanism(
@@ -92,21 +92,22 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyTraining(ProtectedUnit, Charge):
-    """Rounds of sums of clipped gradients, or of clipped uploads, with Gaussian noise.
+    """Rounds of noisy sums of clipped gradients, or of noisy uploads that are clipped as a whole.
 
-    In each round, every record is sampled with probability q, independently and in secret. Its
-    contribution has norm at most C, and each coordinate of the sum gets Gaussian noise of standard
-    deviation sigma C. For replace-one records, a round costs no more than distinguishing
-    (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1, sigma^2), for any
-    model, other records and earlier rounds (docs/proofs/selective_sgd.md, Theorems F1 and F2). With
-    q = 1, the same holds for a participant whose whole upload has norm at most C.
+    In each round, every record is sampled with probability q, independently and in secret. The
+    contribution of a sampled record has norm at most C, and each coordinate of the sum gets
+    Gaussian noise of standard deviation sigma C. If one record is replaced, a round costs no more
+    than distinguishing (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1,
+    sigma^2), for any model, other records and earlier rounds (docs/proofs/selective_sgd.md,
+    Theorems F1 and F2). With q = 1, the same holds for a participant whose whole upload has norm at
+    most C.
 
     Attributes:
-        sampling_rate: q, in (0, 1].
-        noise_multiplier: sigma, as a multiple of the clipping norm.
-        rounds: maximum number of sums that include a record: the number of rounds times the number
-            of participants that have the record.
-        unit: the protected unit: "record", or "participant" with all its records.
+        sampling_rate: probability q that a record is sampled in a round, in (0, 1].
+        noise_multiplier: standard deviation of the noise, as a multiple of the clipping norm.
+        rounds: maximum number of sums to which a record can contribute: the number of rounds times
+            the number of participants that have the record.
+        unit: protected unit: "record", or "participant" (all records of a participant).
 
     Raises:
         ValueError: if a value is out of range.
@@ -127,9 +128,9 @@ class NoisyTraining(ProtectedUnit, Charge):
             raise ValueError("unit participant needs sampling_rate 1")
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of all rounds at each moment, [num_moments], by quadrature."""
+        """Returns the total cost of all rounds, [num_moments], by numerical integration."""
         if self.sampling_rate == 1.0:
-            # N(1) versus N(-1): a Gaussian mechanism with sensitivity 2.
+            # Distinguishes N(1) from N(-1): a Gaussian mechanism with sensitivity 2.
             return self.rounds * 2.0 * moments * (moments + 1.0) / self.noise_multiplier**2
         of_round = np.array(
             [
@@ -151,14 +152,14 @@ class NoisyTraining(ProtectedUnit, Charge):
         )
 
     def summary(self) -> str:
-        """Returns number of rounds, sampling rate and noise in words."""
+        """Returns a short description: number of rounds, sampling rate and noise multiplier."""
         return (
             f"{self.rounds} rounds of noisy sums, sampling rate {self.sampling_rate:.4g}, "
             f"noise multiplier {self.noise_multiplier:.4g}"
         )
 
     def in_words(self) -> str:
-        """Returns a description of the uploads, in sentences for a privacy statement."""
+        """Returns sentences that describe the uploads in a privacy statement."""
         if self.unit == "participant":
             return (
                 f"In each of {self.rounds:,} rounds, a participant clips its whole upload to a "
@@ -185,9 +186,9 @@ CLOSE = 1.0 - 1.0 / 1.001  # relative precision of the noise multiplier
 def noise_for(
     target_epsilon: float, *, delta: float, sampling_rate: float, rounds: int, unit: str = "record"
 ) -> NoisyTraining:
-    """Returns the training with the least noise that keeps epsilon at delta within the target.
+    """Returns the charge with the least noise whose epsilon at delta is at most the target.
 
-    The noise multiplier is at most a thousandth above the smallest possible one.
+    The noise multiplier is at most 0.1 % above the smallest possible value.
 
     Raises:
         ValueError: if the target needs a noise multiplier above 1,024, or a value is out of range.
@@ -210,7 +211,7 @@ def noise_for(
                 f"rounds needs noise of more than {MAX_MULTIPLIER:g} times the clipping norm"
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
-    # The loss distribution is slower, and needs slightly less noise.
+    # Privacy loss distributions are slower than moments, but slightly less noise suffices.
     sigma = least(
         lambda less: (
             training(noise_multiplier=less).composed_epsilon(1, delta=delta) <= target_epsilon

@@ -1,6 +1,6 @@
-"""Privacy cost of answered queries, by every bound, and releases of data-dependent costs.
+"""The privacy cost of answered queries by different bounds, and its release with noise.
 
-`analyse` computes the cost of votes. TensorFlow is not imported.
+`analyse` computes the cost of given votes. This package does not import TensorFlow.
 """
 
 from pate_tf.accounting.charge import SanitisedEpsilon

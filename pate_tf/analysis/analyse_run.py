@@ -1,7 +1,7 @@
-"""A complete analysis: computes the cost of votes, releases it, and writes the results.
+"""Runs a complete analysis: computes the cost of votes, may release it, and writes all results.
 
-Publishable and sensitive results are in separate files. `pate analysis` calls this module, and
-other programs can, too. TensorFlow is not imported.
+Publishable and sensitive results are written to separate files. `pate analysis` calls `run`, and so
+can other programs. This module does not import TensorFlow.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ DEFAULT_OUTPUT: Final = pathlib.Path("runs/analysis")
 KINDS: Final = {"sanitised": "log_cost", "smooth_sensitivity": "smooth_sensitivity"}
 
 
-# Label and text of each row, by table and name of the value.
+# For each table, maps the name of a value to the label and the text of its row.
 ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
     pathlib.Path(__file__).with_name("rows.toml").read_text()
 )
@@ -42,13 +42,13 @@ ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisSettings(WishedDelta, TeacherNumber):
-    """The votes and ledgers to analyze, the release, and the output folder."""
+    """Settings of an analysis: its votes or ledgers, the release, and the output folder."""
 
     restated: ClassVar = {
         "num_teachers": {
             "group": "votes",
             "advanced": True,
-            "help": "Number of teachers, public. Required for more teachers than queries.",
+            "help": "Public number of teachers. Required if there are more teachers than queries.",
         },
         "delta": {
             "group": "accounting",
@@ -59,15 +59,15 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         None,
         group="votes",
         flag="train_dir",
-        help="A run folder: analyzes its ledger and all votes that it charged.",
+        help="A run folder. Its ledger is analyzed, with all votes that were charged to it.",
     )
     ledgers: tuple[pathlib.Path, ...] | None = setting(
         None,
         group="votes",
         flag="ledger",
-        help="Ledgers (files or folders, separated by commas): shows history, spending and "
-        "remaining budget. Several ledgers of the same records are composed. With --statement, you "
-        "can also name accounts of silos.",
+        help="Ledgers (files or folders, separated by commas). Shows their history, spending and "
+        "remaining budget. Costs of ledgers of the same records are composed. With --statement, "
+        "also accounts of silos.",
     )
     counts_file: pathlib.Path | None = setting(
         None,
@@ -98,17 +98,17 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         flag="nb_labels",
         least=1,
         advanced=True,
-        help="Number of classes, public. Default: the number of columns for counts, 10 for "
-        "labels. A class without votes can only make the bounds larger.",
+        help="Public number of classes. Default: for counts, the number of columns; for labels, "
+        "10. A class without votes can only increase the bounds.",
     )
     bounds: tuple[str, ...] | None = setting(
         None,
         group="accounting",
         flag="bound",
-        help="Data-dependent bounds, separated by commas; every mechanism must have them. "
-        "SENSITIVE. paper: as in the paper, forward. tight: forward. two_sided: both directions. "
-        "class_aware: both directions, by the count of every class. exact: both directions; slow. "
-        "Default: paper, two_sided and class_aware, if every mechanism has them.",
+        help="SENSITIVE. Data-dependent bounds to compute, separated by commas. Each mechanism "
+        "must have them. paper: as in the paper, forward. tight: forward. two_sided: both "
+        "directions. class_aware: both directions, by the count of every class. exact: both "
+        "directions; slow. Default: paper, two_sided and class_aware, if every mechanism has them.",
     )
     num_moments: int | None = setting(
         None,
@@ -134,7 +134,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="accounting",
         above=0.0,
         advanced=True,
-        help="Discount of smooth sensitivities per teacher, for --release=smooth_sensitivity.",
+        help="Discount rate of smooth sensitivities per teacher, for --release=smooth_sensitivity.",
     )
     release: str | None = setting(
         None,
@@ -143,7 +143,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         help="How to publish the data-dependent cost. The noise for the same votes is drawn only "
         "once: the ledger is charged first, and stores the result. sanitised: a noisy epsilon. "
         "smooth_sensitivity: the cost with noise scaled to its smooth sensitivity, and a table. "
-        "none: nothing. Default: the result that --train_dir or --ledger has stored, if any.",
+        "none: nothing. Default: the result that the ledger stores, if any.",
     )
     output: pathlib.Path | None = setting(
         None,
@@ -174,18 +174,18 @@ def run(
     *,
     noise: NoiseSource | None = None,
 ) -> RunReport:
-    """Computes the cost of votes, releases it if requested, and writes and returns the results.
+    """Computes the cost of votes, releases it if requested, writes the results, and returns them.
 
     Args:
-        settings: settings of the analysis.
-        mechanism: the mechanism that answers the queries of a file. A ledger records the mechanism
-            itself.
-        reporting: how progress is shown.
-        noise: noise source of a release. Default: the operating system's entropy.
+        settings: what to analyze, what to release, and where to write results.
+        mechanism: for a file of votes, the mechanism that answers the queries. A ledger records its
+            mechanism, so this is None.
+        reporting: functions that show progress, notes and warnings.
+        noise: source of the noise of a release. Default: the operating system's entropy.
 
     Raises:
-        ValueError: if settings, votes and mechanism don't match. Nothing was charged.
-        LedgerError: if a ledger can't be used, or can't be charged for the release.
+        ValueError: if settings, votes and mechanism don't match. Nothing is charged then.
+        LedgerError: if a ledger can't be opened, or can't be charged for the release.
         OSError: if a result can't be written.
     """
     folder = artifacts.RunDirectory(settings.output or settings.run or DEFAULT_OUTPUT)
@@ -196,7 +196,7 @@ def run(
     source, ledgers, delta = _read(settings, mechanism)
     if settings.counts_file is not None:
         reporting.note(f"votes: {source.groups[0].counts.dimensions}")
-    # Everything that can fail happens before the ledger is charged, except for the draw.
+    # The ledger is charged after all checks. Only the draw can fail after the charge.
     with _exact_progress(reporting) as progress:
         analysis = analyse(
             source,
@@ -209,7 +209,7 @@ def run(
         )
     released, refusal = _release(settings, source, folder, noise or SystemNoise(), delta)
     if released is not None:
-        charged: dict[Charge, int] = {released.plan: 1}  # a file has only this one draw
+        charged: dict[Charge, int] = {released.plan: 1}  # only one draw is possible from a file
         if source.folder is not None:
             with Ledger.read(source.folder) as ledger:
                 charges = ledger.charges.items()
@@ -254,7 +254,7 @@ def _release(
     noise: NoiseSource,
     delta: float,
 ) -> tuple[Released | None, str | None]:
-    """Returns the new or stored release, and the reason if a stored draw can't be shown again."""
+    """Returns the new or stored release, and the reason why a stored draw can't be shown again."""
     if settings.release == "none" or (settings.release is None and not source.has_release):
         return None, None
     planned = source.planned_release or PlannedRelease()
@@ -272,7 +272,7 @@ def _release(
 def _read(
     settings: AnalysisSettings, mechanism: Mechanism | None
 ) -> tuple[VoteSource, list[dict[str, Any]], float]:
-    """Returns the votes, the values of each ledger, and delta (by default, the ledgers' delta)."""
+    """Returns the votes, the report values of each ledger, and delta (by default, the ledgers')."""
     if settings.counts_file is not None:
         if mechanism is None:
             raise ValueError("mechanism is required: the mechanism that answers the queries")
@@ -287,7 +287,7 @@ def _read(
         )
         return source, [], DEFAULT_DELTA if settings.delta is None else settings.delta
     paths = list[pathlib.Path]()
-    for path in settings.ledgers or ():  # by file or folder
+    for path in settings.ledgers or ():  # a ledger is named by its file or its folder
         if path.is_file() and path.name != DATABASE:
             raise ValueError(f"ledger must be a file {DATABASE} or its folder, got {path}")
         paths.append(path.parent if path.name == DATABASE else path)
@@ -302,13 +302,13 @@ def _read(
         if settings.delta is not None:
             deltas = {settings.delta}
         if len(deltas) > 1:
-            raise ValueError("delta is required, because the ledgers have different deltas")
+            raise ValueError("`delta` is required, because the ledgers have different deltas")
         return source, [ledger_values(ledger) for ledger in ledgers], float(deltas.pop())
 
 
 @contextlib.contextmanager
 def _exact_progress(reporting: Reporting) -> Iterator[Progress]:
-    """Shows a bar while the bound `exact` runs."""
+    """Shows a progress bar while the bound `exact` is computed."""
     with contextlib.ExitStack() as stack:
         bars: list[Any] = []
 
@@ -321,16 +321,16 @@ def _exact_progress(reporting: Reporting) -> Iterator[Progress]:
         yield show
 
 
-# Results as JSON values and as rows of tables. Publishable and sensitive results are separate.
+# Results as JSON values and as rows of tables. Publishable and sensitive results are kept apart.
 
 
 def shown(epsilon: float) -> str:
-    """Returns the text of an epsilon in tables, rounded up."""
+    """Returns an epsilon as text for a table, rounded up."""
     return rounded_up(epsilon) if math.isfinite(epsilon) else "infinite"
 
 
 def rows_of(values: Mapping[str, Any], table: str) -> list[Row]:
-    """Returns a row for each value that is not None or False; epsilons are rounded up."""
+    """Returns one row for each value, with epsilons rounded up; skips None and False."""
     texts = {
         name: shown(value) if name.startswith("epsilon") and isinstance(value, float) else value
         for name, value in values.items()
@@ -354,7 +354,7 @@ def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def publishable_values(
     analysis: Analysis, released: Released | None, *, is_secure: bool
 ) -> dict[str, Any]:
-    """Returns the publishable results, which depend on votes only through a release."""
+    """Returns the publishable results. They depend on the votes only through the noisy release."""
     charged = [charge.several(number) for charge, number in analysis.num_charged.items()]
     values: dict[str, Any] = {
         "queries": analysis.num_queries,
@@ -416,7 +416,7 @@ def sensitive_rows(analysis: Analysis) -> list[Row]:
 
 
 def ledger_values(ledger: Ledger) -> dict[str, Any]:
-    """Returns the values of a ledger. All of them are data-independent and publishable."""
+    """Returns the report values of a ledger. All of them are publishable: none depends on votes."""
     spent = ledger.spent()
     delta = ledger.delta
     charges = [charge_of(row)[0] for row in ledger.history() if row.kind in DEBITS]
@@ -462,7 +462,7 @@ def _limit(epsilon_budget: float | None, delta: float) -> str:
 
 
 def _history(ledger: Ledger) -> Iterator[str]:
-    """Yields a line for each row, with the total epsilon up to that row."""
+    """Yields a line of text for each row of a ledger, with the total epsilon up to this row."""
     charges = Counter[Charge]()
     of_sums = set[int]()
     for row in ledger.history():

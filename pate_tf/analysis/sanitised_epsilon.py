@@ -1,22 +1,22 @@
-"""Releases of the data-dependent cost under a plan that was fixed before the votes were read.
+"""Releases the data-dependent cost with noise, by a plan that is fixed before votes are read.
 
 | release | published value | docs/proofs/theory.md |
 |---|---|---|
 | `log_cost` | the noisy logarithm of a smooth cost, and an epsilon from it | Theorem B2 |
 | `smooth_sensitivity` | the cost with noise scaled to its smooth sensitivity | Theorem B1 |
 
-With probability at least `confidence` over the noise of the release, the true data and each of its
-neighbors satisfy the (epsilon, delta) inequalities for everything published, including the epsilon
-itself. This does not hold for other pairs of data sets.
+The guarantee is as follows. With probability at least `confidence` over the noise of the release,
+the true data and each of its neighbors satisfy the (epsilon, delta) inequalities for everything
+that is published, including epsilon itself. Nothing is guaranteed for other pairs of data sets.
 
-`log_cost` computes with integers after the cost is known, so it publishes no floating-point noise.
-Prefer it to `smooth_sensitivity`, which also costs more.
+Prefer `log_cost` to `smooth_sensitivity`: it costs less, and it adds integer noise, so no
+floating-point noise is published.
 
-The average of two draws would reduce the noise, and the smaller of two draws would violate the
-guarantee. Therefore, the first draw from some votes is stored in a ledger. The same plan always
-gets the same answer, and any other plan, mechanism or selection of the same votes is refused. The
-draw is charged before it happens, to the ledger of the labels. Votes of a file have a separate
-ledger.
+Only one draw may be published for the same votes. The average of two draws would contain less
+noise, and the smaller of two draws would violate the guarantee. Therefore, the first draw is stored
+in a ledger. The same plan always gets the stored result. Every other plan, mechanism or selection
+of the same votes is refused. The draw is charged in advance to the ledger of the labels; votes from
+a file get a separate ledger.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ from pate_tf.release.noise import NoiseSource
 DiscreteGaussian = Callable[[float], int]
 
 FOLDER: Final = "releases"
-_FINE_BITS: Final = 55  # lattice of 2^-55 standard deviations for noise by smooth sensitivity
+_FINE_BITS: Final = 55  # noise by smooth sensitivity is a multiple of 2^-55 standard deviations
 _COARSE: Final = 2.0**14  # number of publishable values per unit of Renyi divergence
 
 
 def sanitised(
     alpha: float, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the smaller of the epsilon from the noisy cost and the worst-case epsilon.
+    """Returns the epsilon for a noisy cost, or the worst-case epsilon if that is smaller.
 
-    The noisy cost is at the moment of the plan. The worst case of labels and release together
-    always holds, and can use any moment.
+    `alpha` is the noisy cost at the moment of the plan. The worst-case epsilon of labels and
+    release together is always valid, and may use any moment.
     """
     moment = np.array([plan.moment])
     charged: dict[Charge, int] = {mechanism: mechanism.number_charged(plan.num_queries)}
@@ -94,28 +94,29 @@ def sanitised(
 def log_cost_epsilon(
     steps: int, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the total epsilon of the labels and of a noisy log cost (Theorem B2).
+    """Computes the total epsilon of the labels and the release from a noisy log cost (Theorem B2).
 
     Args:
-        steps: Y + discrete Gaussian of scale plan.sigma, where Y = ceil(ln Cbar / plan.step). This
-            value costs moment (moment + 1) / (2 sigma^2). Everything computed from it is free.
-        mechanism: the mechanism of the labels.
-        plan: the plan, fixed before the votes were read.
-        delta: delta of the epsilon, above 0.
+        steps: Y plus a discrete Gaussian of scale plan.sigma, where Y = ceil(ln Cbar / plan.step).
+            Releasing this number costs moment (moment + 1) / (2 sigma^2). Everything that is
+            computed from it is post-processing and costs nothing.
+        mechanism: mechanism that drew the labels.
+        plan: parameters of the release, fixed before the votes were read.
+        delta: delta of the guarantee, above 0.
     """
-    # The result is below Y with probability at most plan.failure.
+    # `upper_steps` is below Y with probability at most plan.failure.
     upper_steps = steps + steps_above(plan.sigma, plan.failure)
     return sanitised(exp(min(plan.step * upper_steps, 700.0)), mechanism, plan, delta)
 
 
 def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> SanitisedEpsilon:
-    """Returns the epsilon of a stored draw.
+    """Returns the published epsilon that follows from a stored draw.
 
     Args:
         drawn: return value of `Ledger.stored_release`.
-        delta: delta of the epsilon. A draw by smooth sensitivity keeps its own delta.
-        spent: data-independent epsilon of all charges of the ledger, at `delta`; 0 without a
-            ledger.
+        delta: delta of the guarantee. A draw by smooth sensitivity keeps the delta that it was
+            drawn for.
+        spent: worst-case epsilon of all charges of the ledger at `delta`; 0 if there is no ledger.
     """
     key = drawn["key"]
     if key["delta"] is None:
@@ -135,7 +136,7 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
 def prepare_draw(
     counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
-    """Computes the exact cost, which may take long, and returns a function that draws the release.
+    """Computes the cost, which may take long, and returns a function that draws the release.
 
     Y = ceil(ln Cbar / step) changes by at most 1 between neighbors, so a discrete Gaussian of scale
     sigma costs lambda / (2 sigma^2) at Renyi order lambda (Theorem B2).
@@ -143,18 +144,18 @@ def prepare_draw(
     Args:
         counts: int64 [num_queries, num_classes], with one vote of every teacher in every row, for
             queries chosen without looking at noisy labels.
-        mechanism: the mechanism that draws the labels.
-        plan: the plan, fixed before the votes were read.
-        delta: delta of an epsilon by smooth sensitivity.
+        mechanism: mechanism that draws the labels.
+        plan: parameters of the release, fixed before the votes were read.
+        delta: delta of the guarantee, only for smooth sensitivity.
 
     Returns:
-        SENSITIVE: a function to be called once. Its argument is a function that draws a discrete
-        Gaussian of a given scale, in production from `pate_tf.release.noise`. The returned function
-        returns `steps` for `log_cost_epsilon`, or the fields of a `SanitisedEpsilon` for smooth
-        sensitivity.
+        SENSITIVE: a function that draws the release and must be called only once. Its argument is a
+            sampler, which takes a scale and returns a discrete Gaussian, in production from
+            `pate_tf.release.noise`. The function returns `steps` for `log_cost_epsilon`, or for
+            smooth sensitivity the fields of a `SanitisedEpsilon`.
 
     Raises:
-        ValueError: if the plan is for other queries, mechanisms or releases.
+        ValueError: if the plan does not match the number of queries, the mechanism or the release.
     """
     plan.check_mechanism(mechanism)
     checks.between(0, 1, delta=delta)
@@ -180,11 +181,11 @@ def prepare_draw(
 def _prepare_by_smooth_sensitivity(
     counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
-    """Implements Theorem B1, with a Gaussian on a lattice so fine that only rounding errors remain.
+    """Implements Theorem B1. The noise is a Gaussian on a lattice finer than rounding errors.
 
-    The result is rounded up to a public grid. Rounding errors of relative size 2^-51 can move it
-    across a grid point. The public floor under U limits the probability of this to about 1e-9,
-    which is not included in delta.
+    The result is rounded up to a public grid. Rounding errors of relative size 2^-51 can move the
+    result across a grid point. The public lower limit of U keeps the probability of this event at
+    about 1e-9. Delta does not include this probability.
     """
     moment = np.array([plan.moment])
     cap = plan.num_queries * float(check_bound(plan.bound, mechanism).cost_cap(moment)[0])
@@ -195,9 +196,9 @@ def _prepare_by_smooth_sensitivity(
     sensitivity = sensitivity * (1.0 + SAFETY_MARGIN) + 1e-6 * cap
 
     def draw(noise: DiscreteGaussian) -> dict[str, Any]:
-        # There are two draws, because a noise source may limit the scale of a draw. The standard
-        # deviation of the second draw is eight lattice steps of the first. It fills the gaps of the
-        # lattice, and increases the variance by 2^-54.
+        # The noise is the sum of two draws, because a noise source may limit the scale of one draw.
+        # The second draw has a standard deviation of eight lattice steps of the first draw. It
+        # fills the gaps of that lattice and increases the variance by 2^-54.
         rough = operator.index(noise(2.0**30))
         fill = operator.index(noise(2.0**28))
         normal = ((rough << (_FINE_BITS - 30)) + fill) / 2.0**_FINE_BITS
@@ -212,14 +213,14 @@ def _prepare_by_smooth_sensitivity(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released:
-    """Publishable: the results computed from the draw.
+    """Public: the results that were computed from the draw.
 
     Attributes:
-        plan: the plan, fixed before the votes were read.
+        plan: parameters of the release, fixed before the votes were read.
         sanitised: an epsilon that covers the labels and its own release.
-        is_charged: whether the ledger of the labels was charged for the draw. False for a file of
-            votes, which has no such ledger.
-        secure_noise: False if the noise of the draw came from a seed.
+        is_charged: whether the ledger of the labels was charged for the draw. False if the votes
+            are from a file, because then there is no such ledger.
+        secure_noise: False if the noise was drawn with a seed.
     """
 
     plan: CostRelease
@@ -231,13 +232,13 @@ class Released:
 def _stored_draw(
     ledger: Ledger, source: VoteSource, key: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Returns the stored draw if it has this key; None if nothing was drawn from these votes.
+    """Returns the stored draw for the given key; None if nothing was drawn from these votes.
 
     Raises:
         ValueError: if a different draw was made from these votes.
     """
     stored = ledger.stored_release()
-    if stored is None:  # a missing ledger, or another folder with the same file, may have a draw
+    if stored is None:  # a missing ledger or another folder may contain a draw
         debits = [row for row in ledger.history() if row.kind in DEBITS]
         elsewhere = [charge_of(row)[0] for row in debits if "carried_from" in row.details]
         spending = None if source.source is None else ledger.source_spending()
@@ -246,13 +247,13 @@ def _stored_draw(
         if any(isinstance(charge, CostRelease) for charge in elsewhere):
             raise ValueError(
                 "a release of these votes was drawn before, in another folder or in a ledger that "
-                "is missing; show that release again, because a second draw would weaken privacy"
+                "is missing. Show that release again: a second draw would weaken privacy."
             )
     elif stored["key"] != key:
         differing = [name for name in key if stored["key"].get(name) != key[name]]
         raise ValueError(
-            f"these votes were released before with a different {' and '.join(differing)}; repeat "
-            f"the earlier release, which is stored in {ledger.folder}"
+            f"these votes were released before with a different {' and '.join(differing)}. Repeat "
+            f"the earlier release, stored in {ledger.folder}."
         )
     return stored
 
@@ -267,27 +268,28 @@ def release(
 ) -> Released:
     """Returns the stored draw for the same plan, or charges, draws and stores a new one.
 
-    Draws from a ledger's votes are stored in that ledger. A file of votes gets a separate ledger in
-    `folder`. The registry of this user detects draws from the same file elsewhere.
+    If the votes are from a ledger, the draw is stored in this ledger. For a file of votes, a new
+    ledger in `folder` stores it. The user's registry of ledgers detects earlier draws from the same
+    file in other folders.
 
     Args:
-        source: votes of one mechanism.
-        noise: noise source. It is not used if there is a stored draw, and never before the ledger
-            was charged.
-        folder: a sensitive folder; ledgers of files are in its subfolder `releases/`.
-        delta: delta of the epsilon.
-        planned: how to draw. Default: the plan that the ledger fixed before there were votes, or
+        source: votes on queries that one mechanism answered.
+        noise: source of the noise. It is not used if there is a stored draw, and never before the
+            ledger was charged.
+        folder: sensitive folder. Ledgers for files of votes are in its subfolder `releases/`.
+        delta: delta of the guarantee.
+        planned: plan of the release. Default: the plan that was fixed when the ledger was opened,
             else `PlannedRelease()`.
 
     Raises:
-        ValueError: if queries were chosen by looking at noisy labels, if source or mechanism don't
-            support the release, or if a different draw from the same votes exists.
-        BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
-        LedgerError: if the ledger can't be used. Then no draw is returned.
+        ValueError: if queries were chosen by looking at noisy labels, if the source or mechanism
+            does not support the release, or if a different draw from the same votes exists.
+        BudgetExceeded: if the ledger's budget does not cover the draw. Nothing is drawn then.
+        LedgerError: if the ledger can't be read or written. No draw is returned then.
     """
     group = source.only_group()
     if source.source is None and source.folder is None:
-        raise ValueError("release needs one ledger or file; release from each of them separately")
+        raise ValueError("release needs one ledger or file. Release from each of them separately.")
     counts = group.counts.values
     mechanism = group.mechanism
     planned = planned or source.planned_release or PlannedRelease()
@@ -299,7 +301,7 @@ def release(
         num_classes=counts.shape[1],
         delta=delta,
     )
-    # The key contains everything that the published value depends on.
+    # The key contains everything on which the published value depends.
     key = {
         "votes": order_free_digest(counts),
         "mechanism": mechanism.to_dict(),
@@ -314,7 +316,7 @@ def release(
         stored = _stored_draw(ledger, source, key)
         spent = ledger.spent(delta).epsilon
     if stored is None:
-        # This is outside the lock: the exact cost may take longer than other processes wait.
+        # The lock is not held here, because this may take longer than other processes wait for it.
         draw = prepare_draw(counts, mechanism, plan, delta)
         with _opened(source, folder) as ledger:
             stored = _stored_draw(ledger, source, key)
@@ -346,8 +348,8 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
     """Opens and locks the ledger that is charged for a draw.
 
     Args:
-        source: the votes.
-        folder: folder for ledgers of files. These ledgers have random names, which reveal nothing
+        source: votes on queries that one mechanism answered.
+        folder: folder for the ledgers of files of votes. Their names are random and reveal nothing
             about the votes.
     """
     digest = hashlib.sha256(source.identity.encode()).hexdigest()
@@ -378,8 +380,8 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
         yield ledger
 
 
-# Plans are made for a hypothetical profile, without reading any vote, as the theorems require. If
-# the true votes differ from the profile, the released epsilon is larger, but still valid.
+# Plans assume a profile of votes and do not read any vote, as the theorems require. If the true
+# votes differ from the profile, the released epsilon is larger, but still valid.
 
 FAILURE = 0.01
 _MIN_SMOOTHNESS = 1e-3
@@ -401,23 +403,22 @@ def plan_release(
     num_classes: int,
     delta: float,
 ) -> CostRelease:
-    """Returns the plan with the smallest epsilon if all queries have the votes of the profile.
+    """Returns the plan with the smallest epsilon if all queries have the assumed votes.
 
-    It minimizes the published epsilon at the median of its noise, over a grid of moments,
-    smoothness and sigma, with the tightest bound that covers both directions. It does not depend on
-    any vote.
+    The plan minimizes the median of the published epsilon over a grid of moments, smoothness and
+    sigma. It uses the tightest bound that covers both directions. It does not depend on any vote.
 
     Args:
-        mechanism: the mechanism that will draw the labels.
-        planned: kind of release, profile, and the parameters that are not optimized. Default:
-            `PlannedRelease()`.
+        mechanism: mechanism that will draw the labels.
+        planned: kind of release and assumed profile. Parameters that are set here are not
+            optimized. Default: `PlannedRelease()`.
         num_queries: number of labeled queries.
         num_teachers: number of teachers.
         num_classes: number of classes.
-        delta: delta of the statement.
+        delta: delta of the privacy statement.
 
     Raises:
-        ValueError: if an argument is out of range, or the mechanism has no such release.
+        ValueError: if an argument is out of range, or the mechanism does not support this release.
     """
     checks.between(0, 1, delta=delta)
     planned = planned or PlannedRelease()
@@ -453,7 +454,7 @@ def plan_release(
 def _log_cost(
     mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
-    """Returns candidates: fractions of the least smoothness at which Cbar is the profile's cost."""
+    """Returns candidate plans, with fractions of the least eta for which Cbar is the exact cost."""
     num_teachers = int(counts.sum())
     steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MAX_STEPS).astype(np.int64))
     formula = bound_of(plan.bound, mechanism)
@@ -482,7 +483,7 @@ def _log_cost(
 def _smooth_sensitivity(
     mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
-    """Returns candidates: fractions of the largest beta that Theorem B1 allows at each moment."""
+    """Returns candidate plans, with fractions of the largest beta that Theorem B1 allows."""
     formula = bound_of(plan.bound, mechanism)
     q, u = union_bound(formula.tail, counts)
     costs = plan.num_queries * formula.costs(q, u, _MOMENTS)[0]

@@ -1,4 +1,4 @@
-"""Smooth sensitivity of the data-dependent cost, and noise for it (Theorem A)."""
+"""Smooth sensitivity of the data-dependent cost (Theorem A), and its smooth bound (Theorem B2)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from pate_tf.core.checks import IntArray
 
 # Smooth sensitivity of the data-dependent cost (docs/proofs/theory.md, Theorem A).
 #
-# It bounds how much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change if one record is
-# replaced, at the given votes and, discounted by e^{-beta d}, at all votes d teachers away. All
-# results are sensitive. Only a release (see `release`) may be published.
+# The smooth sensitivity bounds how much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change if
+# one record is replaced. It covers the given votes, and all votes that differ from them in d
+# teachers, discounted by e^{-beta d}. All results are sensitive. Only a noisy release may be
+# published (see `sanitised_epsilon.release`).
 
 
-# The largest and smallest union bound of all histograms that differ in a given number of votes.
+# The largest and the smallest union bound over all histograms that differ in a given number of
+# votes.
 #
 # Replacing one record, or adding or removing one owner, changes one teacher. This moves at most one
 # vote in each query (docs/proofs/theory.md, Propositions S1 and S2). Lemma 2 of that page describes
-# the histograms within reach. The functions below work on distinct sorted histograms, so equal
-# queries are computed once, and read F from a table, because gaps are whole numbers.
+# all histograms that a given number of moved votes can reach. The functions below take distinct
+# sorted histograms, so that equal queries are computed only once. They read F from a table, because
+# gaps are whole numbers.
 
 
 CHUNK_ENTRIES = 2**18  # maximum number of entries per chunk
@@ -53,27 +56,27 @@ class DistinctHistograms:
 
 
 def distinct_histograms(counts: IntArray) -> DistinctHistograms:
-    """Sorts the counts of each query and merges equal rows. The order of classes has no effect.
+    """Sorts the counts of each query and merges equal rows. The order of classes does not matter.
 
     Args:
         counts: the `values` of `VoteCounts`, with at least one query.
 
     Raises:
-        ValueError: if queries have different numbers of votes. The theorems here do not cover
+        ValueError: if queries have different numbers of votes, because the theorems do not cover
             teachers that abstain.
     """
     totals = counts.sum(axis=1)
     if (totals != totals[0]).any():
-        raise ValueError("every teacher must vote on every query; some votes are missing")
+        raise ValueError("every teacher must vote on every query, but some votes are missing")
     rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
     return DistinctHistograms(rows, weights.astype(np.int64))
 
 
 def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArray:
-    """Returns F at the gaps 0 .. num_teachers, for the evaluation of a bound.
+    """Returns the tail F that a bound uses, at the gaps 0 .. num_teachers.
 
     Raises:
-        ValueError: if the mechanism has no such bound.
+        ValueError: if the mechanism does not have the bound.
     """
     return bound_of(bound, mechanism).tail(np.arange(num_teachers + 1, dtype=np.float64))
 
@@ -81,13 +84,13 @@ def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArra
 def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns qmax_d and umax_d of Lemma 2, each [num_steps, num_rows].
 
-    They are F(D_2 - 2d) + sum_{j>=3} F(D_j - d) if D_2 >= 2d. Otherwise they are 1, because a tie
-    is in reach.
+    If D_2 >= 2d, qmax_d is F(D_2 - 2d) + sum_{j>=3} F(D_j - d), and umax_d is its largest term.
+    Otherwise, both are 1, because d moved votes can cause a tie.
 
     Args:
         rows: int64 [num_rows, num_classes], each row in descending order.
         steps: int64 [num_steps], numbers d of moved votes.
-        tail: F at the gaps 0, 1, ..., at least up to the largest count.
+        tail: values of F at the gaps 0, 1, ..., at least up to the largest count.
     """
     gaps = rows[:, :1] - rows[:, 1:]
     if not gaps.shape[1]:
@@ -108,7 +111,7 @@ def ball_minima(rows: IntArray, tail: FloatArray) -> Iterator[FloatArray]:
 
     Args:
         rows: int64 [num_rows, num_classes], each row in descending order.
-        tail: F at the gaps 0 .. num_teachers.
+        tail: values of F at the gaps 0 .. num_teachers.
     """
     winner = rows[:, 0].copy()
     others = rows[:, 1:].copy()
@@ -127,16 +130,16 @@ _PIECES = 64
 
 
 def _costs(bound: str, mechanism: Mechanism, q: FloatArray, moment: float) -> FloatArray:
-    """Returns psi_l(q) for q of any shape."""
+    """Returns the cost psi_l(q) of a query at each q, in the shape of q."""
     flat = q.reshape(-1)
     costs = bound_of(bound, mechanism).costs(flat, flat, np.array([moment]))
     return np.asarray(costs[:, 0].reshape(q.shape))
 
 
 def flat_from(bound: str, mechanism: Mechanism, moment: float) -> float:
-    """Returns q0 of Lemma 3, rounded down: the cost of a query equals its cap for all q >= q0.
+    """Returns q0 of Lemma 3, rounded down. For q >= q0, the cost of a query equals its cap.
 
-    Rounding down is safe, because it lowers the lower end of (A1) in Theorem A.
+    Rounding down is safe, because it lowers the lower end of the interval (A1) in Theorem A.
     """
     pure_epsilon = check_smooth_sensitivity(bound, mechanism)
     cap = _costs(bound, mechanism, np.ones(1), moment)[0]
@@ -158,7 +161,7 @@ Slopes = Callable[[FloatArray, FloatArray], FloatArray]
 
 
 def _slopes(bound: str, mechanism: Mechanism, moment: float) -> tuple[Slopes, float]:
-    """Returns LSbar_d of Theorem A, (A1), as a function of qmax and qmin, and its maximum."""
+    """Returns LSbar_d of (A1) in Theorem A as a function of qmax and qmin; also its maximum."""
     shrink = exp(-check_smooth_sensitivity(bound, mechanism))
     start = flat_from(bound, mechanism, moment)
     cap, lowest = _costs(bound, mechanism, np.array([1.0, start * shrink]), moment)
@@ -188,18 +191,17 @@ def _weighted_sensitivities(
 def local_sensitivities(
     counts: IntArray, mechanism: Mechanism, *, moment: float, bound: str
 ) -> FloatArray:
-    """Returns sum_i LSbar_d(n_i) for d = 0 .. num_teachers - 1, [num_teachers]. Sensitive.
+    """SENSITIVE: returns sum_i LSbar_d(n_i) for d = 0 .. num_teachers - 1, [num_teachers].
 
-    Formal guarantee (Theorem A, a): it is an upper bound on the change of the total cost between
-    two neighboring vote tables, if one of them is at most d teachers away from the true table.
+    Formal guarantee (Theorem A, a): the sum is an upper bound on the change of the total cost
+    between two neighboring vote tables, if one of these tables is at most d teachers away from the
+    true table.
 
     Args:
         counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
-        mechanism: a mechanism with a gamma.
-        moment: l > 0, the Renyi order minus one.
-        bound: "paper", "tight" or "two_sided".
-
-    Raises:
+        mechanism: mechanism that has a gamma.
+        moment: moment l > 0, the Renyi order minus one.
+        bound: name of the bound: "paper", "tight" or "two_sided". Raises:
         ValueError: see `smooth_sensitivity`.
     """
     check_smooth_sensitivity(bound, mechanism)
@@ -212,11 +214,12 @@ def local_sensitivities(
 def smooth_sensitivity(
     counts: IntArray, mechanism: Mechanism, *, moment: float, beta: float, bound: str
 ) -> float:
-    """Returns U_beta of Theorem A for the total cost at one moment, natural log units. Sensitive.
+    """SENSITIVE: returns U_beta of Theorem A for the total cost at one moment (natural log).
 
     Formal guarantee (Theorem A): U_beta is at least the beta-smooth sensitivity of C_l, and
-    U_beta(V) <= e^beta U_beta(V') for neighbors V and V', up to rounding. `release` adds a margin
-    that covers rounding. Divide by the moment to get the Renyi divergence of order l + 1.
+    U_beta(V) <= e^beta U_beta(V') for neighbors V and V', up to rounding. The release adds a margin
+    that covers rounding errors. Divide U_beta by the moment to get the sensitivity of the Renyi
+    divergence of order l + 1.
 
     | special case | result |
     |---|---|
@@ -250,33 +253,35 @@ def smooth_sensitivity(
     return best
 
 
-# The eta-smooth cost, whose logarithm has a global sensitivity (docs/proofs/theory.md, Theorem B2).
+# A smooth upper bound on the cost: its logarithm changes by at most eta between neighbors
+# (docs/proofs/theory.md, Theorem B2).
 
 
 def log_smooth_cost(
     counts: IntArray, mechanism: Mechanism, *, bound: str, moment: float, eta: float, floor: float
 ) -> float:
-    """Returns ln Cbar of Theorem B2, in natural logarithms. Sensitive.
+    """SENSITIVE: returns ln Cbar of Theorem B2, where Cbar is an upper bound on the total cost.
 
     Cbar = max(floor, max_k e^{-eta k} K_k), where K_k is the sum over all queries of the cost at
-    the largest q and u within k changes of votes.
+    the largest q and u that k changed votes can reach.
 
     Formal guarantee (Theorem B2), for non-adaptive queries and up to rounding errors, which the
     caller covers: Cbar is at least the total cost, and ln Cbar changes by at most eta between
-    neighbors. The guarantee requires a cost that is nondecreasing in q and u, and nested balls.
-    Gaussian noise satisfies both: the formula is nondecreasing in q (Proposition D5), and the
-    two-sided cost is that formula at qmax_1, so K_k uses qmax_{k+1}, which is nested like qmax_k.
+    neighbors. The guarantee requires that the cost is nondecreasing in q and u, and that the sets
+    of reachable counts are nested. Gaussian noise satisfies both: the formula is nondecreasing in q
+    (Proposition D5), and the two-sided cost is that formula at qmax_1, so K_k uses qmax_{k+1},
+    which is nested like qmax_k.
 
     Args:
         counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
-        mechanism: a mechanism with noise.
-        bound: a bound of the mechanism: "paper", "tight", "two_sided" or "class_aware".
-        moment: l > 0, the Renyi order minus one.
-        eta: the sensitivity, above 0.
-        floor: c_0 > 0, a public constant.
+        mechanism: mechanism that adds noise.
+        bound: bound that the mechanism has: "paper", "tight", "two_sided" or "class_aware".
+        moment: moment l > 0, the Renyi order minus one.
+        eta: sensitivity of ln Cbar, above 0.
+        floor: public constant c_0 > 0, the smallest value of Cbar.
 
     Raises:
-        ValueError: if the mechanism does not have the bound, or a vote of a teacher is missing.
+        ValueError: if the mechanism does not have the bound, or if a vote of a teacher is missing.
     """
     histograms = distinct_histograms(counts)
     formula = bound_of(bound, mechanism)

@@ -1,4 +1,4 @@
-"""Privacy cost of answered queries, whose votes are read from files or ledgers.
+"""Reads votes from files or ledgers, and computes the privacy cost of the answered queries.
 
 Everything here is sensitive, except for the numbers of queries. TensorFlow is not imported.
 """
@@ -27,7 +27,7 @@ from pate_tf.ledger import Ledger, compose, distinct_rows
 from pate_tf.ledger.ledger_file import charges_of
 from pate_tf.release import votes
 
-MAX_CLASSES = 100_000  # limits the memory for counts of a file of labels
+MAX_CLASSES = 100_000  # limits the memory for the counts of a file with labels
 DEFAULT_NUM_CLASSES = 10
 
 
@@ -36,7 +36,7 @@ class AnsweredVotes(votes.CountedVotes):
     """Sensitive: the votes of all queries that one mechanism answered.
 
     Attributes:
-        num_unanswered: number of queries without a label because of a threshold.
+        num_unanswered: number of queries that got no label because the mechanism has a threshold.
     """
 
     counts: VoteCounts
@@ -45,13 +45,13 @@ class AnsweredVotes(votes.CountedVotes):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChargedQueries(QueryCounts):
-    """Public: the charges for queries and for releases.
+    """Public: the charges for queries and for other releases.
 
     Attributes:
-        num_charged: number of charges for queries, by mechanism. Includes queries whose answers
-            were lost in a crash.
-        releases: number of all other charges of the ledger, by charge: draws of the noisy
-            data-dependent cost.
+        num_charged: maps each mechanism to the number of queries that it was charged for, including
+            queries whose answers were lost in a crash.
+        releases: maps all other charges to their numbers. They are draws of a noisy data-dependent
+            cost.
     """
 
     num_charged: Mapping[Charge, int]
@@ -63,18 +63,18 @@ class VoteSource(ChargedQueries):
     """Sensitive: the votes and charges that are analyzed.
 
     Attributes:
-        groups: the votes, with a group for each mechanism and number of classes. Empty if votes of
-            a ledger are missing, or if some queries were chosen by looking at noisy labels; then
-            only data-independent accounting is possible.
-        planned_release: public; the release that the ledger fixed before there were votes. None
-            with several ledgers.
-        has_release: public; whether the ledger stores a draw, which can be shown again at no cost.
-            False with several ledgers.
+        groups: votes, in one group for each mechanism and number of classes. Empty if votes of a
+            ledger are missing or some queries were chosen by looking at noisy labels. Then only the
+            worst-case cost can be computed.
+        planned_release: public; the plan of the release that was fixed when the ledger was opened.
+            None if there are several ledgers.
+        has_release: public; whether the ledger stores a draw. It can be shown again at no cost.
+            False if there are several ledgers.
         identity: digest of all votes of a file, independent of their order; empty for ledgers.
-        folder: folder of the ledger, which charges and stores the draw of a release. None for
-            files, whose draws are stored with the results, and for several ledgers.
-        source: the private source that a release from a file of votes charges; None for ledgers,
-            which have their own source.
+        folder: folder of the ledger that is charged for a release and stores its draw. None for
+            several ledgers, and for a file of votes, whose draw is stored with the results.
+        source: private data source that is charged for a release from a file of votes. None for
+            ledgers, which know their source.
         is_secure: public; whether all noise came from the operating system's entropy.
     """
 
@@ -90,7 +90,7 @@ class VoteSource(ChargedQueries):
     def of_counts(
         cls, counts: VoteCounts, mechanism: Mechanism, *, source: PrivateSource | None = None
     ) -> "VoteSource":
-        """Returns the source for queries that one mechanism answers, from their votes."""
+        """Returns the source that contains the votes on queries, all answered by one mechanism."""
         return cls(
             groups=(AnsweredVotes(mechanism, counts),),
             num_charged={mechanism: mechanism.number_charged(counts.num_queries)},
@@ -100,7 +100,7 @@ class VoteSource(ChargedQueries):
         )
 
     def only_group(self) -> AnsweredVotes:
-        """Returns the votes of one mechanism and one ensemble.
+        """Returns the votes if they belong to one mechanism and one ensemble.
 
         Raises:
             ValueError: if there are no votes, or several mechanisms answered.
@@ -108,15 +108,15 @@ class VoteSource(ChargedQueries):
         if len(self.groups) != 1 or not self.groups[0].counts.num_queries:
             names = ", ".join(sorted({group.mechanism.name for group in self.groups}))
             raise ValueError(
-                "release needs the votes of one mechanism, for queries chosen without looking "
-                f"at noisy labels; these votes have {names or 'no such mechanism'}. Use "
-                "`release=none`, and the data-independent epsilon"
+                "release needs the votes of one mechanism, for queries chosen without looking at "
+                f"noisy labels; these votes have {names or 'no such mechanism'}. Use "
+                "`release=none` and the data-independent epsilon."
             )
         return self.groups[0]
 
 
 def order_free_digest(counts: IntArray) -> str:
-    """Returns a digest that ignores the order of queries and classes, and classes without votes."""
+    """Returns a digest that ignores the order of queries and of classes, and empty classes."""
     descending = -np.sort(-counts, axis=1)
     used = descending[:, (descending > 0).any(axis=0)]
     return artifacts.digest_array(used[np.lexsort(used.T)])
@@ -132,21 +132,22 @@ def read_votes_file(
     num_classes: int | None = None,
     num_teachers: int | None = None,
 ) -> VoteSource:
-    """Reads labels `[num_teachers, num_queries]` or counts `[num_queries, num_classes]`.
+    """Reads the votes in a file: labels `[num_teachers, num_queries]`, or counts of labels.
 
-    Files of floating-point type are accepted if all values are whole numbers.
+    Counts have the shape `[num_queries, num_classes]`. Floating-point values are accepted if all of
+    them are whole numbers.
 
     Args:
-        path: the `.npy` or `.csv` file.
-        mechanism: the mechanism that answers the queries.
+        path: path of the `.npy` or `.csv` file.
+        mechanism: mechanism that answers the queries.
         input_is_counts: whether the file contains counts.
         indices_file: a `.npy` or `.csv` file with the indices of the queries to analyze, in order.
             Default: all queries.
         max_examples: analyze only this number of queries, from the first. Default: all.
-        num_classes: number of classes. Default: the number of columns for counts, 10 for labels. It
-            is public, and never inferred from the votes. A class without votes only makes the
-            bounds larger.
-        num_teachers: number of teachers, checked against the file. Required if a file of labels has
+        num_classes: public number of classes, which is never inferred from labels. Default: for
+            counts, the number of columns; for labels, 10. A class without votes can only increase
+            the bounds.
+        num_teachers: number of teachers, which the file must have. Required if a file of labels has
             more teachers than queries.
 
     Raises:
@@ -172,7 +173,7 @@ def read_votes_file(
         if num_teachers != everything.num_teachers and (is_doubtful or num_teachers is not None):
             raise ValueError(
                 f"votes must have shape [num_teachers, num_queries], got {everything.dimensions}: "
-                f"transpose them, or confirm the number with `num_teachers`"
+                "transpose them, or confirm the number with `num_teachers`"
             )
         indices = np.arange(everything.num_queries)
         if indices_file is not None:
@@ -187,16 +188,17 @@ def read_votes_file(
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:
         raise ValueError(f"{path}: there are no queries to analyze")
-    # The identity does not depend on the selected queries: all draws are from the same votes.
+    # The identity does not depend on the selected queries, because all draws use the same file of
+    # votes.
     return dataclasses.replace(source, identity=order_free_digest(everything.values))
 
 
 def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
-    """Returns all votes; empty if some are not counts, or queries depended on noisy labels."""
+    """Returns all votes; empty if some are not counts, or if queries depended on noisy labels."""
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):
-            # Noisy sums of predictions cost the same for all votes.
+            # The cost of noisy sums of predictions does not depend on the votes.
             if batch.adaptive or isinstance(batch.counts, SumsByClass):
                 return ()
             groups.setdefault((batch.mechanism, batch.counts.num_classes), []).append(batch)
@@ -214,19 +216,20 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     """Reads the charges and votes of ledgers whose ensembles were trained on the same records.
 
     Args:
-        ledgers: open ledgers. If copies of one ledger were continued separately, all branches
-            count, and the rows that they have in common count once.
-        votes_needed: whether missing votes are an error. Otherwise, the result has no votes then.
+        ledgers: open ledgers. If several are continued copies of one ledger, their common rows
+            count once, and all other rows count.
+        votes_needed: whether missing votes are an error. If they are not, the result contains no
+            votes.
 
     Raises:
         ValueError: if the same ledger appears twice.
-        LedgerError: if votes are damaged, or needed and missing.
+        LedgerError: if votes are damaged, or if votes are needed but missing.
     """
     if len({ledger.head for ledger in ledgers}) < len(ledgers):
         raise ValueError("`ledger` names the same ledger twice")
     charges = charges_of(distinct_rows(ledgers))
     spent = compose(ledgers, delta=ledgers[0].delta)
-    # Votes belong to an ensemble, so branches of a ledger would count the same votes twice.
+    # Copies of a ledger belong to the same ensemble, so their votes would be counted twice.
     are_forks = len({ledger.ensemble_digest for ledger in ledgers}) < len(ledgers)
     have_votes = all(
         ledger.num_answered == 0 or (ledger.folder / votes.VOTES).is_dir() for ledger in ledgers
@@ -246,7 +249,7 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     )
 
 
-MAX_MOMENTS: Final = 4096  # more moments take minutes and do not change the result
+MAX_MOMENTS: Final = 4096  # more moments would take minutes and not change the result
 DEFAULT_BOUNDS: Final = ("paper", "two_sided", "class_aware")
 SMOOTH_MOMENTS: Final = np.geomspace(1.0, 32.0, 8)
 
@@ -255,13 +258,14 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Analysis(ChargedQueries, AtDelta):
-    """The privacy cost of queries.
+    """The privacy cost of answered queries, in the worst case and for the true votes.
 
     Attributes:
-        conversion: conversion from moments to epsilon, "improved" or "classic".
-        bounds: SENSITIVE; epsilon and its moment, by data-dependent bound. Empty if there are no
-            votes.
-        smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm.
+        conversion: formula that converted moments to epsilon, "improved" or "classic".
+        bounds: SENSITIVE; maps each data-dependent bound to its epsilon and the moment that gives
+            it. Empty if there are no votes.
+        smooth_sensitivity: SENSITIVE; maps each moment to U_beta of the total cost (natural
+            logarithm).
     """
 
     conversion: str
@@ -270,7 +274,7 @@ class Analysis(ChargedQueries, AtDelta):
 
     @functools.cached_property
     def epsilon(self) -> float:
-        """Publishable: data-independent epsilon of all charges, in both directions."""
+        """Public: worst-case epsilon of all charges, in both directions."""
         return composition.smallest_epsilon({**self.num_charged, **self.releases}, self.delta)[0]
 
 
@@ -297,19 +301,20 @@ def analyse(
         votes: counts `[num_queries, num_classes]`, with one vote of every teacher on every query,
             for queries that were chosen without looking at noisy labels; or the return value of
             `read_votes_file` or `read_ledgers`.
-        mechanism: the mechanism that answers the queries; required if `votes` are counts.
-        delta: delta of every epsilon.
+        mechanism: mechanism that answers the queries; required if `votes` are counts.
+        delta: delta for which every epsilon holds.
         bounds: names of data-dependent bounds. Default: all of `DEFAULT_BOUNDS` that every
             mechanism has.
         num_moments: use the moments 1, 2, ..., num_moments (8 in the paper). Default: log-spaced
             real moments.
         conversion: "improved" (Balle et al. 2020) or "classic" (Abadi et al. 2016).
-        beta: discount per teacher of smooth sensitivities (docs/proofs/theory.md, Theorem A). None
-            if they are not needed.
-        progress: called with (histograms done, total histograms) while the bound `exact` runs.
+        beta: discount rate per teacher of the smooth sensitivity (docs/proofs/theory.md, Theorem
+            A). None if the smooth sensitivity is not needed.
+        progress: function that is called with the number of finished histograms and the total
+            number while the bound `exact` runs.
 
     Raises:
-        ValueError: if a mechanism does not have one of `bounds`, or has no smooth sensitivity.
+        ValueError: if a mechanism lacks one of `bounds`, or lacks a smooth sensitivity for `beta`.
     """
     if isinstance(votes, VoteSource):
         source = votes
@@ -355,9 +360,9 @@ def analyse(
 def _smooth_sensitivities(
     source: VoteSource, bounds: Sequence[str], num_moments: int | None, beta: float
 ) -> dict[float, float]:
-    """Returns the smooth sensitivity at each moment. Sensitive.
+    """SENSITIVE: returns the smooth sensitivity at each moment.
 
-    The bound is `two_sided`, or else the first bound of the analysis that has a smooth sensitivity.
+    It uses the bound `two_sided`, or else the first of `bounds` that has a smooth sensitivity.
     """
     group = source.only_group()
     usable = [bound for bound in bounds if bound in SMOOTH_BOUNDS]

@@ -1,7 +1,7 @@
-"""Verification of run folders, and the page for the person who signs.
+"""Checks run folders, and creates the page for the person who signs a release.
 
-`audit_run` compares a run folder with an allow-list and its ledger. `report_page` returns the page.
-Neither spends any budget.
+`audit_run` compares a run folder with its ledger and with a list of allowed files. `report_page`
+returns the page. Neither function spends any privacy budget.
 """
 
 from pate_tf.audit.run_audit import RunAudit, audit_run

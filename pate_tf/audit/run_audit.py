@@ -1,7 +1,8 @@
-"""Verification of a run folder, and the page for the person who signs.
+"""Checks a run folder and everything that it is going to publish.
 
-Released files are compared with an allow-list, the ledger and its seals. Nothing is charged, and
-the run is not changed. SENSITIVE: reports are stored in `sensitive/audit`.
+Released files are compared with a list of allowed names and formats, with the ledger, and with
+seals: digests of files that were recorded when the files were written. Nothing is charged, and the
+run is not changed. Reports are SENSITIVE and stored in `sensitive/audit`.
 """
 
 import contextlib
@@ -50,9 +51,9 @@ ALLOWED_FOLDERS: Final = re.compile(
     rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"
     rf"|{VERSION[:-1]})"
 )
-# Arrays of labels.npz: for each, the kind of its NumPy type, and its shape (q queries, m labels, l
-# training labels, c classes, r rows of sums). Earlier versions wrote neighbours, too: k neighbors
-# of each query.
+# For each array of labels.npz: the kind of its NumPy type, and its shape. The letters mean q
+# queries, m labels, l training labels, c classes and r rows of sums. Earlier versions also wrote
+# neighbours: k neighbors of each query.
 LABELS: Final = {"query_indices": ("i", "m"), "labels": ("i", "m"), "weights": ("f", "mc")}
 ALLOWED_ARRAYS: Final = {
     **{"queries": ("i", "q"), "neighbours": ("i", "qk")},
@@ -60,7 +61,7 @@ ALLOWED_ARRAYS: Final = {
     **LABELS,
     **{f"learnt_{name}": (kind, "l" + axes[1:]) for name, (kind, axes) in LABELS.items()},
 }
-# Fields of a statement that later releases from the same ledger change.
+# Fields of a statement that change with later releases from the same ledger.
 LEDGER_KEYS: Final = re.compile(r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|date")
 EXTRA: Final = "assets.extra"
 BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError)
@@ -68,13 +69,13 @@ BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueE
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One check of an audit.
+    """Result of one check.
 
     Attributes:
         name: name of the check.
         outcome: "passed", "violation", "not checked" or "out of date".
-        detail: the observation, for the data holder only; for "not checked", the reason, which is
-            publishable.
+        detail: what was found; only for the data holder. For "not checked", it is the reason, which
+            may be published.
         blind_spot: what the check can't detect.
     """
 
@@ -85,7 +86,7 @@ class Check:
 
     @property
     def remark(self) -> str:
-        """Publishable: what the check can't detect, or why it has no result."""
+        """Public: what the check can't detect, or why it has no result."""
         return self.blind_spot if self.outcome in (PASSED, VIOLATION) else self.detail
 
 
@@ -96,7 +97,7 @@ class RunAudit:
     Attributes:
         folder: the run folder.
         outcome: "passed", "violation", or "not checked" if the folder has no ledger.
-        checks: all checks, including checks that were not possible.
+        checks: results of all checks, including checks that were not possible.
     """
 
     folder: str
@@ -104,7 +105,7 @@ class RunAudit:
     checks: Sequence[Check]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values."""
+        """Returns the result as JSON values."""
         return {"audit": "run", **dataclasses.asdict(self)}
 
 
@@ -117,7 +118,7 @@ def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: st
 
 
 def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) -> RunAudit:
-    """Verifies the contents of a run folder; docs/how-to/audit.md lists the checks.
+    """Checks the contents of a run folder. docs/how-to/audit.md lists all checks.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -130,8 +131,8 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     'passed'
 
     Args:
-        train_dir: a run folder of a data holder, a silo, a coordinator or shared training.
-        reporting: how progress is shown.
+        train_dir: run folder of a data holder, a silo, a coordinator or a shared training.
+        reporting: functions that show progress, notes and warnings.
 
     Raises:
         ValueError: if the folder does not contain a run.
@@ -141,17 +142,17 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     checks: list[Check] = []
     if not (run.sensitive.is_dir() or run.released.is_dir() or list(run.root.rglob("*.sqlite3"))):
         raise ValueError(f"train_dir: {run.root} is not a run folder")
-    for path in run.root.rglob("*"):  # reading a pipe would never end
+    for path in run.root.rglob("*"):  # reading a named pipe would never end
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ValueError(f"train_dir: remove {path}, which is neither a file nor a folder")
     with reporting.progress_bar(desc="checking", total=len(CHECKS), unit="part") as bar:
         for name, check in CHECKS.items():
             try:
-                for result in check(run):  # keep the results before an error
+                for result in check(run):  # keeps results that precede an error
                     checks.append(result)
             except PermissionError:
                 raise
-            except (*BROKEN, LedgerError) as error:  # tampered files may break anything
+            except (*BROKEN, LedgerError) as error:  # modified files can cause any of these errors
                 words = " ".join(str(error).split()) or type(error).__name__
                 checks.append(verdict(name, [f"broken: {words}"]))
             bar.update()
@@ -180,14 +181,14 @@ class _Run:
         return Ledger.read(self.sensitive) if is_there else contextlib.nullcontext()
 
     def sums(self) -> Any:
-        """Returns the stored feature sums, or None; raises ValueError if they are damaged."""
+        """Returns the stored feature sums, if any. Raises ValueError if they are damaged."""
         from pate_tf.release.feature_sums import FeatureSums
 
         is_there = (self.sensitive / "feature_sums").exists()
         return FeatureSums.load(self.root) if is_there else None
 
     def assignment(self) -> tuple[Any, dict[str, Any]] | None:
-        """Returns the teacher of each record and the configuration; None if no teachers exist."""
+        """Returns each record's teacher and the configuration; None if there are no teachers."""
         teachers = artifacts.RunDirectory(self.root).teachers
         if not (teachers / "config.json").exists():
             return None
@@ -285,7 +286,7 @@ def _file_checks(run: _Run) -> Iterator[Check]:
 
 
 def _seals_check(run: _Run, files: Sequence[pathlib.Path]) -> Check:
-    """Checks that released files have the digests that the commands noted when they wrote them."""
+    """Checks that released files still have the digests that commands recorded for them."""
     seals = run.sensitive / artifacts.SEALS
     if not seals.exists() and run.ledgers and run.sensitive.exists():
         return verdict("released files: seals", ["they are missing"])
@@ -320,12 +321,12 @@ def _has_its_format(path: pathlib.Path) -> bool:
             from tensorboard.compat.proto import event_pb2
 
             start = 0
-            while start < len(content):  # length, its checksum, the event, its checksum
+            while start < len(content):  # each event follows its length, both with a checksum
                 (length,) = struct.unpack_from("<Q", content, start)
                 event_pb2.Event.FromString(content[start + 12 : start + 12 + length])
                 start += length + 16
             return start == len(content)
-    except Exception:  # parsers raise exceptions of many kinds
+    except Exception:  # parsers raise many kinds of exceptions
         return False
     return True
 
@@ -385,7 +386,8 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
         if not has_its_page(path, statement):
             problems.append(f"{path.stem}.md differs from {name}")
         if versions:
-            # A release of the data-dependent epsilon updates the statement, but not its copy.
+            # A release of the data-dependent epsilon updates the statement, but not the copy in a
+            # version.
             heads = [each.get("ledger_head") or (0,) for each in (fields, copy)]
             is_later = heads[0][0] > heads[1][0]
             known = {field.name for field in dataclasses.fields(statement)}
@@ -411,7 +413,7 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
 
 
 def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
-    """Returns the fields in which a statement contradicts the data in the folder."""
+    """Returns a text for each field of a statement that contradicts the data in the folder."""
     from pate_tf.serving.served import ServedStudent
 
     due: dict[str, Any] = {}
@@ -544,18 +546,19 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 continue
             clusters = charge.num_clusters
             if clusters is not None and clusters not in stored.cluster_counts:
-                continue  # an estimate of accuracy, whose exact counts are not stored
+                continue  # an accuracy estimate, whose exact counts are not stored
             exact = (stored.sums if clusters is None else stored.cluster_counts[clusters]).values
             numbers = np.array(sums_in_ledger(ledger, charge)[0])
             if numbers.size:
-                # Only the first round: later rounds depend on earlier noisy numbers.
+                # Only the first round is checked, because the exact sums of later rounds depend on
+                # noisy numbers and are not stored.
                 noise = (numbers.reshape(-1, *exact.shape)[0] - exact) / LATTICE
                 claimed = charge.standard_deviation
                 detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
                 ratio = float(np.square(noise).mean()) / claimed**2
-                # The false alarm rate is about 1e-6 for noise whose tails are at most as heavy as
-                # the tails of Laplace noise. The squares of such noise have a standard deviation of
-                # at most sqrt(5) times the variance of the noise.
+                # If the noise has tails that are at most as heavy as those of Laplace noise, the
+                # false alarm rate is about 1e-6. The squares of such noise have a standard
+                # deviation of at most sqrt(5) times the variance of the noise.
                 is_small = ratio < 1.0 - 4.9 * math.sqrt(5.0 / noise.size)
                 problems = [detail] if is_small or (ratio < 1e-3 and noise.size > 9) else []
                 name = f"noise of the sums of row {row.sequence}"
@@ -564,7 +567,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
 
 
 CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
-    "sensitive files": _mode_checks,  # first, because other checks open folders
+    "sensitive files": _mode_checks,  # must be first, because other checks open folders
     "ledger": _ledger_checks,
     "released files": _file_checks,
     "released labels": _label_checks,

@@ -1,4 +1,4 @@
-"""Aggregation mechanisms as frozen values; `register` adds a custom mechanism."""
+"""Mechanisms that release labels or sums with noise. `register` adds a custom mechanism."""
 
 from pate_tf.accounting.conversions import LATTICE as LATTICE
 from pate_tf.accounting.mechanisms.base import Mechanism as Mechanism

@@ -1,17 +1,18 @@
-"""Mechanisms: charges that also draw labels from votes.
+"""Base classes of mechanisms: charges that also draw labels from votes.
 
-The same object draws the noise and accounts for it, so that the two always agree. It defines the
-distribution of the released label given the counts. Whoever changes this distribution must change
-the accounting, too.
+One object draws the noise and computes its cost, so that the two always agree. The object defines
+the distribution of the released label given the counts. If you change this distribution, you must
+also change the accounting.
 
-Ties. The additive samplers give every class of every query an independent, uniformly random
-priority, which is drawn without looking at the counts. Among equal noisy counts the higher priority
-wins. In integers: score = counts * LATTICE + noise, where the noise of `LaplaceNoisyMax` is
-(discrete Laplace) * LATTICE + (random permutation of 0 .. num_classes - 1), and the noise of
-`GaussianNoisyMax` is a discrete Gaussian of scale sigma * LATTICE. Exact outcome probabilities
-follow this rule, so they do not depend on the order of the classes. The bound `paper` of
-`LaplaceNoisyMax` needs this rule (docs/proofs/theory.md, Proposition D1). Every other bound counts
-a tie against the plurality, and holds for any rule that does not look at the counts.
+Ties between noisy counts are broken at random. The additive samplers draw a uniformly random order
+of the classes for every query, without looking at the counts. Among equal noisy counts, the class
+with the higher priority wins. In integers: score = counts * LATTICE + noise, where the noise of
+`LaplaceNoisyMax` is (discrete Laplace) * LATTICE + (random permutation of 0 .. num_classes - 1),
+and the noise of `GaussianNoisyMax` is a discrete Gaussian of scale sigma * LATTICE. Exact outcome
+probabilities assume this rule, so they do not depend on the order of the classes. The bound `paper`
+of `LaplaceNoisyMax` holds only with this rule (docs/proofs/theory.md, Proposition D1). Every other
+bound assumes that the plurality loses all ties. It holds for any rule that does not look at the
+counts.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from pate_tf.core.settings import EpsilonDelta, ProtectedUnit, Settings, setting
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
 TOLERANCE: Final = 1e-9  # relative tolerance of a planned noise scale
-ROUNDED: Final = 8.0  # lattice steps, added to sigma in quadrature to cover the lattice
+ROUNDED: Final = 8.0  # in lattice steps; hypot(sigma, this) is drawn, which covers the lattice
 
-_FAR: Final = 50.0  # overspending by a factor of e^50 is treated like overspending without limit
+_FAR: Final = 50.0  # the search treats a cost above e^50 times the target as infinite
 _MIN_STEP: Final = 1e-14  # relative tolerance of the search for log(scale)
 
 Member = TypeVar("Member", bound=Charge)
@@ -47,13 +48,13 @@ Member = TypeVar("Member", bound=Charge)
 
 @dataclass(frozen=True, kw_only=True)
 class Target(EpsilonDelta, ProtectedUnit, Settings):
-    """The privacy budget for the labels of a plan, in the worst case over all data.
+    """The privacy budget for all labels of a plan, in the worst case over all data.
 
     Attributes:
         epsilon: maximal epsilon of all labels together, above 0.
-        delta: the delta of this guarantee; 0 for pure differential privacy.
+        delta: delta of the guarantee; 0 for pure differential privacy.
         num_queries: number of queries, at least 1.
-        unit: the protected unit, "record" (default) or "owner".
+        unit: protected unit, "record" (default) or "owner".
 
     Raises:
         ValueError: if a value is out of range.
@@ -68,7 +69,7 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
         checks.one_of(UNITS, unit=self.unit)
 
     def epsilon_of(self, charge: Charge) -> float:
-        """Returns the epsilon of `num_queries` charges at delta; inf if no bound is known."""
+        """Returns the epsilon of `num_queries` charges at delta; infinite if no bound is known."""
         number = charge.number_charged(self.num_queries)
         return smallest_epsilon({charge: number}, self.delta)[0]
 
@@ -78,8 +79,8 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
         Rounding errors never make the scale too small.
 
         Args:
-            of_scale: function from a noise scale, in votes, to the charge with that scale. More
-                noise must never cost more.
+            of_scale: function from a noise scale, in votes, to the charge with that scale. A larger
+                scale must never cost more.
 
         Raises:
             ValueError: if no scale between 2^-30 and 2^60 votes meets the target, or if delta is 0
@@ -87,19 +88,19 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
         """
         if not self.delta:
             check_pure(of_scale(1.0))
-        from scipy.optimize import brentq  # only here, because silos need less memory without it
+        from scipy.optimize import brentq  # imported here, so that silos need less memory
 
         lowest, highest = (log(scale) for scale in SCALE_RANGE)
 
         def excess(log_scale: float) -> float:
-            """Returns log(spent / target), clipped to finite values for the search."""
+            """Returns log(epsilon / target epsilon), clipped to finite values for the search."""
             spent = self.epsilon_of(of_scale(exp(log_scale))) / self.epsilon
             return min(max(log(spent), -_FAR), _FAR) if spent > 0.0 else -_FAR
 
         too_little = lowest
         enough = 0.0
         while (over := excess(enough)) > 0.0:
-            # Epsilon falls at least as fast as the scale grows, so one step usually suffices.
+            # If the scale is doubled, epsilon is at least halved. So one step usually suffices.
             too_little = enough
             enough += min(max(over, log(2.0)), log(64.0))
             if enough > highest:
@@ -111,29 +112,29 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
             enough = brentq(excess, too_little, enough, xtol=step, rtol=_MIN_STEP)
         else:
             enough = too_little
-        # The search may end slightly above the target; add noise until the target is met.
+        # The search may end slightly above the target. Add noise until the target is met.
         while not self.epsilon_of(of_scale(exp(enough))) <= self.epsilon:
             enough += TOLERANCE / 2.0
         return of_scale(exp(enough))
 
 
 def parameter(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
-    """Returns a dataclass field for a number of a mechanism, with its interval and flag."""
+    """Returns a dataclass field for a parameter of a mechanism, with its range and its flag."""
     return setting(default, group="mechanisms", advanced=True, **facts)
 
 
-# Random draws that mechanisms use, and the answers that they return.
+# The random draws that mechanisms need, and the answers that they return.
 
 
 NoisyWinners = Callable[[IntArray, IntArray], IntArray]
 
 
 class NoiseDraws(Protocol):
-    """The random draws that mechanisms are built from, implemented by `pate_tf.release.noise`.
+    """Interface of the random draws that mechanisms need. `pate_tf.release.noise` implements it.
 
     Attributes:
-        noisy_winners: returns the class with the largest noisy count, like `largest_sums`. It may
-            run a TensorFlow graph.
+        noisy_winners: function that returns the class with the largest noisy count, like
+            `largest_sums`. It may run a TensorFlow graph.
     """
 
     noisy_winners: NoisyWinners
@@ -148,17 +149,17 @@ class NoiseDraws(Protocol):
         """Returns integers k with probability proportional to e^(-k^2/(2 scale^2)), `[size]`."""
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:
-        """Returns uniform integers from 0 to bounds - 1, with the shape of bounds `[size]`."""
+        """Returns a uniform integer from 0 to bound - 1 for each bound of `bounds`, `[size]`."""
 
     def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
-        """Returns uniform random orders of the classes, `[num_queries, num_classes]`."""
+        """Returns a random order of the classes for each query, `[num_queries, num_classes]`."""
 
 
 def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
-    """Returns the class with the largest counts * LATTICE + noise, int64 [num_queries].
+    """Returns the class with the largest noisy count for each query, int64 [num_queries].
 
     Args:
-        counts: int64 [num_queries, num_classes].
+        counts: SENSITIVE; numbers of votes, int64 [num_queries, num_classes].
         noise: int64 [num_queries, num_classes], in units of 1 / LATTICE votes.
     """
     return np.asarray(np.argmax(counts * LATTICE + noise, axis=1))
@@ -166,13 +167,13 @@ def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
 
 @dataclass(frozen=True)
 class Answers:
-    """The released answers to a batch of queries. Nothing else is released.
+    """Public: the answers to a batch of queries. Nothing else about the votes is released.
 
     Attributes:
-        labels: label of each query; None if it was withheld.
-        noisy_counts: noisy counts that are released with the labels, int64
-            [num_queries, num_classes] in units of 1 / LATTICE votes. The rows of withheld queries
-            are not released. None if only labels are released.
+        labels: label of each query; None for a query whose label is withheld.
+        noisy_counts: noisy counts that are released together with the labels, int64 [num_queries,
+            num_classes] in units of 1 / LATTICE votes. The rows of queries without a label are not
+            released. None if only labels are released.
     """
 
     labels: Sequence[int | None] = dataclasses.field(repr=False)
@@ -181,22 +182,23 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(Charge, Settings):
-    """A randomized rule that turns vote counts into labels, with its privacy cost.
+    """A randomized rule that computes labels from vote counts, with its privacy cost.
 
-    Neighboring data: one training record is replaced, or all records of one owner are added or
-    removed. Either changes at most one teacher, so at most one vote of every query moves from one
-    class to another (docs/proofs/theory.md, Propositions S1 and S2). Replacing an owner by another
-    can change two teachers (`pate_tf.accounting.composition`).
+    In neighboring data sets, one training record is replaced, or all records of one owner are added
+    or removed. Either change affects at most one teacher, so for every query at most one vote moves
+    from one class to another (docs/proofs/theory.md, Propositions S1 and S2). Replacing an owner by
+    another can change two teachers (`pate_tf.accounting.composition`).
 
-    A subclass defines `name`, `alphas`, `draw`, `words` and fields made by `parameter`. If it has
-    no sampler or no data-dependent bounds, `lacks` gives the reason under "draw" or "bounds".
-    Optional: `for_target`, data-dependent bounds with the methods that they need, `pure_epsilon`,
-    `noise_multipliers`.
+    A subclass defines `name`, `alphas`, `draw`, `words`, and fields that are made with `parameter`.
+    If it has no sampler or no data-dependent bounds, it gives the reason in `lacks` under "draw" or
+    "bounds". It may also define `for_target`, `pure_epsilon`, `noise_multipliers`, and
+    data-dependent bounds with the methods that they need.
 
     Attributes:
-        name: name in ledgers and plans, and the value of `--mechanism`.
-        words: description in sentences, with fields of `self` in braces.
-        bounds: names of its data-dependent bounds, from `pate_tf.accounting.moments.BOUNDS`.
+        name: name of the mechanism in ledgers and plans, and as the value of `--mechanism`.
+        words: description in sentences; fields of the mechanism are in braces.
+        bounds: names of the data-dependent bounds that the mechanism has, from
+            `pate_tf.accounting.moments.BOUNDS`.
         withholds: whether a query can remain without a label.
     """
 
@@ -210,22 +212,22 @@ class Mechanism(Charge, Settings):
     def data_independent_epsilon(
         self, *, num_queries: int, delta: float
     ) -> tuple[float, float | None]:
-        """Returns the smallest known data-independent epsilon at delta, and its moment.
+        """Returns the smallest known worst-case epsilon at delta, and the moment that gives it.
 
-        The moment is None if the result comes from a composition theorem that uses no moments.
+        The moment is None if a composition theorem without moments gives the result.
         """
         checks.whole(0, num_queries=num_queries)
         return smallest_epsilon({self: self.number_charged(num_queries)}, delta)
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the mechanism that labels most accurately within a target, for assumed votes.
+        """Returns the mechanism that meets a target and labels most accurately for assumed votes.
 
-        `counts` must be assumptions from public values. If the mechanism were chosen by looking at
-        real votes, no privacy guarantee would hold.
+        `counts` must be assumed from public values. If the mechanism were chosen by looking at real
+        votes, no privacy guarantee would hold.
 
         Args:
-            target: the privacy budget.
+            target: privacy budget that the labels must not exceed.
             counts: assumed counts, int64 [num_queries, num_classes].
 
         Raises:
@@ -236,10 +238,10 @@ class Mechanism(Charge, Settings):
         raise lacking(cls, "parameters that follow from a target", "calibration")
 
     def expected_correct(self, counts: IntArray) -> float:
-        """Returns the expected number of queries that get the label 0.
+        """Returns the expected number of queries that get label 0, the correct class.
 
         Args:
-            counts: assumed counts, int64 [num_queries, num_classes]; class 0 is correct.
+            counts: assumed counts, int64 [num_queries, num_classes], in which class 0 is correct.
 
         Raises:
             ValueError: if the distribution of the mechanism's labels is not known.
@@ -251,11 +253,11 @@ class Mechanism(Charge, Settings):
         """Draws the answers to a batch of queries.
 
         The order of the steps does not depend on the random draws. If the process is killed before
-        the answers are stored, the batch is drawn again under the same debit
+        the answers are stored, the batch is drawn again without a further charge
         (docs/proofs/theory.md, Proposition S6).
 
         Args:
-            counts: int64 [num_queries, num_classes]. Sensitive.
+            counts: SENSITIVE; int64 [num_queries, num_classes].
             noise: source of all random draws.
 
         Raises:
@@ -265,19 +267,20 @@ class Mechanism(Charge, Settings):
         raise lacking(self, "a sampler", "draw")
 
     def in_words(self) -> str:
-        """Returns a description of the mechanism in sentences."""
+        """Returns sentences that describe the mechanism in a privacy statement."""
         return self.words.format(self=self)
 
 
-# Optional abilities of mechanisms.
+# Base classes for properties that only some mechanisms have.
 
 
 class OneScale(Mechanism):
     """A mechanism with one noise scale. A plan uses the smallest scale that meets the target.
 
     Attributes:
-        scale_name: keyword of the noise scale, in votes. More noise never costs more.
-        num_rounds: number of successive rounds of noise in one charge.
+        scale_name: name of the argument with the noise scale, in votes. A larger scale never costs
+            more.
+        num_rounds: number of successive noisy releases in one charge.
     """
 
     scale_name: ClassVar[str] = "scale"
@@ -293,10 +296,10 @@ class OneScale(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class OfSigma(OneScale):
-    """A mechanism with Gaussian noise of one scale.
+    """A mechanism with Gaussian noise of one scale, `sigma`.
 
-    If a discrete Gaussian is shifted by whole lattice steps, the Renyi divergence is at most as
-    large as for a continuous Gaussian (docs/proofs/theory.md, Proposition D4).
+    If discrete Gaussian noise is shifted by whole lattice steps, its Renyi divergence is at most
+    that of continuous Gaussian noise (docs/proofs/theory.md, Proposition D4).
 
     Attributes:
         sigma: standard deviation of the noise, in votes.
@@ -312,12 +315,12 @@ class OfSigma(OneScale):
 
     @property
     def squared_distance(self) -> float:
-        """The squared distance between two neighbors: 1 if an owner is added or removed."""
+        """The squared distance between neighboring values: 1 if an owner is added or removed."""
         return 1.0 if self.unit == "owner" else self.squared_sensitivity
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """The noise multiplier of each round; noise on a lattice costs no more."""
+        """The noise multiplier of each round. The lattice does not increase the cost."""
         return (self.sigma / sqrt(self.squared_distance),) * self.num_rounds
 
     def alphas(self, moments: FloatArray) -> FloatArray:
@@ -329,9 +332,10 @@ class OfSigma(OneScale):
         """Returns the epsilon of Gaussian differential privacy, with a surcharge for the lattice.
 
         A discrete Gaussian is stochastically dominated by the continuous Gaussian of the same scale
-        plus one lattice step. So with k shifted coordinates the privacy loss exceeds the continuous
-        loss by at most k / (LATTICE sigma^2), which is squared distance / LATTICE if every shift is
-        one vote. Feature sums need no surcharge, because they draw slightly more noise.
+        plus one lattice step. If k coordinates are shifted, the privacy loss exceeds the loss of
+        continuous noise by at most k / (LATTICE sigma^2). This is the squared distance divided by
+        LATTICE if every shift is one vote. Feature sums need no surcharge, because they draw
+        slightly more noise than sigma.
         """
         squared = number * self.num_rounds / (self.sigma**2 / self.squared_distance)
         smooth = gaussian_dp_epsilon(sqrt(squared), delta)
@@ -340,10 +344,10 @@ class OfSigma(OneScale):
         return smooth + squared / LATTICE
 
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
-        """Adds discrete Gaussian noise of a scale slightly above sigma * LATTICE.
+        """Returns sums plus discrete Gaussian noise of a scale slightly above sigma * LATTICE.
 
         Args:
-            sums: values in steps of 1 / LATTICE, of any shape. SENSITIVE.
+            sums: SENSITIVE; values in units of 1 / LATTICE, of any shape.
             noise: source of all random draws.
         """
         scale = hypot(self.sigma * LATTICE, ROUNDED) * (1.0 + 2.0**-50)  # rounded up
@@ -351,11 +355,11 @@ class OfSigma(OneScale):
 
 
 class OutcomeLaw(Mechanism):
-    """A mechanism whose distribution of the label of each query is known.
+    """A mechanism for which the probability of each label can be computed.
 
     Attributes:
         noise_law: for a mechanism that adds noise to every count, the name of the field with the
-            noise scale, and a function from the scale to the quadrature of the noise.
+            noise scale, and a function from the scale to a quadrature for this noise.
     """
 
     noise_law: ClassVar[tuple[str, Callable[..., Quadrature]]]
@@ -367,14 +371,14 @@ class OutcomeLaw(Mechanism):
 
     @abstractmethod
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns F(D), an upper bound on Pr[a class that is D votes behind wins].
+        """Returns F(D), an upper bound on the probability that a class wins that is D votes behind.
 
         The result has the shape of gaps. F is nonincreasing, and it is convex on D >= 0 for every
         mechanism that adds noise.
         """
 
     def expected_correct(self, counts: IntArray) -> float:
-        """Returns the sum of the probabilities of class 0."""
+        """Returns the sum over all queries of the probability of class 0."""
         rows, number = np.unique(counts, axis=0, return_counts=True)
         return float(number @ self.outcome_probabilities(rows)[:, 0])
 
@@ -388,19 +392,21 @@ _MIN_Q: Final = 1e-300
 class Bound(NamedTuple):
     """A data-dependent bound on the cost of one query, as a function of q and u.
 
-    `costs` are nondecreasing in q and in u, and constant for q > 1/(E+1), E = e^{2 gamma}.
+    The probability q that the label is not the plurality is the sum of one term per other class,
+    and u is the largest term. `costs` are nondecreasing in q and in u, and constant for q >
+    1/(E+1), where E = e^{2 gamma}.
 
     Attributes:
-        tail: the function F that q and u are computed with.
-        formula: function from q, u and moments to costs [num_queries, num_moments]. q is
-            Pr[label != plurality] or an upper bound on it, above 0, [num_queries]; u is its largest
-            term, [num_queries]. Costs are inf where no bound is proved.
-        cap: function from moments to the maximal cost of a query, [num_moments].
-        reach: number of votes by which the counts are moved before q and u are computed: 1 for
-            `two_sided` on Gaussian mechanisms, else 0. The reverse moment at n is the forward
+        tail: function F from which q and u are computed; see `OutcomeLaw.pairwise_tail`.
+        formula: function from q, u and moments to costs [num_queries, num_moments]. q is Pr[label
+            != plurality] or an upper bound on it, above 0, [num_queries]; u is its largest term,
+            [num_queries]. Costs are infinite where no bound is proved.
+        cap: function from moments to the maximum cost of a query, [num_moments].
+        reach: number of votes that are moved, in the worst way, before q and u are computed. It is
+            1 for `two_sided` on Gaussian mechanisms, else 0. The reverse moment at n is the forward
             moment at a neighbor n', and the forward formula is nondecreasing in q, so the two-sided
-            cost is the formula at qmax_1(n) (docs/proofs/theory.md, Proposition D5). For a cost
-            that must hold k votes away (K_k of Theorem B2), the union bound moves k + reach votes.
+            cost is the formula at qmax_1(n) (docs/proofs/theory.md, Proposition D5). If a cost must
+            hold for all counts up to k votes away (K_k of Theorem B2), k + reach votes are moved.
     """
 
     tail: Tail
@@ -411,13 +417,13 @@ class Bound(NamedTuple):
     def costs(self, q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
         """Returns the cost of each query, [num_queries, num_moments].
 
-        The costs contain no safety margin. The accounting multiplies its final results by
-        1 + SAFETY_MARGIN. Probabilities below 1e-300 are raised to 1e-300, and a cost that
-        overflows becomes the cap.
+        The costs contain no safety margin, because the accounting multiplies its final results by 1
+        + SAFETY_MARGIN. Probabilities below 1e-300 are raised to 1e-300. A cost that overflows is
+        replaced by the cap.
 
         Args:
             q: Pr[label != plurality] or a bound on it `reach` votes away, [num_queries].
-            u: largest term of q, [num_queries]; only "class_aware" uses it.
+            u: largest term of q, [num_queries]. Only the bound "class_aware" uses it.
             moments: [num_moments].
         """
         reached = np.maximum(q, _MIN_Q)
@@ -428,7 +434,7 @@ class Bound(NamedTuple):
 
 
 class DataDependent(OutcomeLaw):
-    """A mechanism with data-dependent bounds on the cost of a query; `bounds` has their names."""
+    """A mechanism with data-dependent bounds on the cost of a query. `bounds` has their names."""
 
     @property
     def answering(self) -> DataDependent:
@@ -436,31 +442,32 @@ class DataDependent(OutcomeLaw):
         return self
 
     def test_alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the test whether a query is answered, [num_moments]."""
+        """Returns the cost of the threshold test of one query, [num_moments]; 0 without a test."""
         return np.zeros_like(moments)
 
     @abstractmethod
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns an upper bound on the data-dependent cost of any query, [num_moments].
 
-        It is a closed form, and at least `alphas`, which a search over all counts can lower.
+        The bound is a closed formula. It is at least `alphas`, which can be smaller because a
+        search over all counts computes them.
         """
 
     @abstractmethod
     def bound(self, name: str) -> Bound:
-        """Returns a bound of `answering` by its name in `bounds`, except "exact"."""
+        """Returns the data-dependent bound with this name (except "exact") of `answering`."""
 
     @abstractmethod
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the exact label distributions at a histogram [num_classes] and its neighbors."""
+        """Returns the exact label distributions for a row of counts and for all its neighbors."""
 
 
 class ReleasesFeatureSums(OneScale, ProtectedUnit):
     """A mechanism that releases noisy sums over the records of each class, without teachers.
 
     Attributes:
-        num_clusters: number of clusters for counts of records in clusters; None for sums of feature
-            vectors.
+        num_clusters: for counts of records in clusters, the number of clusters; None for sums of
+            feature vectors.
         released_in_words: description of the sums, for a plan.
     """
 
@@ -476,12 +483,12 @@ class ReleasesFeatureSums(OneScale, ProtectedUnit):
 
     @property
     def standard_deviation(self) -> float:
-        """The standard deviation of the noise on one number, to which a record adds at most 1."""
+        """The standard deviation of the noise on a number to which a record adds at most 1."""
         return float(getattr(self, self.scale_name))
 
     @abstractmethod
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
-        """Returns sums plus noise, int64 [num_features + 1, num_classes], in units 1 / LATTICE."""
+        """Returns the noisy sums in units of 1 / LATTICE, int64 [num_features + 1, num_classes]."""
 
 
 # Registered mechanisms by name.
@@ -493,13 +500,13 @@ Kind = TypeVar("Kind", bound=type[Mechanism])
 
 
 def register(kind: Kind) -> Kind:
-    """Registers a mechanism for ledgers, flags, plans and statements.
+    """Class decorator that makes a mechanism available in ledgers, flags, plans and statements.
 
     Raises:
-        ValueError: if its name is taken.
+        ValueError: if another mechanism has the same name.
     """
     if kind.name in MECHANISMS:
-        raise ValueError(f"{kind.__name__}.name must be new, but {kind.name!r} is registered")
+        raise ValueError(f"{kind.__name__}.name must be new, but {kind.name!r} is taken")
     MECHANISMS[kind.name] = kind
     return kind
 
@@ -510,7 +517,7 @@ def offered() -> dict[str, type[Mechanism]]:
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Raises ValueError if an object is not an instance of a registered mechanism."""
+    """Raises ValueError unless an object is an instance of a registered mechanism."""
     if type(mechanism) not in MECHANISMS.values():
         raise ValueError(
             f"mechanism must be registered, such as LaplaceNoisyMax(scale=5.0), got {mechanism}"

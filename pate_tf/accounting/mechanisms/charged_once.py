@@ -1,4 +1,4 @@
-"""Mechanisms that are charged once, for sums over the records."""
+"""Mechanisms that release noisy sums over the records. They are charged once, not per query."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import base
 from pate_tf.core.checks import IntArray
 
-# Noisy sums over the private records of each class. They need no teachers.
+# These mechanisms add up the private records of each class and need no teachers.
 
 
 CHANGED = 2.0  # L2 sensitivity of the sums if one record is replaced
-MIN_RECORDS_PER_CLASS = 20.0  # minimal records per class, in standard deviations of the noise
+MIN_RECORDS_PER_CLASS = 20.0  # least records per class, in standard deviations of noise
 MAX_ROUNDS = 64
-# A record's contribution to a later round is clipped to this norm. Most contributions are shorter,
-# and the noise is proportional to the norm.
+# In later rounds, a record's contribution is clipped to this norm. Most contributions are shorter,
+# and a smaller norm needs less noise.
 RESIDUAL_NORM = 0.5
-BELOW: Final = 1.0 - 2.0**-40  # the margin exceeds rounding errors, so that no norm is above 1
+BELOW: Final = 1.0 - 2.0**-40  # slightly below 1, so that rounding errors raise no norm above 1
 MOMENT_WEIGHT = 1.0  # weight of second moments relative to class sums
 
 
@@ -30,12 +30,11 @@ class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
     """Releases the sum of the feature vectors of each class, with Gaussian noise.
 
     A record adds a vector of L2 norm at most 1 to the column of its class. The vector depends only
-    on the record and on public values. The records of one owner together add a table of L2 norm at
-    most 1, too. So the L2 sensitivity of the sums is 2 if a record is replaced. With unit "owner",
-    it is 1 if an owner is added or removed, and 2 if an owner is replaced. This is a Gaussian
-    mechanism on multiples of 1 / LATTICE (docs/proofs/theory.md, Proposition D8). The partition of
-    records among teachers does not matter. Perturbed sufficient statistics: Vu and Slavkovic 2009,
-    Foulds et al. 2016.
+    on the record and on public values. All records of one owner together also add a table of L2
+    norm at most 1. So the L2 sensitivity of the sums is 2 if a record or an owner is replaced, and
+    1 if an owner is added or removed. This is a Gaussian mechanism on multiples of 1 / LATTICE
+    (docs/proofs/theory.md, Proposition D8). No teachers are used. Vu and Slavkovic 2009 and Foulds
+    et al. 2016 describe such noisy sufficient statistics.
 
     >>> import pate_tf
     >>> round(pate_tf.mechanisms.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
@@ -44,8 +43,8 @@ class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
     Attributes:
         sigma: standard deviation of the noise on each number. The vector of a record has L2 norm at
             most 1.
-        unit: "record" (default) charges for replacing a record, or for any change of one owner;
-            "owner" charges for adding or removing an owner.
+        unit: "record" (default): the cost covers the replacement of a record and any change of one
+            owner. "owner": the cost covers only the addition or removal of an owner.
     """
 
     name: ClassVar[str] = "gaussian_feature_sums"
@@ -65,7 +64,7 @@ class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
 
     @property
     def sensitivity(self) -> str:
-        """The L2 sensitivity of the sums, in words."""
+        """A description of the L2 sensitivity of the sums."""
         squared = self.squared_sensitivity
         replaced = "2" if squared == CHANGED**2 else f"sqrt({squared:g})"
         if self.unit == "owner":
@@ -74,7 +73,7 @@ class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
 
     @property
     def fewest_of_class(self) -> float:
-        """The minimal number of private records per class for which a plan uses feature sums."""
+        """The minimum number of private records per class for which a plan chooses feature sums."""
         return MIN_RECORDS_PER_CLASS * self.sigma
 
 
@@ -85,9 +84,10 @@ class GaussianResidualSums(GaussianFeatureSums):
 
     Round 1 is `GaussianFeatureSums`. In each later round a record adds its vector times `e_y - p`,
     clipped to L2 norm `RESIDUAL_NORM` and divided by this norm. Here `e_y` is the one-hot class of
-    the record, and `p` are the probabilities that a model computed from the earlier noisy sums
-    predicts for the record. Each round is a Gaussian mechanism of sensitivity 2. All rounds are
-    charged together before the first one is drawn (docs/proofs/theory.md, Proposition D10).
+    the record. `p` contains the class probabilities of the record, predicted by a model that was
+    computed from the earlier noisy sums. Each round is a Gaussian mechanism of sensitivity 2. All
+    rounds are charged together before the first one is drawn (docs/proofs/theory.md, Proposition
+    D10).
 
     >>> import pate_tf
     >>> sums = pate_tf.mechanisms.GaussianResidualSums(sigma=123.0, num_rounds=4)
@@ -95,7 +95,7 @@ class GaussianResidualSums(GaussianFeatureSums):
     0.1
 
     Attributes:
-        sigma: standard deviation of the noise on each number of each round.
+        sigma: standard deviation of the noise on each number, in every round.
         num_rounds: number of rounds, at least 1.
     """
 
@@ -123,10 +123,10 @@ class GaussianResidualSums(GaussianFeatureSums):
 class GaussianMoments(GaussianFeatureSums):
     """Releases class sums of vectors and their second moments together, with Gaussian noise.
 
-    The vector v of a record has L2 norm at most 1 and no negative numbers. The record adds the
-    outer product of v with (one-hot class, w v) / sqrt(1 + w^2), where w is `MOMENT_WEIGHT`. This
-    table has norm at most 1, and all records of an owner together add at most norm 1. The inner
-    product of two such tables is not negative. So the total moves by at most sqrt(2) if a record or
+    The vector v of a record has L2 norm at most 1 and no negative numbers. The record adds a table:
+    the outer product of v with (one-hot class, w v) / sqrt(1 + w^2), where w is `MOMENT_WEIGHT`.
+    This table has norm at most 1, and so does the sum of the tables of one owner. The inner product
+    of two such tables is not negative. Therefore, the total moves by at most sqrt(2) if a record or
     owner is replaced, and by at most 1 if an owner is added or removed (docs/proofs/theory.md,
     Proposition D11). These are the sufficient statistics of linear regression (Vu and Slavkovic
     2009, Wang 2018).
@@ -137,8 +137,8 @@ class GaussianMoments(GaussianFeatureSums):
     0.1
 
     Attributes:
-        sigma: standard deviation of the noise on each number. A record adds a table of L2 norm at
-            most 1.
+        sigma: standard deviation of the noise on each number. The table that a record adds has L2
+            norm at most 1.
     """
 
     name: ClassVar[str] = "gaussian_moments"
@@ -163,10 +163,10 @@ class GaussianMoments(GaussianFeatureSums):
 class LaplaceClusterCounts(base.ReleasesFeatureSums):
     """Releases the number of records of each class in each public cluster, with Laplace noise.
 
-    A record adds 1 to the cell of its cluster and class. All records of an owner together add at
-    most 1. Replacing a record or an owner moves the table by at most 2 in the L1 norm, so noise
-    of scale b costs a pure epsilon of 2 / b at delta 0. Adding or removing an owner costs 1 / b
-    (Proposition D9).
+    A record adds 1 to the count of its cluster and class. All records of an owner together add at
+    most 1. Replacing a record or an owner changes the counts by at most 2 in the L1 norm, so noise
+    of scale b costs epsilon 2 / b at delta 0. If an owner is added or removed, the cost is 1 / b
+    (docs/proofs/theory.md, Proposition D9).
 
     >>> import pate_tf
     >>> round(pate_tf.mechanisms.LaplaceClusterCounts(scale=20.0, num_clusters=50).pure_epsilon, 3)
@@ -174,7 +174,7 @@ class LaplaceClusterCounts(base.ReleasesFeatureSums):
 
     Attributes:
         scale: scale b of the discrete Laplace noise, in records.
-        num_clusters: number of clusters, which are the rows of the table.
+        num_clusters: number of clusters of the public pool.
         unit: see `GaussianFeatureSums`.
     """
 
@@ -201,7 +201,7 @@ class LaplaceClusterCounts(base.ReleasesFeatureSums):
 
     @property
     def standard_deviation(self) -> float:
-        """The standard deviation of the noise on one count, about sqrt(2) scales."""
+        """The standard deviation of the noise on one count, about sqrt(2) times `scale`."""
         return sqrt(2.0) * self.scale
 
     def __post_init__(self) -> None:
@@ -211,6 +211,6 @@ class LaplaceClusterCounts(base.ReleasesFeatureSums):
         object.__setattr__(self, "pure_epsilon", nextafter(moved / self.scale, inf))
 
     def draw_sums(self, sums: IntArray, noise: base.NoiseDraws) -> IntArray:
-        """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
+        """Returns sums plus discrete Laplace noise, in units of 1 / LATTICE."""
         scale = nextafter(self.scale * LATTICE, inf)
         return sums + noise.laplace_integers(scale, sums.size).reshape(sums.shape)

@@ -1,4 +1,4 @@
-"""Mechanisms that add noise to every count and return the class with the largest sum."""
+"""Noisy maxima: mechanisms that add noise to the vote counts and return the largest class."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from pate_tf.core.checks import IntArray, between
 
 
 class AdditiveNoisyMax(Mechanism):
-    """A mechanism that adds noise to each count and returns the class with the largest sum."""
+    """A mechanism that adds noise to each count and returns the largest class."""
 
     @abstractmethod
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns noise in units of 1 / LATTICE votes, int64 `[num_queries, num_classes]`."""
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Adds noise to every count and returns the class with the largest sum for each query."""
+        """Returns the class with the largest noisy count for each query."""
         winners = noise.noisy_winners(counts, self.additive_noise(noise, *counts.shape))
         return Answers(winners.tolist())
 
 
 class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
-    """An additive mechanism whose worst-case cost at `DEFAULT_MOMENTS` comes from a search.
+    """An additive mechanism whose worst-case cost is computed by a search over all counts.
 
     Attributes:
-        certified: five entries: the name of the field for the noise; 1 if larger values of this
-            field cost more, -1 if they cost less; the smallest value that the search accepts; the
-            largest one; and the search, a function from a value to costs at `DEFAULT_MOMENTS`.
+        certified: five entries: the name of the noise field; 1 if larger values of this field cost
+            more, or -1 if they cost less; the smallest and the largest value that the search
+            accepts; and the search, a function from a value to the costs at `DEFAULT_MOMENTS`.
     """
 
     certified: ClassVar[tuple[str, int, float, float, Callable[[float], tuple[float, ...]]]]
@@ -62,11 +62,11 @@ class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the worst-case cost over all counts, [num_moments].
 
-        See docs/proofs/worst_case.md, Theorems W4 and W6. The scale is rounded to a geometric grid,
-        toward less noise, because more noise never costs more (Lemmas W3 and W7). The cost of every
-        pair of distributions is convex in l and 0 at l = 0, and so is their maximum. Therefore
-        chords bound it from above. `cost_cap` is the only bound beyond the last moment and outside
-        the range of the search.
+        See docs/proofs/worst_case.md, Theorems W4 and W6. The scale is first rounded to a geometric
+        grid, toward less noise, because more noise never costs more (Lemmas W3 and W7). For every
+        pair of distributions, the cost is convex in l and 0 at l = 0. So is the maximum over all
+        pairs, and its chords bound it from above. Above the last moment and outside the range of
+        the search, the cost is `cost_cap`.
         """
         field, sign, lowest, highest, search = self.certified
         number = getattr(self, field)
@@ -106,10 +106,10 @@ def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
 class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
     """Returns the class with the most votes after adding discrete Laplace noise to every count.
 
-    Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma, the integer form of Equation 1 of
-    Papernot et al. 2017 (docs/proofs/theory.md, Proposition D1). One label is 2 gamma
-    differentially private. The pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0,
-    as Lemma 1 needs. The noise satisfies the condition of Theorem T3.
+    The noise has the distribution Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma. This is
+    the integer form of Equation 1 of Papernot et al. 2017 (docs/proofs/theory.md, Proposition D1).
+    One label is 2 gamma differentially private. The pairwise tail F satisfies F(D - s) <= e^{gamma
+    s} F(D) for s >= 0, as Lemma 1 requires. The noise also satisfies the condition of Theorem T3.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
@@ -143,7 +143,8 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
             scale: scale of the noise, in votes; gamma is 1 / scale.
 
         Raises:
-            ValueError: unless exactly one of the two is passed, and it is above 0 and finite.
+            ValueError: unless exactly one of `gamma` and `scale` is passed, and its value is above
+                0 and finite.
         """
         if (gamma is None) == (scale is None):
             given = "not both" if scale is not None else "such as scale=20.0"
@@ -157,12 +158,12 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
 
     @property
     def scale(self) -> float:
-        """1 / gamma, in votes."""
+        """Scale of the noise, 1 / gamma, in votes."""
         return 1.0 / self.gamma
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
-        """1 / gamma, rounded up, so that there is never less noise than the accounting assumes."""
+        """The scale 1 / gamma, rounded up: the noise is never less than the accounting assumes."""
         return {"1/gamma": nextafter(1.0 / self.gamma, inf)}
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
@@ -177,8 +178,8 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns Pr[difference of two discrete Laplace variables >= gaps].
 
-        Ties count as wins of the class that is behind, which covers every rule for breaking ties
-        (docs/proofs/theory.md, Proposition D1).
+        If there is a tie, the class that is behind is assumed to win. The result therefore holds
+        for every rule that breaks ties (docs/proofs/theory.md, Proposition D1).
         """
         fall = np.exp(-self.gamma)
         distance = np.where(gaps >= 0, gaps, 1.0 - gaps)
@@ -187,11 +188,11 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
         reached = np.exp(-self.gamma * distance) * linear
         return np.asarray(np.where(gaps >= 0, reached, 1.0 - reached))
 
-    # D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2).
+    # By default, this is D*(l) for epsilon 2 gamma (docs/proofs/theory.md, Proposition C2).
     cost_cap = Charge.alphas
 
     def bound(self, name: str) -> Bound:
-        """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}.
+        """Returns the bound of Theorems T0 to T3, for q up to 1/(E+1), where E = e^{2 gamma}.
 
         The bound `paper` uses the tail of continuous noise. It holds because ties are broken by
         random priority (Proposition D1, d).
@@ -204,7 +205,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
             return values
 
         def paper_cap(moments: FloatArray) -> FloatArray:
-            """Papernot et al. 2017: min(2 gamma^2 l (l+1), 2 gamma l)."""
+            """Returns the cap of Papernot et al. 2017, min(2 gamma^2 l (l+1), 2 gamma l)."""
             return 2.0 * self.gamma * moments * np.minimum(self.gamma * (moments + 1.0), 1.0)
 
         if name == "paper":
@@ -212,14 +213,14 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
         return Bound(self.pairwise_tail, formula, self.cost_cap)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the exact distributions, which do not depend on the order of the classes."""
+        """Returns the exact label distributions. The order of the classes does not matter."""
         noise = partial(costs.discrete_laplace, self.gamma)
         laws = costs.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
         rare = costs.MIN_PROBABILITY * exp(min(self.gamma, 700.0))
         return dataclasses.replace(laws, limit=2.0 * self.gamma, rare=rare)
 
     def summary(self) -> str:
-        """Returns the name and parameters: `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
+        """Returns the name and the parameters: `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
         return f"{super().summary()} (scale {self.scale:g} votes)"
 
 
@@ -231,15 +232,15 @@ class GaussianCounts(OfSigma, OutcomeLaw):
     """A mechanism with discrete Gaussian noise on every count, in multiples of 1 / LATTICE votes.
 
     A vote that moves from one class to another changes two counts by one, so the sensitivity is
-    sqrt(2). In stochastic order, the noise is within one lattice step of the continuous variable.
-    So the difference of two noise variables is below the continuous difference plus two steps, and
-    `pairwise_tail` lowers gaps by two steps.
+    sqrt(2). In stochastic order, the noise differs from continuous noise by at most one lattice
+    step. So the difference of two noise variables exceeds the difference of continuous variables by
+    at most two steps. `pairwise_tail` therefore lowers gaps by two steps.
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.
     """
 
-    noise_law = ("sigma", costs.gaussian)  # the law of continuous noise
+    noise_law = ("sigma", costs.gaussian)  # the quadrature is for continuous noise
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
@@ -275,10 +276,10 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     )
 
     alphas = CertifiedNoisyMax.alphas
-    cost_cap = OfSigma.alphas  # the cost of releasing all noisy counts
+    cost_cap = OfSigma.alphas  # the cost if all noisy counts were released
 
     def bound(self, name: str) -> Bound:
-        """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` moves one vote."""
+        """Returns the bound of arXiv 1802.08908, for q below 1. `two_sided` moves one vote."""
 
         def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
             del u
@@ -289,10 +290,11 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
         return Bound(self.pairwise_tail, formula, self.cost_cap, reach=int(name == "two_sided"))
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the distributions under continuous noise.
+        """Returns the label distributions under continuous noise, with a margin for the lattice.
 
-        The lattice of the sampler and its ties change a log ratio by at most about 1 / LATTICE
-        relative to one vote. A relative margin of 16 / LATTICE covers this.
+        The sampler draws noise on a lattice, which can have ties. Compared with the effect of one
+        vote, this changes a log ratio by a factor of at most about 1 / LATTICE. A relative margin
+        of 16 / LATTICE covers this change.
         """
         step = 1.0 / self.sigma
         laws = costs.neighbour_outcomes(
@@ -305,10 +307,11 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GaussianHistogram(GaussianCounts):
-    """Releases all counts of a query with Gaussian noise; the largest one determines the label.
+    """Releases all counts of a query with Gaussian noise. The largest noisy count gives the label.
 
-    The answers to all queries are sqrt(2 num_queries) / sigma Gaussian differentially private. The
-    noisy counts also show the vote margin, which is useful for means over nearest neighbors.
+    The answers to all queries together have mu-Gaussian differential privacy with mu = sqrt(2
+    num_queries) / sigma. The noisy counts also show the vote margins. With them, averages over
+    nearest neighbors are more accurate.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=40.0)
@@ -332,18 +335,18 @@ class GaussianHistogram(GaussianCounts):
     )
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Adds noise to every count and releases all sums."""
+        """Draws all noisy counts of each query, and the labels that follow from them."""
         drawn = self.additive_noise(noise, *counts.shape)
         return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
-# Gaussian noise on every count, for queries on which the teachers agree (Confident-GNMax).
+# Confident-GNMax: Gaussian noise on every count, only for queries on which the teachers agree.
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class ConfidentGaussianNoisyMax(DataDependent):
-    """`GaussianNoisyMax` for the queries whose largest noisy count reaches a threshold.
+    """`GaussianNoisyMax` that answers only queries whose largest noisy count reaches a threshold.
 
     Every query is charged for the test and the label, even if the label is withheld, because the
     number of withheld labels is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm
@@ -358,12 +361,12 @@ class ConfidentGaussianNoisyMax(DataDependent):
     1.2
 
     Attributes:
-        threshold: minimal noisy count of the largest class, in votes.
+        threshold: minimum noisy count of the largest class, in votes.
         sigma_threshold: standard deviation of the noise of the test, in votes.
         sigma: standard deviation of the noise of the label, in votes.
     """
 
-    threshold: float = parameter(above=-inf, help="Noisy votes that an answered query needs.")
+    threshold: float = parameter(above=-inf, help="Minimum noisy count of the largest class.")
     sigma_threshold: float = parameter(
         above=0.0, help="Standard deviation of the noise in the threshold test, in votes."
     )
@@ -383,11 +386,12 @@ class ConfidentGaussianNoisyMax(DataDependent):
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the mechanism with the least noise, and a threshold for the assumed votes.
+        """Returns the mechanism that has the least noise, with a threshold for the assumed votes.
 
-        The test has twice the noise of the label, so that it causes about a sixth of the cost. The
-        threshold is halfway between the largest count and half of all votes. If the teachers are
-        divided between two classes, the larger one has at least half of the votes.
+        The noise of the test is twice the noise of the label, so that the test causes about a sixth
+        of the cost. The threshold is halfway between the largest assumed count and half of all
+        votes. The latter is the largest count of a query on which the teachers are evenly divided
+        between two classes.
         """
         threshold = round((int(counts.max()) + int(counts[0].sum()) / 2.0) / 2.0, 1)
         return target.least_noise(
@@ -412,7 +416,8 @@ class ConfidentGaussianNoisyMax(DataDependent):
         """Draws which queries pass the test, [num_queries].
 
         Args:
-            scores: largest counts, in units of 1 / LATTICE votes, [num_queries]. Sensitive.
+            scores: SENSITIVE; largest count of each query in units of 1 / LATTICE votes,
+                [num_queries].
             noise: source of all random draws.
         """
         test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(scores))
@@ -425,7 +430,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """The noise multipliers of the test, whose sensitivity is 1, and of the label."""
+        """The noise multipliers of the test (with sensitivity 1) and of the label."""
         return (self.sigma_threshold, *self.answering.noise_multipliers)
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
@@ -437,7 +442,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
         )
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns the tail of `answering`."""
+        """Returns the pairwise tail of the mechanism that draws the label."""
         return self.answering.pairwise_tail(gaps)
 
     def cost_cap(self, moments: FloatArray) -> FloatArray:
@@ -449,7 +454,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
         return self.test_alphas(moments) + self.answering.alphas(moments)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy for tests and labels.
+        """Returns the epsilon of Gaussian differential privacy for all tests and labels.
 
         It includes the surcharge for the lattice; see `OfSigma.composed_epsilon`.
         """
@@ -457,9 +462,9 @@ class ConfidentGaussianNoisyMax(DataDependent):
         return gaussian_dp_epsilon(sqrt(squared), delta) + squared / LATTICE
 
     def bound(self, name: str) -> Bound:
-        """Returns the bound of `answering`."""
+        """Returns the data-dependent bound for the label of an answered query."""
         return self.answering.bound(name)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the distributions of `answering`."""
+        """Returns the distributions of the label of an answered query."""
         return self.answering.neighbour_laws(row)

@@ -1,6 +1,6 @@
-"""Mechanisms of earlier versions, so that ledgers that charged them keep their cost.
+"""Mechanisms of earlier versions. They are kept so that old ledgers still have a defined cost.
 
-They are not registered, so they can't be chosen, planned or drawn.
+They are not registered, so nobody can choose, plan or draw them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RetiredMechanism(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredGate(RetiredMechanism):
-    """`stability_gate`: a private test released all labels of a batch without noise, or no labels.
+    """`stability_gate`: released all labels of a batch without noise if a private test passed.
 
     One batch is (epsilon, delta) differentially private (Desfontaines, Voss, Gipson and Mandayam
     2022, Theorem 1).
@@ -50,11 +50,11 @@ class RetiredGate(RetiredMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredGateOrHistogram(RetiredGate):
-    """`stability_gate_or_histogram`: the gate, with noisy counts for batches that failed the test.
+    """`stability_gate_or_histogram`: `stability_gate`, or noisy counts if the test failed.
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.
-        most_queries: maximal number of queries of a batch.
+        most_queries: maximum number of queries of a batch.
     """
 
     sigma: float
@@ -64,7 +64,7 @@ class RetiredGateOrHistogram(RetiredGate):
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredPermuteAndFlip(RetiredMechanism):
-    """`permute_and_flip`: one label is 2 gamma differentially private.
+    """`permute_and_flip`: a mechanism whose label is 2 gamma differentially private.
 
     Attributes:
         gamma: inverse scale of the equivalent exponential noise, per vote.
