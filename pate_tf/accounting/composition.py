@@ -55,7 +55,7 @@ class Charge(ABC):
         releases_counts: whether noisy counts are released together with the labels. Their Gaussian
             noise has standard deviation `noise_scales["sigma"]`, in votes.
         releases_feature_sums: whether the charge is for feature sums of records, without teachers.
-        counted: singular and plural of the word for what is charged, such as "query" and "queries".
+        counted: singular and plural of the counted unit, such as "query" and "queries".
         labels_in_words: description of the labels that follow from the release.
         approximate: (epsilon, delta) of the part that has no finite moments; None if there is no
             such part.

@@ -167,8 +167,8 @@ MIN_PROBABILITY = 1e-290
 class NeighbourLaws:
     """Sensitive: the laws of the label at one histogram and at each of its neighbors.
 
-    A column stands for a group of classes that have equal probabilities under both laws. The last
-    two columns are the class that loses a vote and the class that gains a vote.
+    A column is a group of classes that have equal probabilities under both laws. The last two
+    columns are the class that loses a vote and the class that gains a vote.
 
     Attributes:
         here: probability of each class of the group at the histogram, [num_neighbours, num_groups].

@@ -556,9 +556,9 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 claimed = charge.standard_deviation
                 detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
                 ratio = float(np.square(noise).mean()) / claimed**2
-                # If the noise has tails that are at most as heavy as those of Laplace noise, the
-                # false alarm rate is about 1e-6. The squares of such noise have a standard
-                # deviation of at most sqrt(5) times the variance of the noise.
+                # If the tails of the noise are at most as heavy as Laplace tails, the false alarm
+                # rate is about 1e-6. The squares of such noise have a standard deviation of at most
+                # sqrt(5) times the variance of the noise.
                 is_small = ratio < 1.0 - 4.9 * math.sqrt(5.0 / noise.size)
                 problems = [detail] if is_small or (ratio < 1e-3 and noise.size > 9) else []
                 name = f"noise of the sums of row {row.sequence}"

@@ -1,8 +1,8 @@
-"""Feature sums computed by a Beam pipeline.
+"""Computes feature sums with an Apache Beam pipeline.
 
-Integer sums do not depend on bundles, workers or retries, so the result is identical to the result
-of a single process. The treatment of a record depends only on that record and the schema. A record
-that does not fit the schema is counted as bad, and never affects other records.
+Sums of integers do not depend on bundles, workers or retries, so the result is identical to the
+result of a single process. How a record is read depends only on this record and the schema. A
+record that does not fit the schema is left out and counted. It never affects other records.
 """
 
 from pate_tf.beam.summing import sums

@@ -1,6 +1,6 @@
-"""Computes feature sums by a Beam pipeline, identical to the sums of a single process.
+"""Computes feature sums with a Beam pipeline. They equal the sums of a single process.
 
-Workers read spans of files, block by block.
+The private files are divided into spans. A worker reads a span in blocks of records.
 """
 
 import contextlib
@@ -60,23 +60,23 @@ from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sum
 ENCODER: Final = "encoder.zip"
 KEY: Final = "digest.key"
 PARTIAL: Final = "partial.npz"
-ADDED: Final = -1  # key of partial sums; a bucket's key is the first byte of its owners' digests
+ADDED: Final = -1  # key of partial sums; other keys are buckets: first bytes of owners' digests
 MIN_MERGED: Final = 4_096
 OWNER: Final = ("owner", f"S{DIGEST_BYTES}")
 PAIR: Final = np.dtype([OWNER, ("label", np.int64)])
-ROWS: Final = 2**15  # rows of a block
+ROWS: Final = 2**15  # maximum number of rows in a block
 
 BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A part of a source that one worker reads.
+    """A part of the private files that one worker reads.
 
     Attributes:
-        number: index of the span, from 0.
+        number: index of the span, counted from 0.
         path: path of the file.
-        start: row group of a Parquet file; 0 for other files.
+        start: index of the row group if the file is Parquet, else 0.
     """
 
     number: int
@@ -86,13 +86,13 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Block:
-    """Some records. SENSITIVE.
+    """SENSITIVE: a block of private records.
 
     Attributes:
         inputs: `[num_records, *input_shape]`, finite.
         labels: int64 `[num_records]`.
         owners: names of owners, `[num_records]`; None if records have no owners.
-        num_bad: number of other records, which were left out because they do not fit the schema.
+        num_bad: number of further records that were left out because they do not fit the schema.
     """
 
     inputs: npt.NDArray[Any]
@@ -102,7 +102,7 @@ class Block:
 
 
 class TableSource:
-    """Records of CSV or Parquet files, read by a schema.
+    """Private records in CSV or Parquet files, which are read by a schema.
 
     Attributes:
         dataset: public facts about the records.
@@ -111,28 +111,30 @@ class TableSource:
     """
 
     def __init__(self, data: DataSource, pattern: str | None, dataset: Dataset) -> None:
-        """Initializes the source; private files are not read before `spans`.
+        """Initializes the source. Does not read private files.
 
         Args:
-            data: source. It has a schema, a label column, an owner column if owners are protected,
-                and a public file in the format of the private data.
-            pattern: a path, or a pattern with `*`; None for `data.files.private`.
+            data: settings that name the files, the schema and the label column. If owners are
+                protected, they also name the owner column. The public file must have the same
+                format as the private files.
+            pattern: path of the private files, which may contain `*`; None for
+                `data.files.private`.
             dataset: public facts about the records.
 
         Raises:
-            ValueError: if `data` has no files, no schema or no label.
+            ValueError: if `data` names no files, no schema or no label column.
         """
         files: FileSource | None = data.files
         if files is None:
-            raise ValueError(f"dataset={data.dataset}: Beam reads only files; use FeatureSums.fit")
+            raise ValueError(f"dataset={data.dataset}: Beam reads only files. Use FeatureSums.fit.")
         if data.owners_file is not None:
-            raise ValueError("owners_file must not be set: the schema names the owner column")
+            raise ValueError("owners_file must not be set. Name the owner column in the schema.")
         if files.schema is None:
             raise ValueError("schema is required: the schema of the files")
         pattern = pattern or (None if files.private is None else str(files.private))
         if pattern is None:
             raise ValueError("private is required: the files of the private records")
-        if is_local(pattern):  # Beam finds no files for a pattern without a folder
+        if is_local(pattern):  # Beam finds no files if the pattern has no folder
             pattern = str(pathlib.Path(pattern).absolute())
         self.dataset = dataset
         self._schema = dataset.schema
@@ -177,7 +179,7 @@ class TableSource:
             yield self._block(columns, is_whole, path)
 
     def _block(self, columns: Mapping[str, Column], is_whole: BoolArray, path: str) -> Block:
-        """Returns the complete records that fit the schema."""
+        """Returns a block of the complete records that fit the schema."""
         schema = self._schema
         for name in filter(None, self._wanted):
             if name not in columns:
@@ -241,10 +243,10 @@ def _parquet(path: str) -> Any:
 
 
 def filesystems() -> Any:
-    """Returns Beam's file systems: local paths, and installed ones such as gs://.
+    """Returns Beam's file systems, for local paths and for installed systems such as gs://.
 
     Raises:
-        ModuleNotFoundError: if the extra is missing.
+        ModuleNotFoundError: if the extra `beam` is not installed.
     """
     from apache_beam.io.filesystems import FileSystems
 
@@ -252,12 +254,12 @@ def filesystems() -> Any:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is on this machine, rather than on a remote file system of Beam."""
+    """Whether a path is local, and not on a remote file system of Beam."""
     return "://" not in path
 
 
 def checked_options(flags: Sequence[str]) -> Any:
-    """Returns Beam options; raises ModuleNotFoundError if the extra is missing."""
+    """Returns Beam options for flags. Raises ModuleNotFoundError if Beam is not installed."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # Beam logs which of its extras are missing
     try:
@@ -280,7 +282,7 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
     """Builds and runs a pipeline, and waits until it finishes.
 
     Raises:
-        ValueError: if the pipeline fails; the message is one line.
+        ValueError: if the pipeline fails. The message is one line.
     """
     import apache_beam as beam
 
@@ -289,9 +291,9 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
         pipeline = beam.Pipeline(options=options)
         build(pipeline)
         result = pipeline.run()
-        with getattr(result, "client", contextlib.nullcontext()):  # a Dask client would stay open
+        with getattr(result, "client", contextlib.nullcontext()):  # closes a Dask client
             state = result.wait_until_finish()
-    except Exception as error:  # errors of Beam, and errors of workers as text
+    except Exception as error:  # from Beam, or from a worker as text
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         lines = lines or [type(error).__name__]
         of_workers = [line for line in lines if line.startswith("ValueError: ")]
@@ -307,10 +309,10 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Replaces errors of libraries in a worker, because their messages can quote private values.
+    """Replaces exceptions of other libraries, because their messages can quote private values.
 
-    Messages of pate_tf contain no private values. For other libraries, only the type of the error
-    and the module that raised it are reported.
+    Messages of pate_tf contain no private values and stay unchanged. An exception of another
+    library is replaced by a ValueError that names only its type and the module that raised it.
     """
     try:
         yield
@@ -327,18 +329,18 @@ def without_values() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class SharedFolder:
-    """A folder that workers and this process share until the end of a run. SENSITIVE."""
+    """SENSITIVE: a folder that workers and this process share until the end of a run."""
 
     folder: str
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file atomically. If two attempts write it, they write the same content."""
+        """Writes a file atomically. If a task is repeated, it writes the same content again."""
         systems = filesystems()
         path = f"{self.folder}/{name}"
         temporary = f"{self.folder}/part-{secrets.token_hex(8)}"
         with systems.create(temporary, "application/octet-stream") as file:
             file.write(content)
-        with contextlib.suppress(Exception):  # the file of an earlier attempt, which is equal
+        with contextlib.suppress(Exception):  # an equal file of an earlier attempt exists
             systems.delete([path])
         systems.rename([temporary], [path])
 
@@ -358,13 +360,14 @@ class SharedFolder:
 
 @contextlib.contextmanager
 def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
-    """Creates a folder that workers share, with its parents; deletes it at the end.
+    """Creates a folder that workers share, and its parents; deletes the folder at the end.
 
     Raises:
         ValueError: if the folder can't be created or written.
     """
     parent = os.fspath(parent)
-    # On this machine, the next run removes the files of a killed process.
+    # If this process is killed, the next run on this machine deletes the folder because of its
+    # name.
     folder = f"{parent}/{artifacts.temporary_name(pathlib.Path('beam')).name}"
     shared = SharedFolder(folder)
     try:
@@ -394,23 +397,23 @@ def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
 
 @functools.lru_cache(maxsize=2)
 def _encoder(shared: SharedFolder, dataset: Dataset) -> SavedEncoder:
-    """Returns the encoder, which each worker loads once."""
+    """Returns the encoder from the shared folder. Each worker loads it only once."""
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(io.BytesIO(shared.read(ENCODER))).extractall(folder)
         return SavedEncoder(pathlib.Path(folder), dataset)
 
 
 class _OwnerTotals:
-    """The sums over the records of each owner and class. SENSITIVE.
+    """SENSITIVE: collects the sums over the records of each owner and class.
 
-    Added totals are merged often, so that few of them wait in memory.
+    Totals of equal pairs are merged often, so that few of them are in memory.
     """
 
     def __init__(self, width: int) -> None:
         self._parts = [(np.empty(0, PAIR), np.empty((0, width), np.int64))]
 
     def add(self, pairs: npt.NDArray[np.void], totals: IntArray) -> None:
-        """Adds totals `[num_pairs, width]` for pairs of owner and class, which can repeat."""
+        """Adds totals `[num_pairs, width]` of pairs of owner and class. Pairs can be repeated."""
         self._parts.append((pairs, totals))
         waiting = sum(len(each) for each, _ in self._parts[1:])
         if waiting > max(MIN_MERGED, len(self._parts[0][0])):
@@ -429,15 +432,16 @@ class _OwnerTotals:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Partial:
-    """The contribution of some records to the sums. SENSITIVE.
+    """SENSITIVE: the contribution of some records to the sums.
 
     Attributes:
-        sums: the table of `Summands`.
-        lanes: `content_sum` of the records.
-        receipt: sum of the weights of the spans that were read, minus the weights of owners' parts
-            that are not added yet.
+        sums: sums over these records, in the form that `Summands` defines.
+        lanes: result of `content_sum` for these records.
+        receipt: checksum that shows whether every result was added exactly once: the sum of the
+            weights of all spans that were read, minus the weights of owners' parts that were not
+            added yet (see `_weight`).
         num_records: number of records.
-        num_bad: number of other records, which were left out.
+        num_bad: number of further records that were left out.
     """
 
     sums: IntArray
@@ -453,7 +457,7 @@ class _Partial:
 def _weight(*place: int) -> int:
     """Returns a 40-bit hash of the position of a span, or of the owners of a span in a bucket.
 
-    The weights have the correct total only if each result was added exactly once.
+    The total of the weights is correct only if each result was added exactly once.
     """
     digest = hashlib.sha256(repr(place).encode()).digest()
     return int.from_bytes(digest[:5], "big")
@@ -462,7 +466,7 @@ def _weight(*place: int) -> int:
 def _sum_span(
     source: TableSource, shared: SharedFolder, summands: Summands, span: Span
 ) -> Iterator[tuple[int, Any]]:
-    """Yields keyed values of a span: owners' totals by bucket, then other sums under `ADDED`."""
+    """Yields pairs of key and value for a span: totals of owners per bucket, then partial sums."""
     key = shared.read(KEY)
     encoder = _encoder(shared, source.dataset)
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -500,14 +504,14 @@ def _sum_span(
             some = buckets == bucket
             weight = _weight(span.number, number, bucket)
             receipt -= weight
-            # A record is in few bins, and a pair in few clusters: nearly all numbers are 0.
+            # Nearly all numbers are 0, because a record is in few bins and a pair in few clusters.
             yield bucket, (weight, pairs[some], sparse.csr_array(numbers[some]))
     yield ADDED, _Partial(sums, lanes, receipt, num_records, num_bad)
 
 
 @without_values()
 def _sum_owners(summands: Summands, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Partial]:
-    """Returns the contribution of the owners of a bucket, under `ADDED`."""
+    """Returns the contribution of all owners in a bucket, with the key `ADDED`."""
     receipt = 0
     of_bucket = _OwnerTotals(summands.num_rows)
     records = list[tuple[npt.NDArray[np.void], Any]]()
@@ -517,7 +521,7 @@ def _sum_owners(summands: Summands, keyed: tuple[int, Iterable[Any]]) -> tuple[i
             records.append((pairs, numbers))
         else:
             of_bucket.add(pairs, numbers.toarray())
-    if summands.has_products:  # all records of an owner at once, as in one process
+    if summands.has_products:  # clips all records of an owner at once, as one process does
         parts, vectors = zip(*records, strict=True)
         pairs = np.concatenate(parts)
         table = summands.of_products(
@@ -537,7 +541,7 @@ def _build_sums(
     shared: SharedFolder,
     pipeline: Any,
 ) -> None:
-    """Builds the pipeline of `sums`. Apart from records, workers need little data, all public."""
+    """Builds the pipeline of `sums`. Except for records, workers get only few, public values."""
     import apache_beam as beam
 
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -552,8 +556,9 @@ def _build_sums(
         with without_values():
             yield from _sum_span(source, shared, summands, span)
 
-    # Every output of a step has a number as its key. The Dask runner supports neither tags nor side
-    # inputs, and recomputes results that a worker lost, which must get the same keys.
+    # Every output of a step has a number as its key, because the Dask runner supports neither tags
+    # nor side inputs. If a worker is lost, the Dask runner computes its results again, which must
+    # then get the same keys.
     summed = (
         pipeline
         | "spans" >> beam.Create(list(spans))
@@ -589,37 +594,37 @@ def sums(
     work_dir: str | None = None,
     reporting: Reporting = QUIET,
 ) -> FeatureSums:
-    """Computes feature sums by a Beam pipeline, and stores them like `FeatureSums.fit`.
+    """Computes feature sums with a Beam pipeline and stores them as `FeatureSums.fit` does.
 
     The sums are identical to the sums of a single process, for any runner, bundles, number of
-    workers and retries. Numbers are added as integers, and the contribution of a record or owner
-    depends only on that record or owner. All workers need the same type of processor, because
-    TensorFlow rounds differently on other types. `pate_tf.FeatureSums.load` reads the sums.
+    workers and retries. The reason is that integers are added, and that the contribution of a
+    record or owner depends only on this record or owner. All workers must have the same type of
+    processor, because TensorFlow rounds differently on other types. `pate_tf.FeatureSums.load`
+    reads the stored sums.
 
     Args:
-        data: source of the private records and public samples. Without public samples, second
-            moments are computed, too. If its `on_bad_record` is "skip", a record that does not fit
-            adds nothing. The number of such records is `left_out` in the description of the sums.
-        directory: the run folder.
+        data: settings that name the files of private records and public samples. If there are no
+            public samples, second moments are computed, too. If `on_bad_record` is "skip", a record
+            that does not fit the schema is left out. The stored description of the sums contains
+            the number of such records, `left_out`.
+        directory: run folder.
         representation: representation of inputs; None for the default of the data format.
         seed: seed of the representation.
-        private: files of the private records: a path or a pattern with `*`, also on a remote file
-            system of Beam such as gs://; None for the files of `data`.
+        private: path of the private files, which may contain `*` and may be on a remote file system
+            of Beam such as gs://; None for the private file that `data` names.
         pool_size: number of public samples in the pool; None for the default of the data set.
-        options: Beam options as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
-            runner in this process.
-        work_dir: a folder for temporary files that all workers can access, also on a remote file
-            system of Beam such as gs://. It contains private data. Default: a folder in
-            `sensitive/` of the run folder.
-        reporting: how progress is shown.
-
-    Raises:
-        ModuleNotFoundError: if the extra is missing.
+        options: options of Beam as flags, such as `["--runner=FlinkRunner", ...]`. By default,
+            Beam's local runner works in this process.
+        work_dir: folder for temporary files, which contain private data. All workers must be able
+            to access it; it may be on a remote file system of Beam such as gs://. Default: a folder
+            in `sensitive/` of the run folder.
+        reporting: functions that show progress, notes and warnings. Raises: ModuleNotFoundError: if
+            the extra is missing.
         ValueError: if arguments or data are not valid, the pipeline fails, or the folder contains
             other sums.
     """
     beam_options = checked_options(options)
-    if work_dir is not None:  # fail before the long computation
+    if work_dir is not None:  # fails before the long computation
         with shared_folder(work_dir):
             pass
     public = data.load_public(reporting)
@@ -634,7 +639,7 @@ def sums(
     charged_to = data.named_source or PrivateSource.named(source.dataset.name)
     if data.files is not None and data.named_source is None:
         charged_to = PrivateSource.of_file(private or str(data.files.private), data.files.name)
-    if summed.is_stored(described, charged_to):  # check before the long computation
+    if summed.is_stored(described, charged_to):  # checked before the long computation
         reporting.warn_of_stored(sums_folder(run) / DESCRIPTION, "feature sums")
         return summed
     artifacts.remove_abandoned(run.root)
@@ -652,7 +657,7 @@ def sums(
         run_pipeline(functools.partial(build, shared), beam_options)
         total = np.load(io.BytesIO(shared.read(PARTIAL)), allow_pickle=False)
     if total["receipt"] != sum(_weight(span.number) for span in spans):
-        raise ValueError("Beam lost or repeated results of workers; run the pipeline again")
+        raise ValueError("Beam lost or repeated results of workers. Run the pipeline again.")
     num_bad = int(total["num_bad"])
     if num_bad and source.is_strict:
         raise ValueError(
@@ -660,7 +665,7 @@ def sums(
             "number that is not finite, an unknown category or label, or no owner. To leave out "
             "such records, pass `on_bad_record=skip`."
         )
-    if not source.is_strict:  # even if every record fits
+    if not source.is_strict:  # also shown if every record fits
         place = sums_folder(run) / DESCRIPTION
         reporting.note(f"number of records that do not fit: left_out in {place} (sensitive)")
     warn_of_same_records(charged_to, total["lanes"].tobytes(), run.sensitive)

@@ -1,1 +1,1 @@
-"""The commands: flags, printing and exit codes. The rest is in `run/`."""
+"""The commands of `pate`: their flags, printed output and exit codes. `run/` does the work."""

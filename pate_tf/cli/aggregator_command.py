@@ -1,7 +1,7 @@
 """Runs one of the aggregators that add up silos' votes or sums with secret sharing.
 
-Run this once to create the keys. Add the printed entry to the roster, which the person who sets up
-the run gives to every silo, every aggregator and the coordinator:
+Run the following command once to create the keys. It prints an entry for the roster, the file that
+the organizer of the run gives to every silo, every aggregator and the coordinator:
 
     pate aggregator --name=aggregator-1 --aggregator_dir=aggregator-1 >> roster.toml
 
@@ -27,7 +27,7 @@ STATUS = (silo_server.AggregatorRun, silo_server.aggregator_status)
 
 
 def define() -> None:
-    """Defines the flags."""
+    """Defines the flags of this command."""
     command_line.define(silo_server.AggregatorRun, group="aggregator")
     command_line.define_operation()
 

@@ -1,8 +1,8 @@
 """Computes the cost of answered queries: `pate analysis --train_dir=runs/mnist-250`.
 
-Reads the ledger and the votes of a run, of ledgers or of a file, and compares all methods of
-accounting. Publishable and sensitive results are in separate tables and files. With --statement, it
-reads no votes and verifies a statement against ledgers.
+Reads the ledger and the votes of a run, several ledgers, or a file of votes, and computes the cost
+by all methods of accounting. Publishable and sensitive results are in separate tables and files.
+With --statement, the command reads no votes, but verifies a statement against ledgers.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ from pate_tf.statement.report import write_pages
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(AnalysisSettings)
-# Mechanisms for the analysis of a file of votes, with the flag of their noise.
+# Mechanisms that may be named for a file of votes, each with the flag for its noise.
 KINDS: dict[str, tuple[type[Mechanism], str]] = {
     name: (kind, next(iter(command_line.parameters(kind, in_analysis=True).values())))
     for name, kind in offered().items()
@@ -57,7 +57,7 @@ def mechanism() -> Mechanism | None:
     """Returns the mechanism for a file of votes; None if a ledger names the mechanism.
 
     Raises:
-        FlagValueError: if a flag belongs to another mechanism, or is used with a ledger.
+        FlagValueError: if a flag belongs to another mechanism or is used together with a ledger.
     """
     names = {name for _, name in KINDS.values() if FLAGS[name].value is not None}
     if FLAGS.counts_file is None:
@@ -83,7 +83,7 @@ def main() -> None:
         command_line.print_table("Statement", [(FLAGS.statement, verdict)])
         command_line.write_report(FLAGS.report_file, {"statement": verdict})
         return
-    if run_folder is not None and FLAGS.release is not None:  # read it before a draw is charged
+    if run_folder is not None and FLAGS.release is not None:  # checked before a draw is charged
         statement.read_statement(artifacts.RunDirectory(run_folder))
     settings = command_line.read(AnalysisSettings)
     report = run_analysis(settings, mechanism(), command_line.reporting())

@@ -1,4 +1,4 @@
-"""Verifies a run folder: `pate audit run`.
+"""Checks a run folder: `pate audit run`.
 
 Exit code 0: passed. 1: a violation was found. 2: the audit could not be run, or found no ledger.
 """
@@ -14,7 +14,7 @@ from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
 COULD_NOT_RUN = 2
-RUN: Final = "Verifies a run folder against an allow-list, the ledger and its seals."
+RUN: Final = "Checks a run folder against the list of allowed files, its ledger and its seals."
 ABOUT: Final = """\
 Verifies a run folder; spends no budget.
 
@@ -25,7 +25,7 @@ could not be run, or the run has no ledger."""
 
 
 def _audit_run() -> dict[str, Any]:
-    """Audits a run. Writes the page if there is a statement and no violation, else deletes it."""
+    """Audits a run. Writes the page for the signer, or deletes it if the audit did not pass."""
     from pate_tf.audit.run_audit import VIOLATION, audit_run
     from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
 
@@ -57,7 +57,7 @@ def _define() -> None:
 
 
 def run() -> None:
-    """Runs the audit that the first argument names, with the arguments that follow it."""
+    """Runs the audit that the first argument names, with the remaining arguments."""
     which = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if which.lstrip("-") in command_line.HELP:
         print(ABOUT)
@@ -84,6 +84,6 @@ def run() -> None:
     try:
         command_line.run(command_line.guarded(main, FLAGS), _define, RUN)
     except SystemExit as end:
-        # Exit code 1 only means a violation.
+        # Exit code 1 is reserved for violations.
         code = COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code
         raise SystemExit(ending or code) from None

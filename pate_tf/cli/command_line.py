@@ -1,4 +1,4 @@
-"""Shared functions of the commands: start, errors, tables, reports and flags.
+"""Functions that all commands share: start, error messages, tables, reports and flags.
 
 Flags are defined from the dataclasses of settings and from the registry of mechanisms.
 """
@@ -56,23 +56,23 @@ RESULTS: list[str] = []  # JSON results of the running command, for `--json`
 # Flags of the first release that were removed.
 _GONE = (
     "epochs_per_decay dropout_seed log_device_placement too_small deeper teachers_max_steps "
-    "nb_labels moments noise_eps"  # other commands still have some of these
+    "nb_labels moments noise_eps"  # some of these exist in other commands
 )
 GONE = _GONE.split()
-HELP = ("help", "h", "helpfull", "helpshort")  # flags for help, without dashes
-# Messages of the system, TensorFlow and SQLite about a full disk or quota.
+HELP = ("help", "h", "helpfull", "helpshort")  # names of the flags for help
+# Texts in messages of the system, TensorFlow and SQLite if a disk or quota is full.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
-# Packages of extras, with the name of the extra.
+# Maps optional packages to the extra that installs them.
 EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "beam"}
 
-# The help of a command: its flags by groups, in the order of use.
+# The help of a command lists its flags by groups, in the order of use.
 
-_HELP: dict[str, dict[str, bool]] = {}  # whether a flag is advanced, by heading and name
-_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # others follow
+_HELP: dict[str, dict[str, bool]] = {}  # maps heading and flag to whether it is advanced
+_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # then other groups
 
 
 def shown_in_help(flag: str, group: str, *, advanced: bool = False) -> None:
-    """Puts a flag under a heading of `--help`; advanced flags appear only in `--helpfull`."""
+    """Lists a flag under a heading of `--help`. Advanced flags appear only in `--helpfull`."""
     if not any(flag in names for names in _HELP.values()):
         _HELP.setdefault(group, {})[flag] = advanced
 
@@ -81,8 +81,8 @@ def print_help(description: str, *, full: bool) -> None:
     """Prints the description of a command and its flags by group.
 
     Args:
-        description: text above the flags.
-        full: whether to print advanced flags too.
+        description: text that is printed above the flags.
+        full: whether to print advanced flags, too.
     """
     print(description.strip())
     for group in dict.fromkeys((*_ORDER, *_HELP)):
@@ -95,12 +95,13 @@ def print_help(description: str, *, full: bool) -> None:
             flag: Any = FLAGS[name]
             choices = getattr(flag.parser, "enum_values", None)
             value = "|".join(choices) if choices else flag.flag_type()
-            # absl puts the values of an enum before its help; here they follow the name.
+            # absl puts the values of an enum before its help. Here, they follow the name of the
+            # flag.
             text = re.sub(r"^<[^>]*>: ", "", flag.help)
             if flag.default not in (None, "", [], False) and "Default:" not in text:
                 text += f" Default: {flag.default_as_str.strip(chr(39))}."
             print(f"  --{name}" + ("" if flag.boolean else f"={value}"))
-            # Each explained value and the default start a new line.
+            # Each explained value starts a new line, and so does the default.
             for line in re.split(r"(?<=[.;]) (?=(?:Default|[a-z][\w:, ]*): )", text):
                 print(textwrap.fill(line, 96, initial_indent=" " * 6, subsequent_indent=" " * 6))
     if not full:
@@ -110,11 +111,11 @@ def print_help(description: str, *, full: bool) -> None:
 def run(
     main: Callable[[list[str]], None], define_flags: Callable[[], None], description: str | None
 ) -> None:
-    """Runs a command with its flags; a wrong flag gives one line and exit code 2.
+    """Runs a command with its flags. A wrong flag causes one line of text and exit code 2.
 
     Args:
-        main: the command, called with the remaining arguments.
-        define_flags: defines the flags of the command.
+        main: function that runs the command with the arguments that are not flags.
+        define_flags: function that defines the flags of the command.
         description: text above the flags in `--help`.
     """
     before = set(FLAGS)
@@ -134,18 +135,18 @@ def run(
     try:
         app.run(main, flags_parser=parse_flags)
     finally:
-        for name in defined:  # for processes that run several commands
+        for name in defined:  # a process may run several commands
             delattr(FLAGS, name)
 
 
 def parse_flags(arguments: list[str]) -> list[str]:
-    """Parses flags for `absl.app.run`; a mistake gives one clear line and exit code 2."""
+    """Parses flags for `absl.app.run`. A mistake causes one line of text and exit code 2."""
     names = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
     if names.intersection(HELP):
         try:
             print_help(sys.modules["__main__"].__doc__ or "", full="helpfull" in names)
             sys.stdout.flush()
-        except BrokenPipeError:  # closed by a pager or `head`
+        except BrokenPipeError:  # a pager or `head` closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
@@ -166,16 +167,17 @@ def path(text: str | None) -> pathlib.Path | None:
 
 
 class FlagValueError(ValueError):
-    """A flag has an invalid value; ends a command with exit code 2."""
+    """A flag has an invalid value. The command ends with exit code 2."""
 
 
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
-    """Returns a message of the library with flags instead of arguments.
+    """Replaces the names of arguments in a message of the library by flags.
 
     Args:
-        message: may begin with an argument, as in "name: ...", "name is required" or "name must be
-            ...". Other arguments are in backticks, such as `name` or `name=value`.
-        flag_of_argument: the flag of each argument whose flag has another name.
+        message: message that may begin with the name of an argument, as in "name: ...", "name is
+            required" or "name must be ...". Names in other places are in backticks, such as `name`
+            or `name=value`.
+        flag_of_argument: maps each argument whose flag has a different name to this flag.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
@@ -191,13 +193,14 @@ def guarded(
     flag_values: Any,
     flag_of_argument: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Callable[[list[str]], None]:
-    """Wraps a command's main function: a user's mistake gives one line and exit code 1.
+    """Wraps a command's main function: a user's mistake causes one line of text and exit code 1.
 
     Each warning is printed once, on one line.
 
     Args:
-        main: the command.
-        flag_values: `flags.FLAGS`; without `--verbosity`, only warnings are logged.
+        main: main function of the command.
+        flag_values: the object `flags.FLAGS`. If `--verbosity` is not set, only warnings are
+            logged.
         flag_of_argument: see `in_flags`.
     """
 
@@ -210,7 +213,7 @@ def guarded(
             check_environment()
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
-                show = functools.cache(warn)  # "once" forgets when filters change
+                show = functools.cache(warn)  # the filter "once" is reset if filters change
                 warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
                 )
@@ -240,12 +243,12 @@ def _print_only_results(main: Callable[[], None]) -> None:
 
 
 def _explained(error: BaseException) -> tuple[str, int] | None:
-    """Returns the line and the exit code for a user's mistake; None for a bug."""
+    """Returns the message and the exit code for a user's mistake; None for a bug."""
     code = USER_ERROR
     message = str(error)
     if isinstance(error, KeyboardInterrupt):
         if error.args:
-            return None  # SIGTERM; its line was printed
+            return None  # SIGTERM, whose line was printed already
         return "stopped; the same command resumes from here", INTERRUPTED
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
@@ -266,8 +269,8 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
             TimeoutError: TRANSIENT,
         }
         code = next((codes[kind] for kind in codes if isinstance(error, kind)), code)
-    # TensorFlow has its own classes for a full disk or exhausted device memory. pathlib reports
-    # a loop of links as a RuntimeError.
+    # TensorFlow has its own exceptions for a full disk or exhausted device memory. pathlib raises a
+    # RuntimeError for a circular symbolic link.
     elif not (type(error).__module__.startswith("tensorflow.") or message.startswith("Symlink")):
         return None
     if any(text in message for text in FULL_DISK):
@@ -306,7 +309,8 @@ def define_operation() -> None:
     flags.DEFINE_integer("metrics_port", None, help_text, lower_bound=1, upper_bound=65535)
 
 
-# `pate silo|aggregator|coordinator status`: settings with a folder, and metrics of the folder.
+# For `pate silo|aggregator|coordinator status`: a class of settings with a folder, and a function
+# that returns the metrics of this folder.
 StatusOf = tuple[type, Callable[[pathlib.Path], Mapping[str, float]]]
 
 
@@ -318,13 +322,13 @@ def define_status(status_of: StatusOf) -> None:
 
 
 def print_status(status_of: StatusOf) -> None:
-    """Prints the progress of a process from the files in its folder, running or not."""
+    """Prints the progress of a process from its files, even if the process does not run."""
     kind, numbers_of = status_of
     flag = described(kind)["folder"].flag or "folder"
     folder = pathlib.Path(FLAGS[flag].value or "")
     if not FLAGS[flag].value or not any(folder.glob("*")):
         got = FLAGS[flag].value or "no value"
-        raise ValueError(f"{flag} must be the folder that the process works in, got {got}")
+        raise ValueError(f"{flag} must be the folder of the process, got {got}")
     numbers = {name.removeprefix("pate_"): each for name, each in numbers_of(folder).items()}
     numbers["rounds"] = numbers.pop("rounds_total")
     if (folder / CONTACT).exists():
@@ -344,11 +348,11 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
 
     Returns a function that logs an event, and the result of `pate_tf.net.health.serve_health`.
 
-    A line has the time, the level, the role and name of this process, and the message. Repeated
-    warnings are counted, and the next event contains the count.
+    A log line contains the time, the level, the role and name of this process, and the message. If
+    a warning is repeated, it is only counted. The next event then contains the count.
     """
     repeated: Counter[str] = Counter()
-    is_json = FLAGS.log_format == "json"  # the log may outlive the flags
+    is_json = FLAGS.log_format == "json"  # read now, because the log may outlive the flags
 
     def is_printed(record: logging.LogRecord) -> bool:
         message = record.getMessage().removeprefix(f"{name}: ")
@@ -376,9 +380,9 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
 
 
 def reporting(*, verbose: bool = False) -> Reporting:
-    """Returns the progress reports of a command; `verbose` includes the progress bars of Keras.
+    """Returns the `Reporting` of a command. `verbose` also shows the progress bars of Keras.
 
-    A terminal shows progress bars. In other outputs, long steps print a line every half minute.
+    A terminal shows progress bars. Other outputs get a line every half minute during long steps.
     """
     bars: Any = {"clock": clock, "progress_bar": tqdm}
     if not sys.stderr.isatty():
@@ -404,11 +408,11 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def check_report_file(path: str | None) -> None:
-    """Checks the path of a report, before any step that can't be undone.
+    """Checks the path of a report. Commands call this before any step that can't be undone.
 
     Raises:
-        ValueError: if the file is in a `released/` folder, because reports contain sensitive
-            numbers, or can't be written.
+        ValueError: if the file can't be written, or is in a folder called `released`, because
+            reports contain sensitive numbers.
     """
     if path is None:
         return
@@ -431,7 +435,7 @@ def write_report(path: str | None, values: Mapping[str, Any]) -> None:
         artifacts.write_json(pathlib.Path(path), values, private=True)
 
 
-# Flags of settings' dataclasses.
+# Flags that are created from the dataclasses of settings.
 
 
 NUMBERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -445,17 +449,17 @@ def define(
     advanced: Iterable[str] = (),
     **defaults: Any,
 ) -> None:
-    """Defines a flag for each setting of a dataclass (`pate_tf.core.settings`).
+    """Defines a flag for each setting of a dataclass; see `pate_tf.core.settings`.
 
-    Classes with a setting of the same name share its flag.
+    If two classes have a setting of the same name, they share one flag.
 
     Args:
-        kind: the dataclass.
-        group: default heading of the settings in `--help`.
-        without: fields without a flag in this command.
-        advanced: flags that appear only in this command's `--helpfull`, in addition to settings
-            that are declared as advanced.
-        **defaults: default values that differ in this command, by field.
+        kind: dataclass with settings.
+        group: heading in `--help` for settings that name no heading.
+        without: fields that get no flag in this command.
+        advanced: names of flags that appear only in `--helpfull` of this command. Settings that are
+            declared as advanced are added.
+        **defaults: default values of fields that differ in this command.
     """
     values = {field.name: field.default for field in dataclasses.fields(kind)}
     for name, each in described(kind).items():
@@ -487,8 +491,8 @@ def read(kind: type[Kind], **values: Any) -> Kind:
     """Returns settings with the values of the flags.
 
     Args:
-        kind: the dataclass; `define` has defined its flags.
-        **values: values of fields without a flag, or that the command computed.
+        kind: dataclass with settings, whose flags `define` has defined.
+        **values: values of fields that have no flag or whose value the command computed.
 
     Raises:
         FlagValueError: if a value is invalid for its setting.
@@ -498,7 +502,7 @@ def read(kind: type[Kind], **values: Any) -> Kind:
 
 
 def values_of(kind: type) -> dict[str, Any]:
-    """Returns the values of a dataclass's flags, by field.
+    """Returns the values of a dataclass's flags, as a dictionary by field.
 
     Raises:
         FlagValueError: if a value is invalid for its setting.
@@ -528,9 +532,9 @@ def values_of(kind: type) -> dict[str, Any]:
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
-    """Returns the flag of each argument of the library whose flag has another name.
+    """Returns a dictionary from arguments to flags, for flags that have a different name.
 
-    If several dataclasses have the same argument, the first dataclass decides.
+    If several dataclasses have the same argument, the first of them determines the flag.
     """
     table: dict[str, str] = {}
     for kind in kinds:
@@ -539,14 +543,14 @@ def flag_of_argument(*kinds: type) -> dict[str, str]:
     return {name: flag for name, flag in table.items() if name != flag}
 
 
-# The flags of a user's own data: two tables with a schema, or two folders of images.
+# Flags for the user's own data: two tables with a schema, or two folders of images.
 
 
 OF_PRIVATE = ("private", "owner", "on_bad_record")
 
 
 def define_data_flags(*, with_private: bool) -> None:
-    """Defines the flags of a user's own data.
+    """Defines the flags for the user's own data.
 
     Args:
         with_private: whether the command may open private records.
@@ -558,11 +562,11 @@ def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | 
     """Returns the files that the flags name; None if they name no files.
 
     Args:
-        with_private: whether the command opens private records; --private is then required.
-        needs_public: whether --public is required for a command without private records.
+        with_private: whether the command opens private records. If so, --private is required.
+        needs_public: whether --public is required if the command opens no private records.
 
     Raises:
-        ValueError: if a required flag is missing, or --dataset is given too.
+        ValueError: if a required flag is missing, or if --dataset is given, too.
     """
     names = [name for name in described(FileSource) if with_private or name not in OF_PRIVATE]
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
@@ -577,7 +581,7 @@ def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | 
     return read(FileSource)
 
 
-# The flags of `--mechanism` and its parameters, from the registry of mechanisms.
+# Flags for the parameters of mechanisms, from the registry of mechanisms.
 
 
 DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # as in the first release
@@ -601,7 +605,7 @@ def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> No
 
 
 def parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> dict[str, str]:
-    """Returns the flag names of a mechanism's parameters, by field."""
+    """Returns the name of the flag for each parameter (field) of a mechanism."""
     return {
         field: "lap_scale" if field == "gamma" and not in_analysis else each.flag or field
         for field, each in described(kind).items()
@@ -618,11 +622,11 @@ def given() -> list[str]:
 def chosen_kind() -> type[Mechanism]:
     """Returns the mechanism that `--mechanism` names, or the default mechanism.
 
-    If the flag has no value, it is the first of `laplace_noisy_max` and `gaussian_noisy_max` that
-    has all given parameters.
+    The default is the first of `laplace_noisy_max` and `gaussian_noisy_max` that has all parameters
+    whose flags are set.
 
     Raises:
-        ValueError: if the mechanism does not have one of the given parameters.
+        ValueError: if the mechanism does not have a parameter whose flag is set.
     """
     offered = base.offered()
     typed = set(given())
@@ -644,11 +648,11 @@ def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) ->
     """Returns the mechanism that the flags describe.
 
     Args:
-        kind: the mechanism; default: `chosen_kind()`.
+        kind: class of the mechanism. Default: `chosen_kind()`.
         in_analysis: see `define_parameters`.
 
     Raises:
-        ValueError: see `chosen_kind`; also if a parameter is missing or out of range.
+        ValueError: if a parameter is missing or out of range, or if the mechanism does not have it.
     """
     kind = kind or chosen_kind()
     required = {

@@ -3,10 +3,10 @@
     pate coordinator --roster=roster.toml --dataset=digits --queries=100 --address=0.0.0.0:7000
         --certificates=certificates --train_dir=runs/silos
 
-With --method=feature_sums --epsilon=1, silos add up the features of their records instead. Each
-silo adds a part of the noise, so the total needs no more noise than one data holder would add. With
---schema=FILE and without --public, no public samples are needed: silos also add second moments, and
-the student is a linear model.
+With --method=feature_sums --epsilon=1, the features of all silos' records are added up instead.
+Each silo adds a part of the noise, so the total contains no more noise than one data holder would
+add. With --schema=FILE and without --public, no public samples are needed: the silos then add up
+second moments, too, and the student is a linear model.
 
 You need not trust the coordinator: silos randomize their votes, or secret-share them among the
 aggregators of the roster (--sigma=40). You can stop the coordinator and start it again with the
@@ -36,7 +36,7 @@ STATUS = (CoordinatorRun, lambda folder: CoordinatorJournal(None, (), folder / J
 
 
 def define() -> None:
-    """Defines the flags."""
+    """Defines the flags of this command."""
     command_line.define(CoordinatorRun, group="coordinator", without=OF_RECORDS)
     command_line.define_data_flags(with_private=False)
     command_line.define(
@@ -48,10 +48,10 @@ def define() -> None:
 
 
 def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
-    """Reads the flags, runs the coordinator, and prints a table.
+    """Reads the flags, runs the coordinator, and prints the results.
 
     Args:
-        transport: see `coordinate`.
+        transport: function that connects the coordinator to silos; see `coordinate`. Default: gRPC.
     """
     queries = QueryConfig(**{**command_line.values_of(QueryWishes), "seed": FLAGS.seed})
     are_sums = FLAGS.method == "feature_sums"
@@ -66,7 +66,7 @@ def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
         student=command_line.read(StudentSettings, **choice),
         files=files,
     )
-    with artifacts.only_writer(run.folder):  # a second command fails at its start
+    with artifacts.only_writer(run.folder):  # a second command fails immediately
         artifacts.remove_abandoned(run.folder)
         log, watch = command_line.start_operation("coordinator", SiloRoster.read(run.roster).run)
         report = coordinate(

@@ -1,10 +1,11 @@
 """Trains one model with several participants: `pate dssgd --dataset=mnist --participants=30`.
 
-Distributed selective SGD: each participant trains on its own records and uploads a fraction of its
-parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
-and the statement of the model says so. A stopped run resumes.
+This is distributed selective SGD: each participant trains on its own records. It uploads the
+changes of a fraction of its parameters to a server, which adds them to the shared parameters.
+Without --privacy there is no privacy guarantee, and the statement of the model says so. If the
+command is stopped, the same command resumes it.
 
-Across organizations, each on its own machine (`pate dssgd serve --help`):
+Several organizations can take part, each on its own machine (`pate dssgd serve --help`):
 
     pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
         --train_dir=runs/server
@@ -13,8 +14,8 @@ Across organizations, each on its own machine (`pate dssgd serve --help`):
 
 Read the roster first: it defines the model, the training and the protection of uploads. Records
 stay with the participant, whose own ledger is charged before each upload. A participant connects to
-the server and needs no open port. The server ends after the last turn of the last participant and
-exports the model with its statement. You can stop either command and start it again with the same
+the server and needs no open port. After the last turn of the last participant, the server exports
+the model with its statement and ends. You can stop either command and start it again with the same
 flags.
 """
 
@@ -35,7 +36,7 @@ from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 FLAGS = flags.FLAGS
 NO_FLAG = ("seed", "owners_file")
 NETWORK = ("roster", "certificates", "address")
-TEXTS = {  # defaults and help
+TEXTS = {  # default and help text of each flag
     "train_dir": ("runs/selective_sgd", "Run folder. It contains sensitive state and the ledger."),
     "model": (
         None,
@@ -65,8 +66,8 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
             False,
-            "Resume although the run's ledger, or rows of it, are missing. Their known cost is "
-            "charged, and the run is charged again above its target. The ledger records this.",
+            "Resume although the run's ledger or some of its rows are missing. Their known cost "
+            "is charged, and the run is charged again, above its target. The ledger records this.",
         )
     if "address" in names:
         command_line.define_operation()
@@ -137,7 +138,7 @@ def join() -> None:
         if not FLAGS[name].value:
             raise ValueError(f"{name} is required to take part in the training")
     terms = Terms.read(pathlib.Path(FLAGS.roster))
-    terms.number(FLAGS.participant)  # ValueError if the name is not on the roster
+    terms.number(FLAGS.participant)  # raises ValueError if the name is not on the roster
     TlsFiles.of(pathlib.Path(FLAGS.certificates), FLAGS.participant)
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
@@ -161,7 +162,7 @@ def join() -> None:
     log(f"done; the shared parameters are in {FLAGS.train_dir}")
 
 
-# Function of each command, its flags in `TEXTS`, and the data settings without flags.
+# For each command: its function, its flags in `TEXTS`, and the data settings that get no flag.
 COMMANDS = {
     "serve": (serve, NETWORK, ("dataset", "source_name")),
     "join": (join, (*NETWORK, "participant", "data"), ("dataset",)),

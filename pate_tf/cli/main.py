@@ -1,6 +1,6 @@
 """The command `pate`: runs the subcommand that its first argument names.
 
-Only the module of that subcommand is imported, so that `pate --help` needs no other package.
+Only the module of this subcommand is imported. `pate --help` therefore needs no other package.
 """
 
 import difflib
@@ -32,7 +32,7 @@ usage: pate COMMAND [--flag=value ...]
        pate COMMAND --help
 """
 
-# Commands in the order of use, with a description. Modules are `pate_tf.cli.NAME_command`.
+# Descriptions of the commands, in the order of use. Their modules are `pate_tf.cli.NAME_command`.
 COMMANDS: Final[Mapping[str, str]] = {
     "start": "asks a few questions, drafts the schema, and starts a first run",
     "plan": "compares methods and mechanisms for an epsilon; reads no data",
@@ -49,7 +49,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "dssgd": "trains one model with several participants, by selective SGD",
 }
 
-# Names that people may try, with advice on the right command.
+# Wrong names that users may try, with advice.
 INSTEAD: Final[Mapping[str, str]] = {
     "evaluate": "`pate predict` without --output evaluates a student",
     "test": "`pate predict` without --output evaluates a student",
@@ -67,16 +67,16 @@ SHELLS: Final = ("bash", "zsh")
 def run_command(name: str) -> None:
     """Runs a command with the flags of this process.
 
-    It calls `run` of the command's module, or else `define` and `main`. If the first argument is
-    `status` and the module has a `STATUS`, it prints the status instead. The module's
-    `FLAG_OF_ARGUMENT` lists flags whose names differ from their arguments. A user's
-    `module:function` may be in the working directory.
+    If the command's module has a function `run`, this function is called. Otherwise, `define` and
+    `main` are called. If the first argument is `status` and the module has a `STATUS`, the status
+    is printed instead. The module's `FLAG_OF_ARGUMENT` lists flags whose names differ from their
+    arguments. Functions that the user names as `module:function` may be in the working directory.
     """
     stopping.end_on_sigterm()
     stopping.end_without_memory()
-    sys.path.append(os.getcwd())  # at the end, so it shadows no other module
+    sys.path.append(os.getcwd())  # last, so that it shadows no other module
     if any(option.startswith("error") for option in sys.warnoptions):
-        # Warnings of libraries must not become errors, in child processes either.
+        # Warnings of libraries must not become errors, neither here nor in child processes.
         os.environ.pop("PYTHONWARNINGS", None)
         sys.warnoptions.clear()
         warnings.simplefilter("ignore")
@@ -105,7 +105,7 @@ def run_command(name: str) -> None:
             raise
         print("error: out of memory", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt as error:  # during imports, or from SIGTERM
+    except KeyboardInterrupt as error:  # raised during imports or by SIGTERM
         if error.args:
             raise SystemExit(stopping.TERMINATED) from None
         print("error: stopped; the same command resumes from here", file=sys.stderr)
@@ -113,7 +113,7 @@ def run_command(name: str) -> None:
 
 
 def completion(shell: str) -> str:
-    """Returns a script that completes the commands and their flags."""
+    """Returns a shell script that completes the names of commands and flags."""
     import jinja2
     from absl import flags
 
@@ -121,7 +121,7 @@ def completion(shell: str) -> str:
     for name in COMMANDS:
         module = importlib.import_module(f"pate_tf.cli.{name}_command")
         before = set(flags.FLAGS)
-        if not hasattr(module, "run"):  # else it has subcommands
+        if not hasattr(module, "run"):  # otherwise, it has subcommands
             module.define()
         commands[name] = sorted(set(flags.FLAGS) - before)
         for flag in commands[name]:

@@ -40,7 +40,7 @@ def define() -> None:
 
 
 def main() -> None:
-    """Reads the flags and prints the plan; exit code 4 if labels are not worth their cost."""
+    """Reads the flags and prints the plan. Exits with code 4 if labels are not worth their cost."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError(
@@ -51,7 +51,7 @@ def main() -> None:
             name: value for part in PARTS for name, value in command_line.values_of(part).items()
         }
         planned = plan(mechanism=FLAGS.mechanism, **values)
-    except ForecastError as error:  # a plan charges nothing in any case
+    except ForecastError as error:  # a plan never charges anything
         raise ForecastError(str(error).replace(NOTHING_CHARGED, HELPS)) from None
     print(planned)
     command_line.write_report(FLAGS.report_file, planned.to_dict())

@@ -24,7 +24,7 @@ def define() -> None:
     flags.DEFINE_string("output", None, "CSV file to create. Default: evaluate the student.")
     flags.DEFINE_string("label", None, "Column of the label. Default: the label of the schema.")
     flags.DEFINE_boolean(
-        "strict", False, "Fail on an invalid record. Default: leave them out and report them."
+        "strict", False, "Fail on invalid records. Default: leave them out and report them."
     )
     flags.DEFINE_string("report_file", None, "JSON file for the results of the evaluation.")
 

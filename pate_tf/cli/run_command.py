@@ -41,7 +41,7 @@ def define() -> None:
 
 
 def main(confirm: Callable[[], None] = lambda: None) -> None:
-    """Reads the flags, runs and prints; calls `confirm` after the forecast, before any charge."""
+    """Runs all steps and prints the results. Calls `confirm` after the forecast, before charges."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError(

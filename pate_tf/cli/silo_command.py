@@ -3,21 +3,20 @@
     pate silo init --name=clinic --silo_dir=clinic --coordinator=HOST:PORT --epsilon_budget=20
     pate silo serve --silo_dir=clinic --private=patients.csv --schema=schema.toml
 
-`init` writes policy.toml, which a privacy officer reads, edits and signs off. --policy=FILE
-contains policy lines that differ from the defaults. `serve` connects to the coordinator and ends
-with exit code 0 when the coordinator ends the run. If it can't reach the coordinator for
---give_up_after seconds, it ends with exit code 75. You can stop it and start it again at any time,
-and it needs no open port. It sends only what the policy allows, and each answer is charged before
-its noise is drawn. A silo has one ledger (SILO_DIR/sensitive). Never restore the ledger from a
-copy.
+`init` writes policy.toml, which a privacy officer reads, edits and signs off. The file --policy
+contains lines of the policy that differ from the defaults. `serve` connects to the coordinator and
+needs no open port. It ends with exit code 0 when the coordinator ends the run, or with exit code 75
+if it can't reach the coordinator for --give_up_after seconds. You can stop it at any time and start
+it again. The silo sends only what the policy allows, and each answer is charged before its noise is
+drawn. A silo has one ledger (SILO_DIR/sensitive). Never restore the ledger from a copy.
 
-`pate silo status --silo_dir=clinic` prints the spent budget, and whether the process is running.
+`pate silo status --silo_dir=clinic` prints the spent budget and whether the process is running.
 `pate silo report --silo_dir=clinic` writes the epsilon of each round to clinic/report.csv and
 clinic/report.json, for an auditor.
 
-With --method=feature_sums, no teachers vote. The silo sums the features of its records per class,
-adds noise and secret-shares the sums. `pate silo keys --silo_dir=clinic >> roster.toml` adds the
-silo to the roster for this.
+With --method=feature_sums, no teachers vote. The silo adds up the features of its records for each
+class, adds noise, and splits the sums into secret shares. For this, the silo must be on the roster:
+`pate silo keys --silo_dir=clinic >> roster.toml` adds it.
 
     pate silo certificates --demo --names=clinic,school --certificates=certificates
 
@@ -46,7 +45,7 @@ from pate_tf.silos.roster import METHODS, Member, Policy
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(Policy, silo_server.SiloRun)
 STATUS = (silo_server.SiloRun, silo_server.status)
-INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
+INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy that have a flag
 
 
 OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
@@ -59,7 +58,7 @@ OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
 
 
 def define(name: str) -> None:
-    """Defines the flags of a command of `COMMANDS`."""
+    """Defines the flags of one of the commands in `COMMANDS`."""
     if name == "serve":
         command_line.define(silo_server.SiloRun, group="silo", without=("owners_file",))
         command_line.define_data_flags(with_private=True)
@@ -75,7 +74,7 @@ def define(name: str) -> None:
 
 
 def require(what: str, *names: str) -> None:
-    """Raises ValueError if a flag has no value; `what` completes the message."""
+    """Raises ValueError if one of the flags `names` has no value. `what` ends the message."""
     for name in names:
         if not FLAGS[name].value:
             raise ValueError(f"{name} is required: {what}")
@@ -95,7 +94,7 @@ def init() -> None:
         policy = Policy(**values)
     path = pathlib.Path(FLAGS.silo_dir) / silo_server.POLICY
     if path.exists():
-        raise ValueError(f"folder: {path} exists already. Edit it instead.")
+        raise ValueError(f"folder: {path} already exists. Edit it instead.")
     artifacts.make_sensitive_folder(path.parent / artifacts.SENSITIVE)
     policy.write(path)
     of_sums = " --roster=FILE --method=feature_sums" if FLAGS.method == "feature_sums" else ""
@@ -104,14 +103,14 @@ def init() -> None:
 
 
 def settings_of_silo() -> silo_server.SiloRun:
-    """Returns the settings from the flags of `serve`."""
+    """Returns the settings that the flags of `serve` contain."""
     require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
     return command_line.read(silo_server.SiloRun, files=files)
 
 
 def serve() -> None:
-    """Answers the queries of a coordinator."""
+    """Runs the silo, which answers the queries of a coordinator."""
     settings = settings_of_silo()
     policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
     with artifacts.only_writer(settings.folder):
@@ -120,7 +119,7 @@ def serve() -> None:
 
 
 def report() -> None:
-    """Writes the cost of each round as CSV and as JSON."""
+    """Writes the cost of each round to a CSV file and a JSON file."""
     require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     policy = Policy.read(folder / silo_server.POLICY)
@@ -172,7 +171,7 @@ def certificates() -> None:
     print(f"{len(files)} certificates in {FLAGS.certificates}, valid for 30 days, only for tests")
 
 
-# Function of each command, and its flags in `OPTIONS`.
+# For each command: its function, and its flags in `OPTIONS`.
 COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "init": (init, ("silo_dir", "policy")),
     "keys": (keys, ("silo_dir",)),

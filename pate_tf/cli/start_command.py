@@ -1,11 +1,11 @@
 """Asks a few questions, drafts the schema, and starts a first run: `pate start`.
 
-Until you see the forecast, it reads only the column names of the private table. Every question has
-a flag, so the command also runs without a terminal:
+Before you see the forecast, the command reads only the column names of the private table. Every
+question can be answered by a flag, so the command also runs without a terminal:
 
   pate start --private=visits.csv --label=diagnosis --public=public.csv --epsilon=1 --yes
 
-It also takes the flags of `pate run`.
+The flags of `pate run` are accepted, too.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ from pate_tf.statement.privacy_statement import largest_share_of_right_guesses
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = run_command.FLAG_OF_ARGUMENT
-CHOICES = {0.5: "strong", 1.0: "usual", 4.0: "weak"}  # epsilons that are offered
+CHOICES = {0.5: "strong", 1.0: "usual", 4.0: "weak"}  # values of epsilon that are offered
 
 
 def define() -> None:
@@ -33,12 +33,12 @@ def define() -> None:
 
 
 def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
-    """Returns `check` of a flag's value, or of the user's answer to a question.
+    """Applies `check` to a flag's value, or to the user's answer to a question; returns the result.
 
-    Repeats the question until the answer passes the check.
+    The question is repeated until the answer passes the check.
 
     Raises:
-        ValueError: if the flag's value fails the check, or the input ends.
+        ValueError: if the flag's value fails the check, or if the input ends.
     """
     while True:
         is_given = FLAGS[flag].present or FLAGS.yes
@@ -54,7 +54,7 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
 
 
 def private_table(text: str) -> pathlib.Path:
-    """Returns the path of the private table; ValueError if its first line may be a record."""
+    """Returns the path of the private table. Refuses it if its first line may be a record."""
     if not text:
         raise command_line.FlagValueError("private is required: the file of private records")
     path = pathlib.Path(text).expanduser()
@@ -65,7 +65,7 @@ def private_table(text: str) -> pathlib.Path:
 
 
 def public_table(text: str) -> pathlib.Path | None:
-    """Returns the path of the public table, which can be read; None for an empty answer."""
+    """Returns the path of a readable public table; None for an empty answer."""
     path = pathlib.Path(text).expanduser() if text else None
     if path is not None:
         tables.header_of(path)
@@ -73,7 +73,7 @@ def public_table(text: str) -> pathlib.Path | None:
 
 
 def epsilon_of(text: str) -> float:
-    """Returns epsilon; an empty answer means 1, but --yes needs a value."""
+    """Returns epsilon. An empty answer means 1, except with --yes, which requires a value."""
     epsilon = float(text or (0.0 if FLAGS.yes else 1.0))
     if not 0.0 < epsilon < float("inf"):
         raise command_line.FlagValueError("epsilon must be a number above 0, such as --epsilon=1")
@@ -94,7 +94,7 @@ def confirm() -> None:
 
 
 def main() -> None:
-    """Asks the questions, drafts the schema, prints forecast and command, and starts the run."""
+    """Asks the questions, drafts the schema, prints forecast and command, then starts the run."""
     private = asked("private", "File of private records (CSV or Parquet)", private_table)
     names = tables.header_of(private).names
     print(f"Its columns: {', '.join(names)}")
@@ -131,7 +131,7 @@ def main() -> None:
             )
             return
         print(f"{schema} was drafted from {public}. Review it before you answer yes.")
-    FLAGS["label"].present, FLAGS.label = 0, None  # the schema contains it
+    FLAGS["label"].present, FLAGS.label = 0, None  # the schema contains the label
     answers = {"private": private, "public": public, "schema": schema, "owner": owner}
     answers["epsilon"] = f"{epsilon:g}"
     FLAGS(["pate run", *(f"--{name}={value}" for name, value in answers.items() if value)])

@@ -1,4 +1,4 @@
-"""Ends a command quickly and with one line on SIGTERM or if a library runs out of memory."""
+"""Ends a command quickly, with one line of text, on SIGTERM or if memory runs out."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Final
 
 TERMINATED: Final = 143
-SECONDS: Final = 8.0  # systemd and container engines kill a process after ten
+SECONDS: Final = 8.0  # systemd and container engines kill a process after 10 seconds
 LINE: Final = b"error: stopped by SIGTERM; the same command resumes from here\n"
 NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 
@@ -22,20 +22,20 @@ NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 def end_on_sigterm() -> None:
     """Makes SIGTERM end this process with code `TERMINATED` within `SECONDS`.
 
-    Prints the line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
+    Prints one line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
 
-    The kernel ignores SIGTERM for process 1 of a container unless there is a handler. Python runs
-    handlers between two instructions of the main thread, which may be inside a long call of a
-    library. Therefore, the signal also wakes another thread, which ends the process if the main
-    thread does not. Files are written completely or not at all, so nothing is lost.
+    The kernel ignores SIGTERM for process 1 of a container unless there is a handler. Python runs a
+    handler only between two instructions of the main thread, but a call into a library may take
+    long. Therefore, the signal also wakes a second thread, which ends the process if the main
+    thread does not. Files are written completely or not at all, so no file is damaged.
     """
     reader, writer = os.pipe()
-    # A copy of standard error, because stderr is turned off while TensorFlow starts.
+    # This is a copy of standard error, which is redirected while TensorFlow starts.
     terminal = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else os.dup(2)
     tell = functools.cache(functools.partial(os.write, terminal, LINE))
 
     def raise_once(number: int, frame: FrameType | None) -> None:
-        # A second signal would interrupt the clean-up.
+        # Later signals are ignored, because they would interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tell()
         raise KeyboardInterrupt(TERMINATED)
@@ -54,7 +54,7 @@ def end_on_sigterm() -> None:
 
 
 def _end_in_one_line() -> None:
-    """Ends the process; called by C++ for an uncaught exception."""
+    """Ends the process. C++ calls this function for an uncaught exception."""
     os.write(2, NO_MEMORY_LINE)
     os._exit(1)
 
@@ -63,10 +63,10 @@ _UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)  # kept alive becaus
 
 
 def end_without_memory() -> None:
-    """Makes a failed allocation in a library end this process with one line, under `ulimit -v`.
+    """Makes this process end with one line if a library can't allocate memory under `ulimit -v`.
 
-    Otherwise, the library would abort with a traceback of all threads.
+    Otherwise, the library would abort and print a traceback of all threads.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
-        with contextlib.suppress(OSError, AttributeError):  # another C++ library
+        with contextlib.suppress(OSError, AttributeError):  # there is no libstdc++
             ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_UNCAUGHT)

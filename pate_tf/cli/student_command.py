@@ -5,7 +5,7 @@ With teachers, after train_teachers.py --dataset=mnist --nb_teachers=250:
 With feature sums, without teachers:
   train_student.py --dataset=mnist --method=feature_sums --epsilon=0.1
 
-The ledger is charged first, then noisy labels are released. The student is trained only on these
+First the ledger is charged, then noisy labels are released. The student is trained only on these
 labels and public inputs. Labels, student and privacy statement are written to TRAIN_DIR/released.
 """
 
@@ -34,7 +34,7 @@ from pate_tf.students.student_kinds import StudentSettings
 from pate_tf.teachers.run_folder import RunDescription, described_run, load_teachers
 
 FLAGS = flags.FLAGS
-# Flags of only one method.
+# Flags that belong to only one of the methods.
 OF_PATE = ("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy")
 OF_SUMS = ("private", "owner", "owners_file")
 ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
@@ -42,7 +42,7 @@ ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places(PoolSize, DataSource):
-    """Sources of the data, the teachers and the feature sums."""
+    """Settings that name the data, the teachers and the feature sums."""
 
     teachers_dir: pathlib.Path | None = setting(
         None,
@@ -92,7 +92,8 @@ def chosen_method(run: RunDescription | None) -> str:
     """Returns the method that the run folder or `--method` names.
 
     Raises:
-        ValueError: if they differ, or a flag belongs to the other method.
+        ValueError: if the run folder and `--method` differ, or if a flag belongs to the other
+            method.
     """
     method: str = FLAGS.method if run is None or FLAGS["method"].present else run.method
     if run is not None and method != run.method:
@@ -120,14 +121,14 @@ def release_settings(method: str) -> ReleaseSettings:
         return command_line.read(ReleaseSettings, budget=budget, mechanism=mechanism, **common)
     if parameters:
         raise ValueError(
-            f"{parameters[0]}: use either this flag or --epsilon, which chooses its value. "
-            f"--epsilon can be combined with --mechanism."
+            f"{parameters[0]}: use either this flag or --epsilon, which determines its value. You "
+            "can combine --epsilon with --mechanism."
         )
     return command_line.read(ReleaseSettings, budget=budget, mechanism=kind, **common)
 
 
 def data_source(places: Places, run: RunDescription | None, *, reads_private: bool) -> DataSource:
-    """Returns the data that the flags name. The run folder supplies missing flags."""
+    """Returns the settings of the data. The run folder supplies flags that are missing."""
     files = command_line.own_files(with_private=reads_private)
     if run is None:
         return dataclasses.replace(places, files=files)
@@ -138,7 +139,7 @@ def data_source(places: Places, run: RunDescription | None, *, reads_private: bo
 
 
 def stored_sums(folder: pathlib.Path, wanted: Any) -> Any:
-    """Returns the feature sums of a run; ValueError if their representation differs."""
+    """Returns the feature sums of a run. Raises ValueError if their representation differs."""
     from pate_tf.release.feature_sums import FeatureSums
 
     sums = FeatureSums.load(folder)
@@ -160,7 +161,7 @@ def main() -> None:
     teachers_folder = places.teachers_dir or output.folder
     described = described_run(teachers_folder)
     method = chosen_method(described)
-    # Stored sums are reused unless flags name the private records again.
+    # Stored sums are used again unless flags name the private records.
     is_renewed = described is None or any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
     reads_private = method == FEATURE_SUMS and (described is None or FLAGS["private"].present)
     origin = data_source(places, described, reads_private=reads_private)

@@ -1,7 +1,8 @@
 """Trains the teachers: `python train_teachers.py --dataset=mnist --nb_teachers=250`.
 
 The private data set is partitioned among the teachers. Each teacher is trained on its own shard,
-and all teachers are exported as one ensemble to TRAIN_DIR/sensitive. A stopped run resumes.
+and all teachers are exported as one ensemble to TRAIN_DIR/sensitive. If the command is stopped, the
+same command resumes it.
 """
 
 import dataclasses
@@ -25,15 +26,15 @@ ADVANCED = ("class_weights", "learning_rate")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherRun(TeacherNumber, PoolSize, DataSource):
-    """Settings of train_teachers.py other than the training of the teachers."""
+    """Settings of `pate teachers`, except for the settings of the training."""
 
     restated: ClassVar = {
         "num_teachers": {
             "group": "training",
-            "help": "Number of teachers that partition the private data. Default: for teachers on "
-            "features, a number that suits the numbers of private records and classes; it is "
-            f"printed. For other teachers, {DEFAULT_NUM_TEACHERS}. "
-            "With owners there is no default, because the number of their records is private.",
+            "help": "Number of teachers, among which the private data are partitioned. Default: "
+            "for teachers on features, a number that suits the numbers of private records and "
+            f"classes, which is printed; for other teachers, {DEFAULT_NUM_TEACHERS}. With owners "
+            "there is no default, because the number of their records is private.",
         }
     }
     teachers: str | None = setting(
@@ -55,7 +56,7 @@ class TeacherRun(TeacherNumber, PoolSize, DataSource):
 
     @property
     def teacher_range(self) -> range | None:
-        """Teachers to train in this process; None for all.
+        """The numbers of the teachers to train in this process; None for all teachers.
 
         Raises:
             ValueError: if `teachers` is neither a number nor a range `first-last`.

@@ -268,7 +268,7 @@ def digest_array(array: npt.NDArray[Any]) -> str:
 
 
 def digest_paths(paths: Iterable[pathlib.Path]) -> str:
-    """Returns one SHA-256 of the names and contents of files; folders stand for all their files."""
+    """Returns one SHA-256 of the names and contents of given files and of all files in folders."""
     digest = hashlib.sha256()
     for path in paths:
         files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
@@ -328,7 +328,7 @@ class RunDirectory:
 
     @property
     def sensitive(self) -> pathlib.Path:
-        """Path `<root>/sensitive`. The folder is created with mode 0700, whatever the umask is.
+        """Path `<root>/sensitive`. The folder is created with mode 0700 under any umask.
 
         Raises:
             ValueError: if the folder would be inside of a folder called `released`.

@@ -308,7 +308,7 @@ class PoolLabels:
             if not (np.isfinite(weights).all() and (weights >= 0).all()):
                 raise ValueError("weights must be finite numbers of at least 0")
             if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
-                raise ValueError("each row of weights must sum to 1")
+                raise ValueError("weights must have rows with a sum of 1")
         return dataclasses.replace(self, labels=labels, query_indices=indices, weights=weights)
 
     @property

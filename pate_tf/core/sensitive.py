@@ -326,7 +326,7 @@ class Partition(Sharding):
         checks.one_of(("record", "owner"), unit=self.unit)
         sizes = np.bincount(assignment, minlength=self.num_teachers)
         if self.unit == "record" and not sizes.all():
-            raise ValueError("every teacher must have at least one record. Use fewer teachers.")
+            raise ValueError("partition: a teacher has no records. Use fewer teachers.")
         object.__setattr__(self, "assignment", assignment)
 
     @property

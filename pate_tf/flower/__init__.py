@@ -1,1 +1,1 @@
-"""A Flower app: silos and aggregators as ClientApps, the coordinator as a ServerApp."""
+"""A Flower app in which silos and aggregators are ClientApps and the coordinator is a ServerApp."""

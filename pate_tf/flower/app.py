@@ -1,9 +1,9 @@
-"""Sends the messages of silos, aggregators and their coordinator over Flower instead of gRPC.
+"""Transports the messages between a coordinator and its silos and aggregators over Flower.
 
-The ServerApp runs `pate coordinator`, and each ClientApp is one silo or one aggregator. Tasks and
-replies have the same bytes as over gRPC. The sender of a reply signs it with its own keys, whose
-public keys are on the roster. So Flower's node ids identify nobody, and neither the SuperLink nor
-another node can reply for a silo.
+Flower replaces gRPC. The ServerApp runs `pate coordinator`, and each ClientApp is one silo or one
+aggregator. Tasks and replies have the same bytes as over gRPC. The sender signs each reply with its
+own key, whose public part is on the roster. Flower's node ids are therefore not used to identify
+anybody, and neither the SuperLink nor another node can reply for a silo.
 
 Only this module uses Flower, because Flower's interfaces change often; see the extra `flower` in
 setup.py.
@@ -40,8 +40,8 @@ from pate_tf.silos.transport import MAX_REFUSAL_LENGTH, task_result
 _log = logging.getLogger(__name__)
 RECORD: Final = "pate"  # name of the record in a message
 LOOK_SECONDS: Final = 1.0
-# If a node has not answered a task after this time, the task is sent again. The node repeats its
-# stored answer, so this costs only time.
+# If a node has not answered a task after this time, the task is sent again. A node that has
+# answered before repeats its stored answer, so this costs only time and no budget.
 ANSWER_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 30.0  # time until a node gets its next task after an error
 
@@ -54,14 +54,14 @@ def signed_bytes(session: bytes, task: bytes, reply: bytes) -> bytes:
 
     Args:
         session: random bytes of this ServerApp, so that a reply is valid only in this session.
-        task: the encoded task; empty if only the sender's name was requested.
-        reply: the encoded reply to the task.
+        task: encoded task; empty if the server asked only for the sender's name.
+        reply: encoded reply to the task.
     """
     return encode(("flower", session, hashlib.sha256(task).digest(), reply))
 
 
 class FlowerServer(contextlib.ExitStack):
-    """Serves a coordinator over Flower: sends tasks to nodes and delivers their replies.
+    """Connects a coordinator to Flower: sends tasks to nodes and delivers their replies.
 
     A node first sends its name with a signature. A task is sent again if its node failed, was
     replaced, or does not answer. Silos and aggregators then repeat their stored answers.
@@ -69,7 +69,8 @@ class FlowerServer(contextlib.ExitStack):
     Args:
         grid: Flower's connection to the nodes.
         roster: roster with the keys of all silos and aggregators.
-        services: services of the coordinator; see `coordinator_services`.
+        services: services of the coordinator that create tasks and take replies; see
+            `coordinator_services`.
         clock: function that returns a time in seconds; only differences matter.
 
     Raises ValueError if the roster has no keys of a silo.
@@ -100,7 +101,7 @@ class FlowerServer(contextlib.ExitStack):
         self._stopped = threading.Event()
 
     def __enter__(self) -> "FlowerServer":
-        """Serves until the end of the block."""
+        """Starts to serve in another thread, until the end of the block."""
         thread = threading.Thread(target=self._serve, daemon=True)
         thread.start()
         self.callback(thread.join)
@@ -138,7 +139,7 @@ class FlowerServer(contextlib.ExitStack):
             self._due[node] = now + ANSWER_SECONDS
 
     def _take(self, message: Message) -> None:
-        """Handles a node's reply; logs and drops a reply that nobody on the roster signed."""
+        """Handles a node's reply. Logs and drops a reply that nobody on the roster signed."""
         sent = self._sent.pop(message.metadata.reply_to_message_id, None)
         if sent is None:
             return
@@ -157,8 +158,8 @@ class FlowerServer(contextlib.ExitStack):
                 raise PermissionError("the signature does not match this name on the roster")
             answer: object = Answer.OK
             if service is None:
-                # If two nodes prove the same name, the later node replaces the earlier node, which
-                # is not asked again for some time.
+                # If two nodes prove the same name, the later node replaces the earlier node. The
+                # earlier node gets no request for some time.
                 self._due[self._nodes.get(name, node)] = self._clock() + ANSWER_SECONDS
                 self._nodes[name] = node
             else:
@@ -203,7 +204,7 @@ def run_command(
 
 
 def silo_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Reads the flags; returns a silo's keys and its reply, which is empty for an empty task."""
+    """Runs as a silo: returns its keys and its reply to a task (empty for an empty task)."""
     run = silo_command.settings_of_silo()
     policy = Policy.read(run.folder / silo_server.POLICY)
     keys = Keys.load_or_create(run.folder / artifacts.SENSITIVE / silo_server.KEYS, policy.silo)
@@ -220,7 +221,7 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
 
 
 def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Reads the flags; returns an aggregator's keys and its reply, empty for an empty task."""
+    """Runs as an aggregator: returns its keys and its reply to a task (empty for an empty task)."""
     run = command_line.read(silo_server.AggregatorRun)
     with artifacts.only_writer(run.folder):
         keys, aggregator, roster = silo_server.open_aggregator(run)

@@ -298,8 +298,8 @@ class OneScale(Mechanism):
 class OfSigma(OneScale):
     """A mechanism with Gaussian noise of one scale, `sigma`.
 
-    If discrete Gaussian noise is shifted by whole lattice steps, its Renyi divergence is at most
-    that of continuous Gaussian noise (docs/proofs/theory.md, Proposition D4).
+    If discrete Gaussian noise is shifted by whole lattice steps, the Renyi divergence is at most as
+    large as with continuous Gaussian noise (docs/proofs/theory.md, Proposition D4).
 
     Attributes:
         sigma: standard deviation of the noise, in votes.
