@@ -63,11 +63,10 @@ class LedgerRow:
         details: JSON values, which depend on the kind.
 
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
-            `epsilon_budget` (None without a budget), `delta`, `acknowledged` (whether an earlier
-            ledger was missing; the next row then lists the rows of that ledger), `planned_release`
-            (how the
-              data-dependent cost will be released), `source` (name and key of the data source that
-              the ledger charges; sensitive).
+              `epsilon_budget` (None without a budget), `delta`, `acknowledged` (whether an earlier
+              ledger was missing; the next row then lists the rows of that ledger),
+              `planned_release` (how the data-dependent cost will be released), `source` (name and
+              key of the data source that the ledger charges; sensitive).
             - source: `source` as in "opened". Only earlier versions wrote this row.
             - acknowledged: `missing`, the digests of rows that were seen earlier and are missing.
             - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and

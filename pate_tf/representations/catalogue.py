@@ -324,11 +324,11 @@ class Representation:
         These are the names. Several names of the first two groups can be joined by "+":
 
         - for images, "contrastive" or "patches", which are trained on the pool; "wavelets", whose
-        scale is computed from the pool; or "gradients", which are oriented gradients from fixed
-        filters;
+          scale is computed from the pool; or "gradients", which are oriented gradients from fixed
+          filters;
         - "raw" for scaled numbers and one-hot categories; for tables also "bins" for the features
-        of "raw" and the bin of each number, "coarse_bins" for fewer bins, or "pairs" for products
-        of any two numbers or categories; for texts also "lsa" (latent semantic analysis);
+          of "raw" and the bin of each number, "coarse_bins" for fewer bins, or "pairs" for products
+          of any two numbers or categories; for texts also "lsa" (latent semantic analysis);
         - a network of Keras Applications, such as "EfficientNetV2B0". "@128" after the name sets
           the side of its images, and ":FILE" at the end names the file of its weights;
         - "encoder:FILE" for a `.keras` file, or "hub:PRESET" or "hub:FOLDER" for a model of

@@ -278,7 +278,7 @@ class _PateEstimator(BaseEstimator):
             y: classes or numbers of the records, `[num_records]`. SENSITIVE.
             X_public: public inputs `[num_inputs, num_columns]` with the same columns, without
                 labels. Default: no public inputs; feature sums then use bins that divide
-                    `value_range`.
+                `value_range`.
             owners: owner of each record, `[num_records]`. If they are given, the guarantee is for
                 owners instead of records.
 
@@ -426,7 +426,7 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
             delta: delta of the guarantee, see `pate_tf.Labeller`.
             method: "pate" for votes of teachers, or "feature_sums" for sums of bins without
                 teachers. Default: "feature_sums" if the target is a number or there are no public
-                    inputs, otherwise "pate".
+                inputs, otherwise "pate".
             num_teachers: number of teachers of method pate.
             teacher: model that each teacher trains in method pate: an unfitted scikit-learn
                 estimator, or a model for `pate_tf.Teachers`. Default: a small network.

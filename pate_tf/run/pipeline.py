@@ -10,14 +10,14 @@ These are the steps for one data holder:
 
 - `planning/choose.py` chooses method, mechanism and noise.
 - `Labeller.release` (`run/labeller.py`) charges the ledger and draws noisy labels. It calls
-`release/votes.py` or
-  `release/noisy_sums.py`, which write the charge with `Ledger.debit` (`ledger/privacy_ledger.py`)
-  before they draw noise. Mechanisms draw noise with `release/noise.py`.
+  `release/votes.py` or `release/noisy_sums.py`, which write the charge with `Ledger.debit`
+  (`ledger/privacy_ledger.py`) before they draw noise. Mechanisms draw noise with
+  `release/noise.py`.
 - The labeller calls `postprocessing/label_inference.py`, which infers labels of the whole pool from
-the released values (pseudo-labels). This step costs no privacy.
+  the released values (pseudo-labels). This step costs no privacy.
 - `Student.fit` (`run/student.py`) trains the student with a module of `students/student_kinds`.
 - `Student.publish` exports the student, and writes its privacy statement with
-`statement/publishing.py`.
+  `statement/publishing.py`.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ def coordinate(
 
     Returns:
         The JSON values that are also written to `report.json`: the numbers of silos and
-            aggregators, the epsilon of each silo, accuracies (None if no public sample has a
-            label), and the duration of each round in seconds.
+        aggregators, the epsilon of each silo, accuracies (None if no public sample has a label),
+        and the duration of each round in seconds.
 
     Raises:
         ValueError: if roster, data and settings contradict each other.

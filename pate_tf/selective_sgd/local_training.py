@@ -281,15 +281,15 @@ class RecordGradients:
     on which other records are drawn, for these reasons:
 
     - A record is always computed at the same position of a batch of the same size. This position
-    and size follow from the record's position among the participant's records and from the number
-    of records, which is public. Other positions contain other records or a fixed input. The last
-    bits of a row of a matrix product depend on the size of the batch and on the position of the
-    row, but not on the values of other rows. At a threshold of the model, these bits could change
-    the whole gradient.
+      and size follow from the record's position among the participant's records and from the number
+      of records, which is public. Other positions contain other records or a fixed input. The last
+      bits of a row of a matrix product depend on the size of the batch and on the position of the
+      row, but not on the values of other rows. At a threshold of the model, these bits could change
+      the whole gradient.
     - Gradients are scaled in float64 and rounded toward zero, which never increases a norm.
       Integers are added exactly.
     - The vector of a record is zero if its gradient is not finite, or if an operation of the model
-    fails for it.
+      fails for it.
 
     Args:
         view: the parameters of the model. The model must process each record separately, without

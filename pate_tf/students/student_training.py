@@ -238,8 +238,8 @@ class AveragedStudent(keras.Model):
             config: configuration of the training.
             released: labels of some inputs of the pool.
             pool: public inputs.
-            options: what is stored and shown during training. num_unlabelled: number of unlabeled
-                inputs in a batch.
+            options: what is stored and shown during training.
+            num_unlabelled: number of unlabeled inputs in a batch.
             **of_fit: further arguments of `fit_student`.
         """
         *_, order_seed, labels_seed = derived_seeds(config.seed, 4)

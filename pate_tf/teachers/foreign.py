@@ -37,12 +37,12 @@ class ForeignModels(Voter):
     model takes raw inputs `[batch, *input_shape]`.
 
     - If the target is a class, the model returns labels `[batch]` or scores `[batch, num_classes]`.
-    For two classes, it may return `[batch, 1]`: the probability of the second class, or its logit
-    if the last layer of a Keras model has no activation.
+      For two classes, it may return `[batch, 1]`: the probability of the second class, or its logit
+      if the last layer of a Keras model has no activation.
     - If the target is a number, the model returns numbers `[batch]` or `[batch, 1]` in the unit of
-    the target.
+      the target.
     - If the target is several labels, the model returns the probability of each label, `[batch,
-    num_labels]`, or log odds if the last layer of a Keras model has no activation.
+      num_labels]`, or log odds if the last layer of a Keras model has no activation.
 
     A SavedModel is called through its signature `serving_default`. If this signature has several
     outputs, the output `label` is used.

@@ -105,13 +105,13 @@ class Teachers:
                 and returns one of these:
 
                 - a Keras model that is not compiled and maps raw inputs to logits. It is trained by
-                Adam, on inputs that are augmented as the data set allows. This is fast, because all
-                teachers use the same traced loop. If the target is a number, the model has two
-                logits, whose softmax is the position of the number in its range.
+                  Adam, on inputs that are augmented as the data set allows. This is fast, because
+                  all teachers use the same traced loop. If the target is a number, the model has
+                  two logits, whose softmax is the position of the number in its range.
                 - a compiled Keras model for classes. Keras' `fit` trains it with its own optimizer,
-                loss and metrics, one teacher after another, without augmentation.
+                  loss and metrics, one teacher after another, without augmentation.
                 - an unfitted scikit-learn classifier; if the target is a number, a regressor; if it
-                is several labels, a classifier or regressor with several outputs.
+                  is several labels, a classifier or regressor with several outputs.
 
                 Names are "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
                 "module:function". "ridge" is solved in closed form on features of a
