@@ -33,9 +33,10 @@ class Store(LedgerFile):
     """Rows about one subject, stored on disk across runs, processes and crashes.
 
     Guarantees. A store has the guarantees of `LedgerFile`. In addition, the registry
-    (`RollbackGuard`) or a commitment detects a store that was deleted, was restored from an older
-    copy, or whose copy was continued. Such a store is refused until its user acknowledges that rows
-    are missing. The charges of the missing rows are then charged again.
+    (`RollbackGuard`) or a commitment detects that a store was deleted, that it was restored from an
+    older copy, or that a copy of it was continued. Such a store is refused until its user
+    acknowledges that rows are missing. After that, the charges of the missing rows are charged
+    again.
 
     Assumptions. Everyone who can write to the folder is trusted not to rewrite the store. The file
     system
@@ -45,16 +46,17 @@ class Store(LedgerFile):
     All attributes are read-only; `LedgerFile` has more.
 
     Attributes:
-        guard: object that notes the rows outside the folder; None for a store that is read-only or
-            in memory.
+        guard: the `RollbackGuard`, which notes the rows outside the folder; None for a store that
+            is read-only or in memory.
         opened: the row that opened the store; None before it is written.
-        source: the source that the store charges, fixed at first use.
-        was_reset: whether the user ever continued although rows or an earlier store were missing.
-        charges: how many times each charge was charged.
-        num_debits: number of debits.
+        source: the private data source that the store charges, fixed at first use.
+        was_reset: whether the user ever continued this store after acknowledging that rows, or an
+            earlier store, were missing.
+        charges: maps each kind of charge to the number of times that it was charged.
+        num_debits: number of debit rows.
         epsilon_budget: the current budget; None if there is no budget.
         delta: the current delta; NaN if there is no delta.
-        was_raised: whether the budget or its delta was ever raised.
+        was_raised: whether the user ever raised the budget or its delta.
     """
 
     def __init__(
@@ -70,11 +72,13 @@ class Store(LedgerFile):
         """Opens the files; call `open_or_verify` next, or `catch_up` to read.
 
         Args:
-            folder: the folder of the files; gets mode 0700. None for an unguarded store in memory,
-                for simulations.
-            source: the source that the store charges; None for the run folder itself.
+            folder: the folder of the files; its mode is set to 0700. None for an unguarded store in
+                memory, for simulations.
+            source: the private data source that the store charges; None if the run folder is its
+                own source.
             identity: see `RollbackGuard`.
-            unit: the unit that the charges protect; see `RollbackGuard`.
+            unit: the unit that the charges protect, such as "record" or "owner"; see
+                `RollbackGuard`.
             read_only: whether the store is opened for reading only.
             acknowledge_reset: whether to continue although the file of an earlier store is missing.
 
@@ -148,14 +152,15 @@ class Store(LedgerFile):
         Warns if other ledgers of the same source are known.
 
         Args:
-            opening: content of the first row. The source, a secret `salt` and whether an earlier
-                store is missing are added to it.
-            verify: checks that the store agrees with the arguments with which the caller opened it.
-            runs: see `RollbackGuard.missing_before`.
+            opening: content of the first row. This method adds the source, a secret `salt`, and
+                whether an earlier store is missing.
+            verify: function that checks whether the store agrees with the arguments that the caller
+                opened it with; raises LedgerError if it does not.
+            runs: run folders that may quote an earlier ledger; see `RollbackGuard.missing_before`.
 
         Raises:
-            LedgerError: if the store was changed, charges another source, or has missing rows that
-                were not acknowledged.
+            LedgerError: if the store was changed, if it charges another source, or if rows are
+                missing that the user did not acknowledge.
         """
         with self._locked():
             rows = self.catch_up()
@@ -201,7 +206,7 @@ class Store(LedgerFile):
                 f"{self.folder}: an earlier ledger in this folder was deleted with its results; "
                 f"its known costs are charged again, and every statement will report this"
             )
-        # A process may die after it commits the first rows and before it notes them.
+        # A process may have died after it committed the first rows and before it noted them.
         self._note([])
         details = {
             **opening,
@@ -218,7 +223,7 @@ class Store(LedgerFile):
                 self._append_missing(missing)
 
     def _missing_rows(self) -> rollback_guard.Missing | None:
-        """Returns the noted rows that are missing from this store; None if it has all of them."""
+        """Returns the noted rows that are missing from this store; None if no row is missing."""
         if self.guard is None or self.opened is None:
             return None
         return self.guard.missing_from(self.opened.digest, self._sequences, self._acknowledged)
@@ -253,7 +258,7 @@ class Store(LedgerFile):
         )
 
     def witness(self, digest: str | None = None) -> bytes:
-        """Returns a commitment to a row, 32 bytes, for another party to keep.
+        """Returns a commitment to a row, 32 bytes, which another party keeps.
 
         The key of the commitment is the secret salt of the first row, so the commitment reveals
         nothing about the row. When the party later returns the commitment, `holds_witness` detects
@@ -279,8 +284,8 @@ class Store(LedgerFile):
     def acknowledge_witness(self, witness: bytes) -> bool:
         """Records that the row of a commitment is missing, if a reset was acknowledged.
 
-        Call it inside `exclusive`. It works for one commitment each time the store is opened. Any
-        later commitment is to a row that the store has.
+        Call it inside `exclusive`. After the store is opened, only the first call can record a
+        missing row: every commitment that this store makes later is to a row that it has.
 
         Returns:
             Whether the reset was acknowledged, so that the store may continue without the row.
@@ -292,7 +297,7 @@ class Store(LedgerFile):
         return is_acknowledged
 
     def source_spending(self) -> rollback_guard.SourceSpending | None:
-        """Returns the charges of all ledgers of the same source, including this one.
+        """Returns the charges of all ledgers of the same source, including this ledger.
 
         The result covers the ledgers in this user's registry. It is None if there is no registry.
         """
@@ -328,7 +333,7 @@ class Store(LedgerFile):
         self.guard.note(self.opened.digest, noted)
 
     def _append_missing(self, missing: rollback_guard.Missing) -> None:
-        """Appends a list of the missing rows, and charges their debits again."""
+        """Appends a row that lists the missing rows, and charges the missing debits again."""
         self.append("acknowledged", {"missing": list(missing.digests)})
         if self.guard is None:
             return

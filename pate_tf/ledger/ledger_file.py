@@ -4,9 +4,9 @@ The rows form a hash chain, and record what was charged.
 
 Opening a ledger detects any change to a row or an answer, a missing or inserted row, a damaged page
 or index, a changed schema, and a truncated tail (every write updates `ledger.head.json`, which
-notes the last row). It can't detect an attacker who can write to the folder and who rewrites the
-table and the head together. For that case, a released statement quotes the `Head` of its ledger,
-and `LedgerFile.holds` checks whether a ledger still contains it.
+notes the last row). It can't detect that an attacker who can write to the folder rewrote the table
+and the head together. For that case, a released statement quotes the `Head` of its ledger, and
+`LedgerFile.holds` checks whether a ledger still contains it.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ canonical_json: Callable[[object], str] = json.JSONEncoder(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerRow:
-    """One row of a store. Rows are ordered by sequence; clocks may go backwards.
+    """One row of a store. Rows are ordered by `sequence`, not by time: clocks may go backwards.
 
     >>> import numpy as np, pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -56,25 +56,24 @@ class LedgerRow:
 
     Attributes:
         sequence: 1 for the row that opens the store, then one more for each row.
-        time: UTC time of the machine's clock, ISO 8601. For information only; nothing depends on
-            it.
+        time: UTC time by the machine's clock, in ISO 8601 format. It is only for information: no
+            check or charge depends on it.
         kind: "opened", "debit", "answers", "released", "budget", "source" or "acknowledged" in a
             ledger. Other stores have different kinds.
         details: JSON values, which depend on the kind.
 
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
               `epsilon_budget` (None without a budget), `delta`, `acknowledged` (whether an earlier
-              ledger was missing; the next row lists its rows), `planned_release` (how the
-              data-dependent cost will be released), `source` (name and key of the data source that
-              the ledger charges; sensitive).
-            - source: `source` as in "opened", in ledgers of an earlier version, which wrote it
-              later.
+              ledger was missing; the next row then lists the rows of that ledger),
+              `planned_release` (how the data-dependent cost will be released), `source` (name and
+              key of the data source that the ledger charges; sensitive).
+            - source: `source` as in "opened". Only earlier versions wrote this row.
             - acknowledged: `missing`, the digests of rows that were seen earlier and are missing.
             - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and
               `queries_digest` of the queries to be answered, `secure_noise`, `past` (whether the
               release happened before it was recorded), `delta`. If the row repeats the charge of a
               missing row, `carried_from` is the digest of the missing row.
-            - answers: `debit` (the sequence of the row that charged them), `num_queries`,
+            - answers: `debit` (the sequence of the row that charged the answers), `num_queries`,
               `num_answered`, `answers_digest`.
             - released: `debit`, `kept` (sensitive: the draw, and what it was drawn for).
             - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`,
@@ -95,7 +94,7 @@ class Head:
     """The last row of a ledger. A statement quotes it to commit to the whole history.
 
     Attributes:
-        sequence: sequence of the last row; 0 for an empty ledger.
+        sequence: the `sequence` of the last row; 0 for an empty ledger.
         digest: digest of the last row, which depends on all earlier rows. It may be published: the
             secret salt in the first row hides the content of the rows.
     """
@@ -110,7 +109,7 @@ class StoredAnswer:
 
     Attributes:
         label: the noisy label, or None if the mechanism withheld it.
-        debit: sequence of the row that charged the answer.
+        debit: the `sequence` of the row that charged the answer.
         noisy_counts: the noisy counts released with the label, `[num_classes]` in units of
             1 / LATTICE votes; None if only the label was released.
     """
@@ -135,12 +134,12 @@ def charge_of(row: LedgerRow) -> tuple[Charge, int]:
 
 
 def first_debit(row: LedgerRow) -> str:
-    """Returns the digest of the original debit that `row` repeats, or else of `row` itself."""
+    """Returns the digest of the original debit if `row` repeats one, else the digest of `row`."""
     return str(row.details.get("carried_from", row.digest))
 
 
 def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
-    """Returns the charges of all rows, with their numbers. Only debits charge anything."""
+    """Returns how many times the rows charged each charge. Only debit rows charge anything."""
     charges: Counter[Charge] = Counter()
     for row in rows:
         if row.kind in DEBITS:
@@ -152,15 +151,15 @@ def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
 def batches_before(
     history: Iterable[LedgerRow], mechanism: Charge, *, last: int
 ) -> Counter[Charge]:
-    """Returns the batches that earlier versions charged as a whole and that led to these labels.
+    """Returns the charges of whole batches, made by earlier versions, that led to these labels.
 
-    If the mechanism itself was charged once per batch, the result contains all such batches.
-    Otherwise, it contains the batches without an answer.
+    If the mechanism itself was charged once per batch, the result contains all such batches. If
+    not, the result contains only the batches without a stored answer.
 
     Args:
         history: rows of a ledger.
         mechanism: the mechanism that drew the labels.
-        last: sequence of the last row that charged the labels.
+        last: the `sequence` of the last row that charged the labels.
     """
     debits: dict[int, tuple[Charge, int]] = {}
     unanswered: set[int] = set()
@@ -185,7 +184,7 @@ Answer = tuple[int, int, bytes, int | None, bytes | None]  # position, debit, qu
 
 
 def chained(before: str, sequence: int, moment: str, kind: str, text: str) -> LedgerRow:
-    """Returns the row that follows the row with digest `before`; `text` is its details as JSON."""
+    """Returns the row that follows the row with digest `before`; `text` is its details in JSON."""
     content = canonical_json([sequence, moment, kind, text]).encode()
     digest = hashlib.sha256(bytes.fromhex(before) + content).hexdigest()
     details = json.loads(text)
@@ -193,7 +192,7 @@ def chained(before: str, sequence: int, moment: str, kind: str, text: str) -> Le
 
 
 def digest_of_answers(answers: Sequence[Answer]) -> str:
-    """Returns the digest of answers; the ledger stores it in the row of the answers."""
+    """Returns a digest of answers, which the ledger stores in its "answers" row."""
     digest = hashlib.sha256()
     for position, debit, query, label, noisy_counts in answers:
         released = "" if noisy_counts is None else f",{noisy_counts.hex()}"
@@ -211,7 +210,7 @@ class LedgerError(Exception):
 
 
 class BudgetMismatch(LedgerError):  # noqa: N818
-    """The budget differs from the budget that was fixed at first use."""
+    """The requested budget differs from the budget that was fixed at the ledger's first use."""
 
 
 class BudgetExceeded(LedgerError):  # noqa: N818
@@ -222,7 +221,7 @@ class BudgetExceeded(LedgerError):  # noqa: N818
     3
 
     Attributes:
-        num_affordable: how many times the same charge would fit.
+        num_affordable: how many more times the same charge fits into the remaining budget.
     """
 
     def __init__(self, message: str, *, num_affordable: int) -> None:
@@ -284,10 +283,10 @@ class LedgerFile(contextlib.ExitStack):
         SQLite runs in WAL mode with `synchronous=FULL`: committed rows survive a power cut.
 
         Args:
-            folder: the folder of the files; gets mode 0700. None for a ledger in memory.
+            folder: the folder of the files; its mode is set to 0700. None for a ledger in memory.
             read_only: whether the ledger is opened for reading only.
-            acknowledge_reset: whether to create a new ledger if the file of an earlier one is
-                missing.
+            acknowledge_reset: whether to create a new ledger even though the file of an earlier
+                ledger is missing.
 
         Raises:
             LedgerError: if the ledger is damaged, was changed, or can't be used.
@@ -361,7 +360,7 @@ class LedgerFile(contextlib.ExitStack):
             raise LedgerError(f"{self._path}: the file is damaged")
 
     def _record(self, row: LedgerRow) -> None:
-        """Updates this object with one durable row; called for each row in order."""
+        """Updates the totals of this object with one durable row; called for each row in order."""
         self._sequences[row.digest] = row.sequence
 
     def history(self) -> tuple[LedgerRow, ...]:
@@ -370,12 +369,12 @@ class LedgerFile(contextlib.ExitStack):
             return tuple(self._rows_after(Head(), last=self.head.sequence))
 
     def holds(self, head: Head) -> bool:
-        """Returns whether this ledger contains the row that a statement quotes."""
+        """Returns whether this ledger contains a row that a statement quotes."""
         return self._sequences.get(head.digest) == head.sequence
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Locks out all other processes, threads and objects; the lock ends with its process."""
+        """Locks out all other processes, threads and objects; the lock ends with the process."""
         if self._read_only:
             raise LedgerError(f"{self._path}: this ledger was opened for reading only")
         with self._threads, contextlib.ExitStack() as stack:
@@ -389,7 +388,7 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Makes all rows that are appended inside of the block durable together, or none of them.
+        """Makes the rows that are appended inside of the block durable: either all or none of them.
 
         Call it inside `exclusive`.
         """
@@ -410,7 +409,7 @@ class LedgerFile(contextlib.ExitStack):
             return self.append(kind, details)
 
     def append(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
-        """Appends a row, which takes effect when the transaction ends.
+        """Appends a row, which becomes durable when the transaction ends.
 
         Call it inside `transaction`.
 
@@ -436,7 +435,7 @@ class LedgerFile(contextlib.ExitStack):
         """Durably stores the answers that `debit` charged; call it inside `exclusive`.
 
         Args:
-            debit: sequence of the row that charged the answers.
+            debit: the `sequence` of the row that charged the answers.
             queries: digests of the queries, in the order of `labels`.
             labels: the noisy labels; None for a withheld label.
             noisy_counts: the noisy counts released with the labels, int64
@@ -468,7 +467,7 @@ class LedgerFile(contextlib.ExitStack):
             self.append("answers", details)
 
     def stored_answers(self, queries: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-        """Returns the stored answers, by query digest; queries without an answer are left out."""
+        """Maps the digest of each query to its stored answer; leaves out unanswered queries."""
         answers = {}
         with self._reporting():
             for start in range(0, len(queries), QUERIES_PER_SELECT):
@@ -490,7 +489,7 @@ class LedgerFile(contextlib.ExitStack):
             is_own: whether this object has just written the rows and has not noted them yet.
 
         Raises:
-            LedgerError: if a row or answer was changed, or rows are missing.
+            LedgerError: if a row or an answer was changed, or if rows are missing.
         """
         with self._reporting():
             self._connection.execute("BEGIN")  # all reads see the same state
@@ -502,7 +501,8 @@ class LedgerFile(contextlib.ExitStack):
             is_unnoted = noted is None and self.folder is not None and not is_own
             if is_unnoted and head.sequence > 1:
                 raise LedgerError(f"{self._refused} {self.name}.head.json is missing")
-            # A process may die between committing a row and noting it, so more rows are fine.
+            # A process may die after it commits a row and before it notes the row, so the database
+            # may have more rows than the note.
             if noted is not None and noted.sequence > head.sequence:
                 raise LedgerError(
                     f"{self._refused} rows were removed: {self.name}.head.json notes "
@@ -518,7 +518,7 @@ class LedgerFile(contextlib.ExitStack):
     def _rows_after(
         self, head: Head, *, noted: Head | None = None, last: int | None = None
     ) -> Iterator[LedgerRow]:
-        """Verifies and yields the rows after `head`, up to the sequence `last` if it is given."""
+        """Verifies and yields the rows after `head`, up to the sequence `last` if given."""
         stored = self._connection.execute(
             "SELECT * FROM rows WHERE sequence > ? AND sequence <= coalesce(?, sequence) "
             "ORDER BY sequence",
@@ -536,7 +536,7 @@ class LedgerFile(contextlib.ExitStack):
             yield row
 
     def _check_answers(self, rows: Sequence[LedgerRow]) -> int:
-        """Checks that the table has exactly the recorded answers; returns their number."""
+        """Checks that the table has exactly the recorded answers; returns the number of answers."""
         number = self._num_answers
         for row in rows:
             if row.kind == "answers":
@@ -558,19 +558,19 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Turns errors of SQLite and the operating system into a LedgerError of one line."""
+        """Turns errors of SQLite and the operating system into a one-line LedgerError."""
         with self._threads:
             try:
                 yield
             except sqlite3.IntegrityError as error:
                 raise LedgerError(f"{self._path}: a query would get a second answer") from error
             except (sqlite3.Error, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-                # SQLite quotes damaged text in its messages, and the messages fail to decode.
+                # SQLite quotes damaged text in its messages, so a message may fail to decode.
                 reason = " ".join(str(error).split())
                 raise LedgerError(f"{self._path}: the ledger can't be used: {reason}") from error
 
     def _read_note(self) -> Head | None:
-        """Returns the last row according to the note; None if there is no note."""
+        """Returns the last row that the note names; None if there is no note."""
         if self._note_path is None or not self._note_path.exists():
             return None
         try:

@@ -35,14 +35,14 @@ from pate_tf.ledger.ledger_file import (
 from pate_tf.ledger.rollback_guard import Identity
 
 MAX_DELTA = 0.5
-MAX_CHARGES = 2**40  # a charge that fits more often than this has no limit
+MAX_CHARGES = 2**40  # a charge that fits more times than this is treated as unlimited
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spending(QueryCounts, EpsilonDelta):
     """The total privacy cost of all debits of one or several ledgers, including releases.
 
-    Epsilon is data-independent: it is the worst case over all data sets, in both directions.
+    Epsilon is data-independent: it is the worst case over all pairs of neighboring data sets.
 
     >>> import pate_tf
     >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
@@ -50,41 +50,44 @@ class Spending(QueryCounts, EpsilonDelta):
     True
 
     Attributes:
-        num_queries: number of charged queries, answered or not; feature sums have no queries.
+        num_queries: number of charged queries, whether or not they were answered; feature sums have
+            no queries.
     """
 
 
 class Ledger(Store):
     """The privacy budget of one ensemble, stored on disk across runs, processes and crashes.
 
-    Costs are data-independent: they hold for every data set, in both directions, for replace-one
-    records or add-or-remove-one owner. Moments of different charges add up, so charges can be
-    mixed. If all debits are of the same charge, the composition theorem of this charge is used
+    Costs are data-independent: they hold for every pair of data sets in which one record was
+    replaced, or one owner was added or removed. Moments of different charges add up, so charges can
+    be mixed. If all debits are of the same charge, the composition theorem of this charge is used
     where it gives a lower cost.
 
     Guarantees. A debit is durable before its noise is drawn, so releases never cost more than the
     ledger has recorded. Rows are never deleted or changed. Each mechanism answers a query only
     once. The sum of all debits never exceeds the budget, even if several processes write at the
-    same time. The only exceptions are releases that happened before they were recorded. Other
-    ledgers of the same source have separate budgets; `source_spending` returns the total.
+    same time. The only exceptions are releases that had already happened when they were recorded.
+    Other ledgers of the same source have separate budgets; `source_spending` returns the total.
 
     All attributes are read-only; `Store` has more.
 
     Assumptions. The assumptions of `Store` hold. Mechanisms and numbers of queries are chosen
-    without looking at earlier noisy answers. If they depend on answers, the budget still holds: at
-    the same delta if all debits are of one mechanism, else at a larger delta. The cost spent up to
-    a time that depends on answers does not hold (docs/proofs/theory.md, Proposition S4).
+    without looking at earlier noisy answers. If this choice depends on answers, the budget still
+    holds: at the same delta if all debits are of one mechanism, else at a larger delta. But the
+    reported cost does not hold if the time at which it is read depends on answers
+    (docs/proofs/theory.md, Proposition S4).
 
     Attributes:
         ensemble_digest: digest of the ensemble that this ledger was opened for.
-        num_queries: number of charged queries, answered or not.
+        num_queries: number of charged queries, whether or not they were answered.
         num_answered: number of queries that were answered with a label.
-        is_secure: whether all debits and releases used unpredictable noise.
-        planned_release: how the data-dependent cost will be released, if it ever is.
-        plan_is_late: whether votes may already have existed when `planned_release` was fixed.
+        is_secure: whether all debits and releases used noise from the operating system's entropy.
+        planned_release: how the data-dependent cost would be released, as fixed when the ledger
+            was opened.
+        plan_is_late: whether there may already have been votes when `planned_release` was fixed.
     """
 
-    folder: pathlib.Path  # unlike other stores, this one is never in memory
+    folder: pathlib.Path  # unlike other stores, a ledger is never in memory
     ensemble_digest = ""
     num_queries = 0
     num_answered = 0
@@ -110,15 +113,15 @@ class Ledger(Store):
         """Opens the ledger of `folder` for labeling; the first call creates it.
 
         The ledger is entered in this user's registry (`pate_tf.ledger.rollback_guard`). If the
-        registry can't be used, there is a `LedgerWarning`. Another warning reports the total cost
-        of all ledgers of the source.
+        registry can't be used, the user gets a `LedgerWarning`. Another warning reports the total
+        cost of all ledgers of the source.
 
         Args:
-            folder: the sensitive folder of the ensemble; gets mode 0700.
+            folder: the sensitive folder of the ensemble; its mode is set to 0700.
             ensemble_digest: digest of the ensemble; fixed by the first call.
             delta: the delta of the budget; fixed by the first call.
             epsilon_budget: the maximum epsilon of all labels together; fixed by the first call that
-                passes one. Default: no budget; everything is still recorded.
+                passes a budget. Default: no budget; every charge is still recorded.
             source: the named data source that the ledger charges; fixed by the first call. Default:
                 the run folder itself.
             identity: identity of a subject that may have only one ledger, in any folder, such as a
@@ -130,16 +133,16 @@ class Ledger(Store):
             acknowledge_reset: whether to continue although an earlier ledger of this folder, or
                 later rows of this ledger, are missing. A permanent row and every later statement
                 report this. The known costs of the missing rows are charged again.
-            planned_release: how the data-dependent cost will be released, if it ever is; fixed by
-                the first call, before there are votes. Default: the earlier value, or
-                `PlannedRelease()` for a new ledger.
+            planned_release: how the data-dependent cost would be released; fixed by the first call,
+                before there are votes. Default: the earlier value, or `PlannedRelease()` for a new
+                ledger.
 
         Raises:
             ValueError: if delta is outside [0, 1), or the budget is not positive and finite.
-            BudgetMismatch: if budget, delta or planned release were fixed to other values.
-            LedgerError: if the ledger is damaged, was changed or can't be used; if it is new,
-                although votes, a statement or the registry show that there was an earlier ledger;
-                or if rows are missing that were seen before.
+            BudgetMismatch: if the budget, delta or planned release was fixed to another value.
+            LedgerError: if the ledger is damaged, was changed or can't be used; if it is new, but
+                votes, a statement or the registry show that there was an earlier ledger; or if rows
+                are missing that were seen before.
         """
         checks.between(0, 1, ends="[)", delta=delta)
         if epsilon_budget is not None:
@@ -216,11 +219,11 @@ class Ledger(Store):
                 )
             self.ensemble_digest = details["ensemble_digest"]
             self.planned_release = PlannedRelease(**details["planned_release"])
-            # Whoever lost an earlier ledger may have seen its votes.
+            # If an earlier ledger was lost, its user may already have seen votes.
             self.plan_is_late = details["acknowledged"]
 
     def spent(self, delta: float | None = None) -> Spending:
-        """Returns the total cost of all debits; see `compose`.
+        """Returns the total cost of all debits of this ledger; see `compose`.
 
         Args:
             delta: the delta of the cost. Default: the ledger's delta.
@@ -253,8 +256,8 @@ class Ledger(Store):
         """Checks that `charge` fits into the budget `number` more times, in the worst case.
 
         Raises:
-            BudgetExceeded: if it doesn't fit; the message contains the number that fits.
-            LedgerError: if the charge has no finite cost.
+            BudgetExceeded: if it doesn't fit; the message says how many times it fits.
+            LedgerError: if the charge has no finite epsilon at the ledger's delta.
         """
         if self._fits(charge, number):
             return
@@ -264,7 +267,7 @@ class Ledger(Store):
         epsilon, _ = composition.moments_epsilon(charges, self.delta)
         spent, _ = composition.smallest_epsilon(self.charges, self.delta)
         too_much = f"would raise epsilon to {epsilon:.4g}"
-        if math.isinf(epsilon):  # the charges' own deltas exceed the delta of the ledger
+        if math.isinf(epsilon):  # the charges' deltas exceed the ledger's delta
             too_much = f"would use up delta {self.delta:g}; give the mechanism a smaller delta"
         raise BudgetExceeded(
             f"`epsilon_budget` allows at most {affordable} more {charge.counted[1]} of "
@@ -287,23 +290,25 @@ class Ledger(Store):
         return not math.isinf(composition.moments_epsilon(charges, self.delta)[0])
 
     def mac(self, content: Mapping[str, Any]) -> str:
-        """Returns a message authentication code of JSON values, keyed by the ledger's salt."""
+        """Returns a message authentication code of JSON values; the ledger's salt is the key."""
         return hmac.digest(self._salt, canonical_json(dict(content)).encode(), "sha256").hex()
 
     def stored_release(self) -> Mapping[str, Any] | None:
-        """Returns what `store_release` stored last; None if it has not stored anything."""
+        """Returns the last draw that `store_release` stored; None if there is no stored draw."""
         kept = [row.details["kept"] for row in self.history() if row.kind == "released"]
         return kept[-1] if kept else None
 
     def raise_budget(self, *, epsilon_budget: float, delta: float) -> LedgerRow:
-        """Replaces budget and delta, which weakens privacy; a permanent row reports it.
+        """Replaces budget and delta, which weakens privacy; a permanent row records the change.
 
         Args:
-            epsilon_budget: the new budget for everything that this ensemble ever answers.
+            epsilon_budget: the new maximum epsilon of all answers of this ensemble, earlier ones
+                included.
             delta: the delta of the new budget.
 
         Raises:
-            ValueError: if a number is out of range, or more than the new budget was already spent.
+            ValueError: if a number is out of range, or if more than the new budget is already
+                spent.
             LedgerError: if the row can't be written.
         """
         checks.between(0, 1, ends="[)", delta=delta)
@@ -325,23 +330,25 @@ class Ledger(Store):
         secure_noise: bool,
         was_released: bool = False,
     ) -> int:
-        """Durably charges the worst-case cost; call it inside `exclusive`.
+        """Durably charges the worst-case cost of a release; call it inside `exclusive`.
 
         Args:
             charge: the mechanism that will answer, or the planned release.
             queries: digests of the queries to be answered, distinct and not answered yet. The
                 number charged is `charge.number_charged(len(queries))`.
-            secure_noise: whether the noise is unpredictable; if not, the ledger is marked forever.
-            was_released: whether the release has already happened. It is then charged even above
-                the budget, because refusing the charge would only hide the cost.
+            secure_noise: whether the noise comes from the operating system's entropy; if it does
+                not, the ledger is marked permanently.
+            was_released: whether the release has already happened. Such a release is charged even
+                beyond the budget, because refusing the charge would only hide the cost.
 
         Returns:
-            The sequence of the row. No noise may be drawn before this returns.
+            The `sequence` of the new row. No noise may be drawn before this method returns.
 
         Raises:
             BudgetExceeded: if the charge doesn't fit; nothing is charged.
-            LedgerError: if the charge has no finite cost or could not be read back, or if the row
-                can't be made durable. In the last case, the charge may have been recorded.
+            LedgerError: if the charge has no finite cost, if a ledger with this charge could not be
+                read again, or if the row can't be made durable. In the last case, the charge may
+                have been recorded.
         """
         number = charge.number_charged(len(queries))
         try:
@@ -368,14 +375,16 @@ class Ledger(Store):
     def debited(
         self, charge: Charge, queries: Sequence[bytes], *, secure_noise: bool
     ) -> Iterator[int]:
-        """Charges queries, or reuses their open debit; yields the row. Call it inside `exclusive`.
+        """Charges queries, or reuses their open debit; yields the debit's `sequence`.
 
-        Draw and store the answers inside of the block. Answers may not be used in any way before
-        they are stored. If the process is killed or interrupted inside of the block, the debit
-        stays open, and the next call reuses it. This is safe because the noise does not influence
-        whether a process is killed (docs/proofs/theory.md, Proposition S6). An error closes the
-        debit, because the noise may have caused the error: for example, longer answers may not fit
-        on a full disk.
+        Call it inside `exclusive`.
+
+        The caller draws and stores the answers inside of the block, and must not use them in any
+        way before they are stored. If the process is killed or interrupted inside of the block, the
+        debit stays open, and the next call reuses it. Reusing the debit is safe because the noise
+        does not influence whether a process is killed (docs/proofs/theory.md, Proposition S6). An
+        error closes the debit, because the noise may have caused the error: for example, longer
+        answers may not fit on a full disk.
 
         Args:
             charge: see `debit`.
@@ -394,7 +403,7 @@ class Ledger(Store):
         try:
             yield debit
         except Exception:
-            mark.unlink(missing_ok=True)  # needs no space on a full disk
+            mark.unlink(missing_ok=True)  # works even on a full disk
             artifacts.sync_folder(mark.parent)
             raise
         mark.unlink(missing_ok=True)
@@ -408,9 +417,9 @@ class Ledger(Store):
         return self.folder / f"open-{hashlib.sha256(b''.join(queries)).hexdigest()[:32]}"
 
     def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
-        """Returns the row of the debit that `debited` would reuse; None if it would charge anew.
+        """Returns the sequence of the debit that `debited` would reuse; None if it would charge.
 
-        A debit for unpredictable noise is not reused with predictable noise. A debit from before an
+        A debit for secure noise is not reused with noise from a seed. A debit from before an
         acknowledged reset is not reused either, because another copy of the ledger may have
         released its answers.
 
@@ -441,7 +450,7 @@ class Ledger(Store):
         """Checks that `planned` equals the release that was fixed when the ledger was opened.
 
         Raises:
-            BudgetMismatch: if they differ.
+            BudgetMismatch: if `planned` differs from the fixed release.
         """
         wanted = vars(planned)
         fixed = vars(self.planned_release)
@@ -454,14 +463,17 @@ class Ledger(Store):
             )
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
-        """Stores a draw, so that it is never drawn again; call it inside `exclusive`.
+        """Stores drawn noisy values, so that they are never drawn again.
+
+        Call it inside `exclusive`.
 
         Args:
             debit: sequence of the row that charged the draw.
-            kept: JSON values: the draw, and what it was drawn for.
+            kept: JSON values: the draw, and the values for which it was drawn.
 
         Raises:
-            LedgerError: if the draw can't be made durable. Then it may not be published.
+            LedgerError: if the draw can't be made durable. The caller must not publish the draw
+                then.
         """
         self.write("released", {"debit": debit, "kept": kept})
 
@@ -478,7 +490,7 @@ def compose(ledgers: Sequence[Store], *, delta: float) -> Spending:
     earlier rows.
 
     Args:
-        ledgers: the ledgers.
+        ledgers: the ledgers whose costs are added.
         delta: the delta of the total.
 
     Raises:
@@ -511,12 +523,12 @@ def distinct_rows(ledgers: Sequence[Store]) -> list[LedgerRow]:
 
 
 def source_facts(ledger: Store) -> dict[str, Any]:
-    """Returns the fields of a statement about resets and about all ledgers of the same source.
+    """Returns the fields of a privacy statement about resets and about all ledgers of the source.
 
-    These are `ledger_was_reset`; `source_name`, None if the run folder is its own source;
-    `epsilon_source` and `delta_source`, the total cost of the source, None if it is unknown;
-    `num_ledgers` of the source, None without a registry; and `num_other_units`, the number of its
-    ledgers that protect a different unit.
+    The fields are `ledger_was_reset`; `source_name`, which is None if the run folder is its own
+    source; `epsilon_source` and `delta_source`, the total cost of the source, or None if this cost
+    is unknown; `num_ledgers`, the number of ledgers of the source, or None without a registry; and
+    `num_other_units`, how many of these ledgers protect a different unit.
     """
     spending = ledger.source_spending()
     epsilon = delta = None

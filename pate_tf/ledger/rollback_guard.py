@@ -1,10 +1,11 @@
 """Detects whether a store was rolled back, copied or deleted, and adds up the cost of a source.
 
 A ledger cannot detect from its own rows that its folder was copied, restored from a copy, or
-deleted, and it does not know about other ledgers for the same private data. The registry can. It
-notes every row of every store that is opened for writing, every folder in which a store was seen,
-and the named source that its releases charge. Statements and votes in the folders around a store
-are further evidence of an earlier store.
+deleted, and it does not know about other ledgers for the same private data. For this purpose, the
+registry, a database outside of all run folders, notes every row of every store that is opened for
+writing, every folder in which a store was seen, and the named source that the store's releases
+charge. Statements and votes in the folders around a store are further evidence that there was an
+earlier store.
 
 A store with missing rows is refused, unless its user acknowledges that rows are missing. A
 permanent "acknowledged" row then lists the missing rows, and their charges are charged again as
@@ -85,10 +86,10 @@ class Missing:
     """Rows that are missing from a store.
 
     Attributes:
-        reason: a message of one line: what is missing and what to do.
+        reason: a message of one line that says what is missing and what to do.
         digests: digests of the missing rows.
         left_nothing: whether the folder contains neither votes nor a statement of the missing rows.
-            The whole run was then deleted, and only the registry knows about it.
+            If so, the whole run was deleted, and only the registry knows about it.
     """
 
     reason: str
@@ -101,15 +102,17 @@ class SourceSpending:
     """The charges of all ledgers of a named source, for this user on this machine.
 
     Attributes:
-        charges: how many times each charge was charged. If copies of a ledger were continued
-            separately, the rows of all branches count, and the rows that the branches have in
-            common count once.
+        charges: maps each kind of charge to the number of times that it was charged. If copies of a
+            ledger were continued separately, the rows of all branches count, and the rows that the
+            branches have in common count once.
         num_ledgers: number of ledgers.
         num_unknown: number of ledgers whose cost is unknown, because they have a charge that is not
-            registered here, or drew noise from a seed. Seeded noise of this ledger does not count.
+            registered here, or drew noise from a seed. This ledger's own seeded noise does not make
+            its cost unknown.
         num_other_units: number of ledgers whose unit is unknown or differs from the unit of this
-            ledger. Their costs can't be added: a charge per record does not bound the cost for an
-            owner with many records, and add-or-remove-one owner does not bound replace-one.
+            ledger. Their costs can't be added to this ledger's costs: a charge per record does not
+            bound the cost for an owner with many records, and a cost for adding or removing an
+            owner does not bound the cost for replacing a record.
     """
 
     charges: Mapping[Charge, int]
@@ -132,14 +135,15 @@ class RollbackGuard:
     Args:
         folder: the folder of the store.
         source: the source that the store charges; None for a store that is only read.
-        identity: the subject of the store, if a subject may have only one store in all folders.
-            Rows in another store of the same subject are treated as missing here. None for a
-            ledger, because a source may have several ledgers.
+        identity: the kind and name of the store's subject, such as a silo, if the subject may have
+            only one store in all folders. Rows in another store of the same subject are treated as
+            missing here. None for a ledger, because a source may have several ledgers.
         unit: the unit that the store's charges protect, "record" or "owner"; None if it is unknown.
             A unit that was noted earlier takes precedence.
 
     Attributes:
-        source: the source that the store charges; `Store` sets it when it has read the source.
+        source: the source that the store charges; `Store` sets this attribute after reading the
+            source from the first row.
         registry: the database in which the store's rows are noted; None if it can't be used.
     """
 
@@ -191,12 +195,12 @@ class RollbackGuard:
             self.registry.close()
 
     def note(self, ledger: str, rows: Sequence[tuple[int, str, str | None]]) -> None:
-        """Notes rows that are durable in the store. Rows that are already noted do not change.
+        """Notes rows that are durable in the store; does not change rows that are already noted.
 
         Args:
             ledger: digest of the row that opened the store.
-            rows: sequence, digest and charge of each row. The charge is JSON; None if the row
-                charges nothing.
+            rows: the sequence, digest and charge of each row. The charge is in JSON; it is None if
+                the row charges nothing.
         """
         if self.registry is None:
             return
@@ -219,10 +223,12 @@ class RollbackGuard:
             self._disable_registry(error)
 
     def missing_before(self, runs: Iterable[pathlib.Path]) -> Missing | None:
-        """Returns the missing rows of a store that is about to be created; None if it is new.
+        """Returns the rows of an earlier store that is missing; None if there was no such store.
+
+        Call it before a new store is created.
 
         Args:
-            runs: run folders whose statements may quote an earlier ledger.
+            runs: run folders whose privacy statements may quote an earlier ledger.
         """
         if self._identity is None:
             here = "ledger IN (SELECT ledger FROM folders WHERE folder = ?)"
@@ -238,7 +244,7 @@ class RollbackGuard:
         if any((self._folder / VOTES).glob("*.npz")):
             reasons.append(f"{self._folder / VOTES} contains votes")
         for path, digest, sequence in self._quoted(runs):
-            # The folder may also contain a student whose labels other ledgers recorded.
+            # A statement in the folder may also quote another ledger, which the registry knows.
             if digest in lost or not self.query(f"{SEEN}digest = ?", digest):
                 reasons.append(f"{path} quotes row {sequence} of a ledger")
                 lost[digest] = sequence
@@ -256,11 +262,11 @@ class RollbackGuard:
     def missing_from(
         self, ledger: str, held: Mapping[str, int], acknowledged: Container[str]
     ) -> Missing | None:
-        """Returns the rows of a store that were seen earlier and are missing; None if it has all.
+        """Returns the rows that this store had earlier and lacks now; None if no row is missing.
 
         Args:
             ledger: digest of the row that opened the store.
-            held: sequence of each row in the store, by the row's digest.
+            held: maps the digest of each row in the store to the sequence of the row.
             acknowledged: digests of rows whose loss was acknowledged.
         """
         column = "ledger" if self._identity is None else "identity"
@@ -268,7 +274,7 @@ class RollbackGuard:
         for row in self.query(later, self._identity or ledger, self._last_place):
             self._last_place = row["place"]
             self._unsettled[row["digest"]] = row
-        # Stores and registry only ever add rows, so each row needs to be settled only once.
+        # Stores and the registry only add rows, so a row that was found is not checked again.
         self._unsettled = {
             digest: row
             for digest, row in self._unsettled.items()
@@ -305,7 +311,8 @@ class RollbackGuard:
 
         Args:
             ledger: digest of the row that opened the ledger.
-            debits: the charges of the ledger itself, by the digest of their original debit.
+            debits: the charges of this ledger: maps the digest of each original debit to its charge
+                and the number of times that it was charged.
         """
         ledgers = self.query("SELECT ledger, unit FROM ledgers WHERE shares(source)")
         units: dict[str, str | None] = {row["ledger"]: row["unit"] for row in ledgers}
@@ -337,7 +344,7 @@ class RollbackGuard:
         )
 
     def _quoted(self, runs: Iterable[pathlib.Path]) -> Iterator[tuple[pathlib.Path, str, int]]:
-        """Yields the path of each run's statement, and digest and sequence of the row it quotes.
+        """Yields the path of each run's statement, and the digest and sequence of the quoted row.
 
         The run of the store is included. Files that are not statements are skipped.
         """
@@ -358,7 +365,7 @@ class RollbackGuard:
         return " and ".join(dict.fromkeys(place for (place,) in places))
 
     def query(self, question: str, *values: str | int | bytes) -> list[sqlite3.Row]:
-        """Returns the rows of an SQL query; empty if the registry can't be used."""
+        """Returns the result of an SQL query; an empty list if the registry can't be used."""
         if self.registry is None:
             return []
         try:
@@ -383,7 +390,7 @@ def warn_of_same_records(
     """SENSITIVE: warns the data holder if the same records were used under another source before.
 
     No release and no charge depends on this. The warning is also stored in `same_records.json` in
-    the sensitive folder. It needs the registry.
+    the sensitive folder. Without the registry, there is no warning.
 
     Args:
         source: the source that releases from these records are charged to; None if it is the run

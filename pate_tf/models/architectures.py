@@ -1,4 +1,4 @@
-"""Keras architectures by name, as `--model` takes them.
+"""The Keras architectures that `--model` accepts by name.
 
 Every model maps raw inputs `[batch, *input_shape]` to logits `[batch, num_classes]`. The scaling of
 inputs is part of the model, so that a served model needs no preprocessing.
@@ -32,7 +32,7 @@ from pate_tf.data.named_function import (
 )
 
 layers = keras.layers
-MIN_IMAGE_SIDE = 6  # smallest side for three convolutions and a pooling
+MIN_IMAGE_SIDE = 6  # pixels; three convolutions and a pooling need at least this side
 NO_SEED = 87654321  # TensorFlow's default for its global seed
 
 Builder = Callable[[Dataset], keras.Model]
@@ -59,7 +59,7 @@ def _check_image(dataset: Dataset, smallest: int = 0) -> None:
 
 
 def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> keras.Model:
-    """Three small convolutions. A few hundred images train them in about half a second."""
+    """Three small convolutions. Training on a few hundred images takes about half a second."""
     _check_image(dataset, MIN_IMAGE_SIDE)
     size, stride = (4, 2) if min(dataset.input_shape[:2]) >= 16 else (3, 1)
     first, second, third = channels
@@ -109,7 +109,7 @@ def deeper(dataset: Dataset) -> keras.Model:
 
 BUILDERS: dict[str, Builder] = {
     "cnn": functools.partial(_three_convolutions, channels=(16, 32, 48)),
-    # For students, which are trained on the whole pool.
+    # For students, which learn from the whole pool.
     "wide_cnn": functools.partial(_three_convolutions, channels=(32, 64, 96)),
     "mlp": mlp,
     "deeper": deeper,
@@ -127,8 +127,9 @@ def default_model(dataset: Dataset) -> str:
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the global random generators of Python, NumPy, TensorFlow and Keras.
 
-    Code of other libraries uses these generators, such as Keras' `fit`. Afterwards their states are
-    restored. TensorFlow does not expose its state, so its generator restarts from its seed.
+    Code of other libraries, such as Keras' `fit`, uses these generators. At the end of the block,
+    the earlier states are restored. TensorFlow does not expose the state of its generator, so this
+    generator restarts from its earlier seed.
     """
     before = tf.compat.v1.get_seed(0)[0]
     state_of_python = random.getstate()
@@ -144,12 +145,13 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
-    """Builds a Keras model from raw inputs to logits, and checks that it fits the data set.
+    """Builds a Keras model that maps raw inputs to logits, and checks that it fits the data set.
 
     Args:
-        name: one of `BUILDERS`; or the user's function, or its name `module:function`.
-        dataset: data set of the inputs and classes.
-        seed: determines initial weights and dropout.
+        name: a key of `BUILDERS`; or a user's function, given as an object or by its name
+            `module:function`.
+        dataset: data set that states the shape of the inputs and the number of classes.
+        seed: seed of the initial weights and of dropout.
 
     If a model is not compiled and ends in a softmax, the logarithms of its probabilities become its
     logits, with a warning. Layers that contain statistics of data cause a warning as well.
@@ -195,14 +197,14 @@ def ends_in_softmax(model: keras.Model) -> bool:
 
 
 def with_logits(model: keras.Model) -> keras.Model:
-    """Returns a model with the logarithms of probabilities, which are logits."""
+    """Returns a model whose outputs are the logarithms of `model`'s probabilities, as logits."""
     probabilities = keras.ops.cast(model.outputs[0], "float32")
     smallest = float(np.finfo(np.float32).tiny)
     return keras.Model(model.inputs[0], keras.ops.log(keras.ops.maximum(probabilities, smallest)))
 
 
 def holds_statistics(layer: keras.Layer) -> bool:
-    """Whether a preprocessing layer of Keras contains statistics of data."""
+    """Whether a layer is a Keras preprocessing layer that contains statistics of data."""
     if isinstance(layer, layers.Normalization) and layer.input_mean is None:
         mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
         return bool(mean.any() or (variance != 1.0).any())
@@ -240,7 +242,7 @@ def load_keras_file(path: pathlib.Path) -> Any:
     """Returns the model of a `.keras` file; refuses a model that contains code.
 
     Raises:
-        ValueError: if there is no such model.
+        ValueError: if the path contains no such model.
     """
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -248,10 +250,10 @@ def load_keras_file(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} is not a Keras model, is damaged, or contains code") from error
 
 
-# Random generators of a model: its own, or generators that the whole process shares.
+# A model draws either from its own random generators or from generators of the whole process.
 
 
-# Draws whose state is not a variable.
+# Names of TensorFlow operations that draw from a generator without a variable for its state.
 _SHARED_STATE = (
     "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal "
     "ParameterizedTruncatedNormal RandomShuffle Multinomial RandomGamma RandomPoisson "
@@ -263,15 +265,15 @@ SHARED_STATE = set(_SHARED_STATE.split())
 def check_draws(model: keras.Model, *, training: bool) -> None:
     """Checks that a model's outputs only depend on its inputs and its variables.
 
-    A global random generator, or a variable that Keras does not track, would be shared by all
-    teachers of a process, and can't be exported.
+    All teachers of a process would share a global random generator, or a variable that Keras does
+    not track. Neither can be exported.
 
     Args:
         model: a built model.
-        training: whether to check the model's training call; else its inference call is checked.
+        training: True to check the model in training mode, False to check it in inference mode.
 
     Raises:
-        ValueError: if the outputs depend on anything else.
+        ValueError: if the outputs depend on anything but inputs and variables.
     """
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
     called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
@@ -291,13 +293,13 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
 
 
 LIBRARIES = ("builtins", "keras", "numpy", "pate_tf", "scipy", "sklearn", "tensorflow")
-MAX_DEPTH = 8  # of nested objects; deeper objects are identified only by their class
+MAX_DEPTH = 8  # objects that are nested more deeply are identified only by their class
 
 
 def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
-    """Returns a digest of a Keras model, given as an object or as an argument of `build`.
+    """Returns a digest of a Keras model, which is given as an object or by its name for `build`.
 
-    The digest covers settings, source text, and those weights that do not depend on a seed.
+    The digest covers the settings, the source text, and the weights that do not depend on a seed.
 
     Raises:
         ValueError: see `build`.
@@ -323,7 +325,7 @@ def source_of(function: Any, depth: int = 2) -> list[Any]:
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
     module = getattr(function, "__module__", None) or type(function).__module__
     text = ""
-    # The source of a lambda contains the rest of its line.
+    # The source text of a lambda also contains the rest of its line, so it is ignored.
     if module.partition(".")[0] not in LIBRARIES and not name.endswith("<lambda>"):
         with contextlib.suppress(OSError, TypeError):  # there is no source, or it is no function
             text = inspect.getsource(function)
@@ -331,7 +333,7 @@ def source_of(function: Any, depth: int = 2) -> list[Any]:
     for cell in getattr(function, "__closure__", None) or () if depth else ():
         try:
             value = cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:  # the variable has no value yet
             continue
         if inspect.isfunction(value):
             enclosed.append(source_of(value, depth - 1))
@@ -351,8 +353,8 @@ def definition_of(
 
     Args:
         value: any object; the values of a Keras layer's weights are ignored.
-        of_array: returns a text that identifies an array. Default: its type and shape, because its
-            values may be private.
+        of_array: function that returns a text to identify an array. Default: the array's type and
+            shape, because its values may be private.
         depth: maximum depth of nested objects.
     """
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):
@@ -383,7 +385,7 @@ def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> lis
 
     Args:
         layer: a Keras layer.
-        inner: describes settings that are not JSON values.
+        inner: function that describes a setting that is not a JSON value.
     """
     parts = [*layer._flatten_layers()]
     try:
@@ -391,7 +393,7 @@ def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> lis
     except Exception:  # the user's class may raise any exception
         text = json.dumps([definition_of(part, depth=1) for part in parts[1:]])
     names = dict.fromkeys(re.findall(r'"name": "([^"]*)"', text))
-    for number, name in enumerate(names):  # Keras numbers names by earlier layers of the process
+    for number, name in enumerate(names):  # Keras numbers the layers of the whole process
         text = text.replace(f'"{name}"', f'"part {number}"')
     settings = json.loads(
         text,

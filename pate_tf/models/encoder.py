@@ -1,6 +1,7 @@
-"""Encoders map raw inputs to features and only depend on public values.
+"""Encoders, which map raw inputs to features and depend only on public values.
 
-`pate_tf.representations` makes encoders; this module contains everything that their users need.
+A pool is the set of public inputs. `pate_tf.representations` trains encoders on a pool; this module
+contains everything that applies them, so that it does not import the training.
 """
 
 import dataclasses
@@ -24,12 +25,12 @@ from pate_tf.core.public import Pool
 from pate_tf.core.source import Digests, record_digests
 from pate_tf.data.preprocessing import input_spec, load_graph
 
-BATCH = 512  # inputs; larger batches exceed the cache and are slower per input
-PLACES = 256  # records in a batch
+BATCH = 512  # inputs per batch; larger batches exceed the cache and are slower per input
+PLACES = 256  # records per batch
 
 
 class Part(tf.Module):
-    """A network or a rule that maps raw inputs to one or several views (vectors of features).
+    """A network or a rule that maps a raw input to one or several views (vectors of features).
 
     Attributes:
         widths: number of features of each view.
@@ -37,12 +38,12 @@ class Part(tf.Module):
         variances: for each view, the variances of its features in the pool, `[width]`; None if they
             are unknown.
         groups: one-hot group index of each feature; None if the features are not one-hot.
-        weight: weight of each view, if features of several parts are joined.
+        weight: weight of each of this part's views when several parts are joined.
         least_variance: lower limit of a feature's variance, as a fraction of the mean variance of
             its view (docs/how-to/small_teachers.md).
-        places: number of records in a batch, see `record_features`; small if a forward pass is
+        places: number of records per batch, see `record_features`; small if a forward pass is
             expensive.
-        is_frozen: whether the part is the user's model, trained on other data.
+        is_frozen: whether the part is a user's model, which was trained on other data.
     """
 
     widths: tuple[int, ...]
@@ -55,38 +56,39 @@ class Part(tf.Module):
     is_frozen: bool = False
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Takes the `learnt` values of another part of this kind, before an encoder is made.
+        """Copies the `learnt` values of another part of this kind.
 
         Raises:
-            ValueError: if the number of arrays or a shape differs.
+            ValueError: if the arrays differ in number or in a shape from `learnt`.
         """
         for variable, value in zip(self.learnt, values, strict=True):
             variable.assign(value)
 
     def train(self, pool: Pool) -> None:
-        """Learns from the inputs of a public pool; does nothing by default."""
+        """Trains the part on the inputs of a public pool; does nothing by default."""
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the views, float32 `[batch, width]`, of raw inputs `[batch, *input_shape]`."""
+        """Maps raw inputs `[batch, *input_shape]` to the views, each float32 `[batch, width]`."""
         raise NotImplementedError
 
 
 def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
-    """Returns a float32 variable for each array; gradients do not train these variables."""
+    """Returns a float32 variable for each array; training does not change these variables."""
     return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
 
 
 class Directions(tf.Module):
-    """A view of L2 norm 1: features along the first principal directions of a pool.
+    """A view with L2 norm 1: features along the first principal components of a pool.
 
     Attributes:
         mean: mean of the pool's features, which is subtracted.
-        directions: `[num_features, width]`, in the order of decreasing variance.
+        directions: the principal directions, `[num_features, width]`, in the order of decreasing
+            variance.
         variances: the fraction of the pool's variance in each direction.
     """
 
     def __init__(self, num_features: int, most: int) -> None:
-        """Starts with zeros; `find` sets the values. `most` is the largest width."""
+        """Sets all values to zero until `find` is called. `most` is the maximum width."""
         super().__init__()
         self.width = min(num_features, most)
         (self.mean,) = constants(np.zeros(num_features))
@@ -95,17 +97,18 @@ class Directions(tf.Module):
         self.learnt = [self.mean, self.directions, self.variances]
 
     def find(self, mean: npt.NDArray[Any], covariance: npt.NDArray[Any]) -> None:
-        """Takes the directions from the mean and covariance of a pool's features."""
+        """Computes the directions from the mean and covariance of a pool's features."""
         last = len(covariance) - 1
         chosen = [last - self.width + 1, last]
         variances, vectors = scipy.linalg.eigh(covariance, subset_by_index=chosen)  # ascending
         self._take(mean, vectors, variances, np.trace(covariance))
 
     def find_in(self, features: npt.NDArray[np.float32]) -> None:
-        """Takes the directions from a pool's features, which are centered in place.
+        """Computes the directions from a pool's features, which this method centers in place.
 
-        If there are fewer inputs than features, the directions come from the inner products of the
-        inputs, which have the same eigenvalues. Directions without variance are then left out.
+        If there are fewer inputs than features, the directions are computed from the inner products
+        of the inputs, whose matrix has the same nonzero eigenvalues. In this case, directions
+        without variance are left out.
         """
         number, num_features = features.shape
         mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -137,7 +140,7 @@ class Directions(tf.Module):
         self.variances.assign(along.astype(np.float32))
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
-        """Returns float32 `[batch, width]` of features `[batch, num_features]`."""
+        """Maps features `[batch, num_features]` to the view, float32 `[batch, width]`."""
         return tf.math.l2_normalize(tf.matmul(features - self.mean, self.directions), axis=1)
 
 
@@ -145,8 +148,9 @@ class Encoder(tf.Module):
     """Public: maps raw inputs to features, in concatenated views.
 
     Each view of an input has an L2 norm of about 1, so that all views have the same weight. The
-    features of an input only depend on that input, not on the other inputs of its batch. They are
-    finite: an input for which a part returns NaN or infinity gets the features 0.
+    features of an input depend only on that input, not on the other inputs of its batch. Features
+    are always finite: if a part returns NaN or infinity for an input, the features of this input
+    are 0.
 
     Attributes:
         dataset: data set of the inputs.
@@ -156,9 +160,9 @@ class Encoder(tf.Module):
         num_features: number of features of all views.
         num_views: number of views.
         learnt: variables with all learned values.
-        groups: `groups` of the part if there is only one; else None, because features of several
-            parts are not one-hot together.
-        places: smallest `places` of the parts.
+        groups: `groups` of the part if there is only one part; else None, because the joined
+            features of several parts are not one-hot.
+        places: number of records per batch: the smallest `places` of the parts.
         is_frozen: whether one of the parts is frozen.
     """
 
@@ -190,14 +194,14 @@ class Encoder(tf.Module):
         )
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns features `[batch, num_features]` of raw inputs; both are float32."""
+        """Maps float32 raw inputs to their features, float32 `[batch, num_features]`."""
         features = tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
         is_finite = tf.reduce_all(tf.math.is_finite(features), axis=1, keepdims=True)
         return tf.where(is_finite, features, tf.zeros_like(features))
 
     @property
     def feature_dataset(self) -> Dataset:
-        """The data set of the features as inputs: numbers from -1 to 1."""
+        """The data set that describes the features as inputs: numbers from -1 to 1."""
         return dataclasses.replace(
             self.dataset,
             kind="tabular",
@@ -209,10 +213,11 @@ class Encoder(tf.Module):
 
     @functools.cached_property
     def scale(self) -> npt.NDArray[np.float64] | None:
-        """Factors that give all features about equal variance, `[num_features]`; None if unknown.
+        """Factors that scale all features to about equal variance, `[num_features]`, or None.
 
-        Features with very little variance in the pool are not scaled up fully. The expected squared
-        norm of a scaled view is the view's fraction of the total weight.
+        None if the variances are unknown. Features with very little variance in the pool get a
+        limited factor. The expected squared norm of a scaled view is the view's fraction of the
+        total weight.
         """
         factors = list[npt.NDArray[np.float64]]()
         weights = list[float]()
@@ -230,9 +235,9 @@ class Encoder(tf.Module):
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of description, target and weights, as hexadecimal digits.
+        """Hexadecimal SHA-256 of the encoder's description and weights, and of the target.
 
-        It identifies sums of records, which depend on the target as well.
+        The digest identifies sums of records, which also depend on the target.
         """
         weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
         dataset = self.dataset
@@ -249,7 +254,7 @@ class Encoder(tf.Module):
         return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
+        """Maps raw inputs `[num_inputs, *input_shape]` to features `[num_inputs, num_features]`.
 
         Raises:
             ValueError: if the inputs have another shape, or are not finite.
@@ -260,31 +265,31 @@ class Encoder(tf.Module):
         features = np.empty((len(inputs), self.num_features), np.float32)
         for start in range(0, len(inputs), BATCH):
             features[start : start + BATCH] = self.batch_features(inputs[start : start + BATCH])
-        if not (inputs.flags.writeable or self.is_frozen):  # usually a pool
+        if not (inputs.flags.writeable or self.is_frozen):  # usually the inputs of a pool
             features.flags.writeable = False
             self.remember(inputs, features)
         return features
 
     def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
-        """Stores the features of a read-only array; `features` returns them for this array."""
+        """Caches the features of a read-only array, so that `features` returns them."""
         self._pool_inputs = inputs
         self._pool_features = features
 
     def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
-        """Returns the views of features `[num_inputs, num_features]`, without a copy."""
+        """Splits features `[num_inputs, num_features]` into their views, without a copy."""
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
 
 
 # The contribution of a record to the sum of its class: scaled features with a fixed L2 norm.
 #
-# Features are scaled to equal variance in the public pool and get a common L2 norm. A constant is
-# appended, whose sum counts the records. A vector only depends on its input and on public values.
-# If the features have norm 0, or are not finite, the vector is zero.
+# Features are scaled to equal variance in the public pool, and each vector is normalized to the
+# same L2 norm. A constant is appended, whose sum counts the records. A vector depends only on its
+# input and on public values. If the features have norm 0, or are not finite, the vector is zero.
 
 
-# Fraction of a vector's squared norm that the constant gets. At this value, whenever features are
-# useful, the sums count the records of each class to a thousandth. The constant raises the relative
-# noise of the features by a fortieth.
+# The fraction of a vector's squared norm that belongs to the constant. With this value, whenever
+# features are useful, the noisy sums give the number of records of each class with a relative error
+# of a thousandth. The constant increases the relative noise of the features by a fortieth.
 CONSTANT_FRACTION = 0.05
 CONSTANT = float(np.sqrt(CONSTANT_FRACTION))
 
@@ -296,7 +301,7 @@ def record_vectors(
 
     Args:
         features: `[num_inputs, num_features]`.
-        scale: factors that give features equal variance in the pool, `[num_features]`, see
+        scale: factors that scale features to equal variance in the pool, `[num_features]`, see
             `Encoder.scale`; None to leave the features unscaled.
     """
     scaled = features.astype(np.float64)
@@ -323,23 +328,24 @@ def record_features(
     *,
     digests: Digests | None = None,
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
-    """Yields positions of records with their features. Each record occurs once, in any order.
+    """Yields positions of records with their features: each record once, in an arbitrary order.
 
-    A record's features only depend on that record and on the encoder. Other records, their number
+    A record's features depend only on that record and on the encoder. Other records, their number
     and their order have no influence, not even through rounding: a record's position in a batch of
     fixed size follows from a digest of its input. Features of equal inputs are computed once.
 
     Args:
-        encoder: has the method `batch_features`, and optionally the attribute `places`.
+        encoder: an encoder: an object with the method `batch_features`, and optionally the
+            attribute `places`.
         inputs: raw inputs `[num_records, *input_shape]`, finite.
-        rows: the chosen records; None for all.
+        rows: positions of the records whose features are computed; None for all records.
         digests: `record_digests` of all inputs, if they are known.
 
     Yields:
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
 
     Raises:
-        ValueError: after the last record, if the weights of a frozen model have changed.
+        ValueError: after the last record, if the weights of a frozen model changed meanwhile.
     """
     is_frozen = getattr(encoder, "is_frozen", False)
     # The published digest must not depend on records.
@@ -358,18 +364,18 @@ def record_features(
     if is_frozen:
         del encoder.digest  # clears the cached value
         if encoder.digest != digest:
-            raise ValueError("representation: the model's weights changed; it must store nothing")
+            raise ValueError("representation: calling the model must not change its weights")
 
 
 def _batches_of_features(
     encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
-    """Yields what `record_features` yields, one batch at a time."""
+    """Yields the same as `record_features`, but one batch at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
     num_places = getattr(encoder, "places", PLACES)
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
-    # Larger blocks leave fewer empty places in a batch. Only the computation of digests copies a
-    # whole block of inputs, so blocks can be large if digests are given.
+    # Larger blocks leave fewer empty places in a batch. If digests are given, no whole block of
+    # inputs is copied, so blocks can be large.
     size = MAX_ROWS if digests is not None else min(max(size, num_places), MAX_ROWS)
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
@@ -395,12 +401,12 @@ def _batches_of_features(
                 yield block[distinct[some]], features[places[some]]
                 continue
             equal = np.concatenate([np.arange(ends[index], ends[index + 1]) for index in some])
-            for first in range(0, len(equal), PLACES):  # one input may occur many times
+            for first in range(0, len(equal), PLACES):  # an input may occur often
                 part = equal[first : first + PLACES]
                 yield block[order[part]], features[places[number[part]]]
 
 
-# Encoders on disk are SavedModels that take raw inputs.
+# On disk, an encoder is a SavedModel that takes raw inputs.
 
 
 def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
@@ -411,7 +417,7 @@ def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
 def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
     """Writes an encoder as a SavedModel.
 
-    The signature `features` of the SavedModel takes raw inputs, named as the data set's input.
+    The SavedModel's signature `features` takes raw inputs under the name of the data set's input.
     """
     module = tf.Module()
     module.encoder = encoder
@@ -427,15 +433,15 @@ def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
 
 
 class SavedEncoder:
-    """Public: an encoder that `save_encoder` wrote.
+    """Public: an encoder that is read from a folder that `save_encoder` wrote.
 
     Attributes:
         dataset: data set of the inputs.
         digest: SHA-256 of the learned values.
         num_features: number of features of an input.
         loaded: the SavedModel.
-        scale: see `Encoder`; None if unknown.
-        is_frozen: whether the encoder is the user's model, trained on other data.
+        scale: factors that scale features to equal variance, see `Encoder.scale`; None if unknown.
+        is_frozen: whether the encoder is a user's model, which was trained on other data.
     """
 
     scale: npt.NDArray[np.float64] | None = None
@@ -454,12 +460,12 @@ class SavedEncoder:
             raise ValueError(f"{folder} does not contain a representation") from error
 
     def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
-        """Stores the features of a pool's inputs, see `Encoder.remember`."""
+        """Caches the features of a pool's inputs; see `Encoder.remember`."""
         self._pool_inputs = inputs
         self._pool_features = features
 
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns features `[num_inputs, num_features]` of raw inputs, computed in batches."""
+        """Returns the features of raw inputs, `[num_inputs, num_features]`, computed in batches."""
         if inputs is self._pool_inputs:
             return self._pool_features
         starts = range(0, max(1, len(inputs)), BATCH)

@@ -1,11 +1,11 @@
-"""Classifiers and regressors of scikit-learn, stored without pickle.
+"""Scikit-learn classifiers and regressors, stored without pickle.
 
 Forests are stored as plain arrays (`forest.py`). Any other estimator is stored as a skops archive,
-which contains names of types and their values. An archive is opened only if each type is trusted by
-skops, is in `TRUSTED`, or is a class that one of `TRUSTED_MODULES` defines. Therefore reading an
-archive imports and calls only NumPy, SciPy and scikit-learn. The values in the archive are not
-checked, and scikit-learn's compiled code relies on them: somebody with write access to `sensitive/`
-can make a run crash.
+which contains objects as type names and values. An archive is opened only if each type is trusted
+by skops, is in `TRUSTED`, or is a class that is defined in one of `TRUSTED_MODULES`. Therefore
+reading an archive imports and calls only NumPy, SciPy and scikit-learn. The values in the archive
+are not checked, and scikit-learn's compiled code relies on them: somebody with write access to
+`sensitive/` can make a run crash.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
-# Modules of scikit-learn with classes that estimators contain, but that skops does not trust.
+# Scikit-learn modules with classes that occur in estimators and that skops does not trust.
 TRUSTED_MODULES = (
     "sklearn.calibration",
     "sklearn.ensemble._hist_gradient_boosting.predictor",
@@ -47,7 +47,7 @@ TRUSTED_MODULES = (
     "sklearn.tree._tree",
     "sklearn.utils._bunch",
 )
-# Further types, in estimators that treat columns of categories separately.
+# Further trusted types, which occur in estimators that encode columns of categories.
 TRUSTED = (
     "builtins.range",
     "functools.partial",
@@ -55,12 +55,12 @@ TRUSTED = (
     "sklearn.utils.validation.check_array",
 )
 
-NUM_TRIAL_RECORDS = 10  # made-up records of each class, to test that a classifier learns
+NUM_TRIAL_RECORDS = 10  # made-up records per class, to test whether a classifier learns
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimator:
-    """A fitted estimator of scikit-learn; sensitive if its records are.
+    """A fitted scikit-learn estimator; sensitive if it was fitted to sensitive records.
 
     Attributes:
         fitted: estimator that takes inputs float32 `[num_inputs, num_features]`.
@@ -71,15 +71,16 @@ class Estimator:
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> npt.NDArray[Any]:
         """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`.
 
-        Labels that are numbers are float64 `[num_inputs]`. Several labels are float64
-        `[num_inputs, num_labels]`, from 0 to 1. Without a data set, labels are classes.
+        If the target of the data set is a number, the labels are float64 `[num_inputs]`. If the
+        target is several labels, the result is float64 `[num_inputs, num_labels]`, from 0 to 1.
+        Without a data set, labels are classes.
 
         Whether an estimator fails on an input can depend on the records that it was fitted to.
-        Therefore a failure raises no error: the label of the input is 0.
+        Therefore a failure raises no error, and the label of the input is 0.
 
         Raises:
-            ValueError: if the inputs are not finite or have a wrong number of features, or if
-                predictions are not labels, such as class names.
+            ValueError: if the inputs are not finite or have a wrong number of features, or if the
+                estimator predicts something else than labels, such as class names.
         """
         are_classes = dataset is None or dataset.target == CLASS
         several = () if dataset is None else dataset.label_shape
@@ -109,10 +110,10 @@ class Estimator:
 
 
 def is_storable(built: Any) -> bool:
-    """Whether an object is a classifier or regressor of scikit-learn.
+    """Whether an object is a scikit-learn classifier or regressor.
 
     Raises:
-        ValueError: if it is such an estimator, but can't be stored.
+        ValueError: if the object is such an estimator, but can't be stored.
     """
     kinds = (sklearn.base.is_classifier, sklearn.base.is_regressor)
     if not (isinstance(built, BaseEstimator) and any(is_kind(built) for is_kind in kinds)):
@@ -124,23 +125,25 @@ def is_storable(built: Any) -> bool:
 def fit(
     model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: npt.NDArray[Any], seed: int
 ) -> list[npt.NDArray[Any]]:
-    """Fits an estimator of scikit-learn in one thread, so that the number of cores has no effect.
+    """Fits a scikit-learn estimator in one thread, so that the number of cores has no effect.
 
-    If all records have the same label, the classifier always predicts it. Without records, it
-    always predicts the first class. If the estimator fails on the records, a constant prediction
-    replaces it: the most frequent class, or the mean of numbers or several labels. An error would
-    reveal something about the records. Call `check_learns` first to find estimators that can't
-    learn at all.
+    If all records have the same label, the classifier always predicts this label. Without records,
+    it always predicts the first class. An error would reveal something about the records. So if the
+    estimator fails on the records, a constant prediction replaces it: the most frequent class, or
+    the mean if the target is a number or several labels. Call `check_learns` first to find
+    estimators that can't learn at all.
 
     Args:
-        model: see `forest.fit`; any classifier is accepted.
+        model: the unfitted estimator, by name or as a function, as in `forest.fit`. It may be any
+            classifier or regressor.
         dataset: data set of the inputs.
         inputs: raw inputs `[num_records, *input_shape]`.
-        labels: `checked_labels`. Classes may be missing, and there may be no records.
-        seed: value of every `random_state` parameter.
+        labels: labels that `checked_labels` returned. Classes may be missing, and there may be no
+            records.
+        seed: the value for every `random_state` parameter of the estimator.
 
     Returns:
-        Arrays for `from_arrays`.
+        Arrays from which `from_arrays` rebuilds the fitted estimator.
 
     Raises:
         ValueError: if the inputs are not finite.
@@ -161,7 +164,7 @@ def fit(
 
 
 def check_learns(model: Named, dataset: Dataset) -> None:
-    """Raises ValueError unless the estimator learns from made-up records and can be stored."""
+    """Raises ValueError unless an estimator can learn from made-up records and can be stored."""
     random = np.random.default_rng(0)
     labels: npt.NDArray[Any] = (
         np.arange(NUM_TRIAL_RECORDS * dataset.num_classes) % dataset.num_classes
@@ -172,7 +175,7 @@ def check_learns(model: Named, dataset: Dataset) -> None:
         labels = random.uniform(*dataset.target_range, len(labels))
     low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
     inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
-    # Columns that may contain codes get whole numbers, because encoders of categories need them.
+    # Columns that may contain category codes get integers, because category encoders need them.
     is_whole = (low == np.floor(low)) & (high == np.floor(high)) & (high - low > 1)
     inputs = np.where(is_whole, np.round(inputs), inputs)
     try:
@@ -193,7 +196,7 @@ def _fitted(
         warnings.simplefilter("ignore")  # warnings may quote records
         if forest.is_forest(model, dataset):
             return forest.fit(model, dataset, rows, labels, seed).arrays()
-        # A copy, so that fitting does not start from the state of another teacher.
+        # The estimator is copied, so that fitting does not start from the state of another teacher.
         estimator = sklearn.base.clone(forest.unfitted(model, dataset))
         # Many classifiers raise an error if all records have one class.
         if dataset.target == CLASS and len(np.unique(labels)) == 1:
@@ -207,7 +210,7 @@ def _fitted(
 
 
 def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
-    """Rebuilds an estimator from the arrays of `fit`; raises ValueError if it is not trusted."""
+    """Rebuilds an estimator from the arrays of `fit`; raises ValueError for untrusted types."""
     if len(arrays) != 1:
         return Forest.from_arrays(arrays)
     import skops.io
@@ -226,11 +229,11 @@ def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
 def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
     """Returns the compressed archive of an estimator, uint8 `[num_bytes]`.
 
-    Equal estimators have equal archives. So the archive contains neither the time nor the addresses
-    that skops uses as names. Files are numbered instead. Objects get no names; an object that is
-    referenced twice is therefore loaded as two objects.
+    Equal estimators have equal archives. So the archive contains neither the time nor the memory
+    addresses that skops uses as names: files are numbered, and objects get no names. Therefore an
+    object that is referenced twice is loaded as two objects.
     """
-    import skops.io  # the import takes a second, and forests don't need it
+    import skops.io  # takes a second; forests don't need it
 
     files: dict[str, str] = {}
 
@@ -260,10 +263,10 @@ def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
 
 
 def _untrusted(archive: bytes) -> list[str]:
-    """Returns the types in an archive that skops does not trust.
+    """Returns the types in an archive that this module trusts, but skops does not.
 
     Raises:
-        ValueError: if this module does not trust one of them either.
+        ValueError: if the archive contains a type that neither skops nor this module trusts.
     """
     import skops.io
 
@@ -274,7 +277,8 @@ def _untrusted(archive: bytes) -> list[str]:
         defined = None
         if module in TRUSTED_MODULES:
             defined = getattr(importlib.import_module(module), kind, None)
-        # The class must be defined in the module, because imported names are attributes, too.
+        # Imported names are attributes of a module, too, so the class must be defined in the
+        # module.
         is_of_module = isinstance(defined, type) and defined.__module__ == module
         if not is_of_module and (module in TRUSTED_MODULES or name not in TRUSTED):
             strange.append(name)

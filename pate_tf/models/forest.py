@@ -1,9 +1,10 @@
-"""Random forests as plain arrays: fitted by scikit-learn, stored without pickle, checked.
+"""Random forests that scikit-learn fits and that are stored as plain arrays, without pickle.
 
-A forest of scikit-learn consists of Python objects around compiled trees. Reading such objects is
-safe only from a trusted file. Arrays of numbers are sufficient for prediction and need a twentieth
-of the space, and `Forest` refuses arrays that do not form trees. The graph of a served student uses
-the same arrays. Only fitting imports scikit-learn, which takes more memory than a whole silo.
+A scikit-learn forest consists of Python objects around compiled trees. Reading such objects is safe
+only from a trusted file. Arrays of numbers are sufficient for prediction, need a twentieth of the
+space, and are checked: `Forest` refuses arrays that do not form trees. The graph of a served
+student uses the same arrays. Only fitting imports scikit-learn, which takes more memory than a
+whole silo.
 """
 
 import dataclasses
@@ -20,20 +21,21 @@ from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 
 RANDOM_FOREST = "random_forest"
-NUM_TREES = 100  # the paper's, and scikit-learn's default
+NUM_TREES = 100  # as in the paper; also scikit-learn's default
 LEAF = -1  # child index of a leaf
 
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Trees whose leaves have class probabilities; sensitive if their records are.
+    """Trees whose leaves have class probabilities; sensitive if fitted to sensitive records.
 
-    An input goes to the left child of a node if the feature that the node compares is at most the
-    threshold. The probabilities of the trees are averaged. The label is the most probable class, in
-    a tie the first of these classes.
+    At each node, an input goes to the left child if the feature that the node compares is at most
+    the threshold. The trees' probabilities are averaged. The label is the most probable class, or
+    the first of these classes in a tie.
 
     Attributes:
-        starts: index of each tree's first node, then the number of nodes, int64 `[num_trees + 1]`.
+        starts: index of each tree's first node, followed by the total number of nodes, int64
+            `[num_trees + 1]`.
         children: indices of each node's left and right child, relative to the tree's first node; -1
             at leaves; int32 `[num_nodes, 2]`.
         features: index of the feature that each node compares, int32 `[num_nodes]`; 0 at leaves.
@@ -70,7 +72,7 @@ class Forest:
         if not covers or (sizes < 1).any() or self.probabilities.ndim != 2 or not self.num_classes:
             raise refused
         places = np.arange(num_nodes) - np.repeat(self.starts[:-1], sizes)
-        # A child comes after its parent, so that there are no cycles.
+        # A child must come after its parent, so that there are no cycles.
         inner = ~(self.children == LEAF).all(axis=1)
         children = self.children[inner]
         if not (
@@ -98,14 +100,14 @@ class Forest:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[npt.NDArray[Any]]) -> "Forest":
-        """Rebuilds a forest from `arrays()`; ValueError if the arrays do not form a forest."""
+        """Rebuilds a forest from `arrays()`; raises ValueError if they do not form a forest."""
         if len(arrays) != len(dataclasses.fields(cls)) or arrays[-1].shape != ():
             raise ValueError("forest: the arrays do not form trees")
         starts, children, features, thresholds, probabilities, num_features = arrays
         return cls(starts, children, features, thresholds, probabilities, int(num_features))
 
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> IntArray:
-        """Returns the labels that scikit-learn's fitted forest returns, int64 `[num_inputs]`.
+        """Returns the same labels as scikit-learn's fitted forest, int64 `[num_inputs]`.
 
         Args:
             inputs: finite inputs `[num_inputs, ...]` with `num_features` numbers each.
@@ -130,12 +132,12 @@ class Forest:
                 nodes[walking] = children[at, is_right.astype(np.int8)]
                 walking = walking[children[nodes[walking], 0] != LEAF]
             total += self.probabilities[start:end][nodes]
-        # Divide as scikit-learn does: the rounding can make two classes equal.
+        # Divides as scikit-learn does, because rounding can make the scores of two classes equal.
         return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
 
 def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Returns inputs `[num_inputs, ...]` as float32 rows; ValueError if a number is not finite."""
+    """Returns inputs `[num_inputs, ...]` as float32 rows; ValueError unless all are finite."""
     rows = np.ascontiguousarray(
         inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:]))), np.float32
     )
@@ -145,7 +147,7 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def is_forest(model: Named, dataset: Dataset) -> bool:
-    """Whether a model, named or returned by a function, is a forest that predicts classes."""
+    """Whether a model, given by name or as a function, is a forest that predicts classes."""
     return dataset.target == CLASS and (
         model == RANDOM_FOREST
         or (is_named_function(model) and _is_forest(unfitted(model, dataset)))
@@ -159,7 +161,7 @@ def _is_forest(estimator: Any) -> bool:
 
 
 def unfitted(model: Named, dataset: Dataset) -> Any:
-    """Returns the unfitted estimator of a model, which may be any estimator."""
+    """Returns the unfitted estimator for a model; it need not be a forest."""
     if model == RANDOM_FOREST:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -171,18 +173,19 @@ def unfitted(model: Named, dataset: Dataset) -> Any:
 def fit(
     model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
 ) -> Forest:
-    """Fits a forest of scikit-learn.
+    """Fits a scikit-learn forest.
 
     Args:
-        model: "random_forest" for scikit-learn's defaults with 100 trees; or a function that
-            takes a `Dataset` and returns an unfitted forest, or its name `module:function`.
+        model: "random_forest" for scikit-learn's defaults with 100 trees; or a function that takes
+            a `Dataset` and returns an unfitted forest, given as an object or by its name
+            `module:function`.
         dataset: data set of the inputs.
         inputs: raw inputs `[num_records, *input_shape]`.
         labels: `[num_records]`; classes may be missing.
         seed: seed of the forest.
 
     Raises:
-        ValueError: if the inputs are not finite, or the model is not a forest of scikit-learn.
+        ValueError: if the inputs are not finite, or the model is not a scikit-learn forest.
     """
     from sklearn.base import clone
 

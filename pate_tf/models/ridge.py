@@ -1,11 +1,11 @@
 """Ridge regression on features: a closed-form solution that needs only a few records.
 
-With good public features, inputs of one class are close to each other. Private records only have to
-show which region belongs to which class. Ridge regression (Hoerl and Kennard 1970) finds the linear
-functions with the least regularized squared error to targets of +1 and -1. If there are fewer
-records than features, the dual problem is solved (Saunders et al. 1998), else the primal problem;
-both have the same solution. If the variances of the features in the pool are known, features are
-scaled to equal variance.
+With good public features, inputs of one class are close to each other. So private records only have
+to show which region belongs to which class. Ridge regression (Hoerl and Kennard 1970) fits a linear
+function for each class, with targets +1 and -1, by regularized least squares. If there are fewer
+records than features, `fit` solves the dual problem (Saunders et al. 1998), else the primal
+problem; both have the same solution. If the variances of the features in the pool are known,
+features are scaled to equal variance.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ import scipy.linalg
 
 RIDGE = "ridge"
 RIDGE_FRACTION = 0.075  # penalty as a fraction of the mean squared norm of a feature vector
-SCALED_FRACTION = 1.0  # the same for features of equal variance
+SCALED_FRACTION = 1.0  # the same fraction, if features are scaled to equal variance
 ABSENT = -1e4  # score of a class without records; float16 can represent it
 STORED = np.float16  # halves the memory; a rounding error of 1/2048 changes almost no vote
 
@@ -29,19 +29,19 @@ def fit(
     num_views: int,
     scale: npt.NDArray[np.float64] | None = None,
 ) -> list[npt.NDArray[Any]]:
-    """Fits a classifier, or linear functions with the least squared error to targets. SENSITIVE.
+    """Fits a classifier to classes, or linear functions to numeric targets. SENSITIVE.
 
-    Without records, the classifier predicts the first class. With records of only one class, it
-    predicts that class. The linear functions have an intercept; without records they are 0.
-    Finite features and labels never cause an error or a warning. The result does not depend on the
-    order of records, not even by rounding.
+    Without records, the classifier predicts the first class. If all records have one class, it
+    predicts that class. Linear functions have an intercept; without records, they are 0. Finite
+    features and labels never cause an error or a warning. The result does not depend on the order
+    of records, not even through rounding.
 
     Args:
-        features: `[num_records, num_features]`.
+        features: features of the records, `[num_records, num_features]`.
         labels: classes, `[num_records]`; or targets from 0 to 1, `[num_records, num_classes]`.
-        num_classes: number of classes; some may have no record.
-        num_views: number of views in the features, each with norm 1; public.
-        scale: see `Encoder.scale`; None to leave features unscaled.
+        num_classes: number of classes, or of targets. A class may have no records.
+        num_views: number of views that form the features, each with L2 norm 1; public.
+        scale: factors for the features, see `Encoder.scale`; None to leave features unscaled.
 
     Returns:
         Weights `[num_features, num_classes]` and offsets `[num_classes]`.

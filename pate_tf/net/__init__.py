@@ -1,1 +1,1 @@
-"""Calls between organizations: mutual TLS, limits, and encoding of messages."""
+"""Calls between organizations: mutual TLS, rate limits, and the encoding of messages."""

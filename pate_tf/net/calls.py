@@ -1,4 +1,4 @@
-"""Calls over gRPC with mutual TLS: the connection of a client, and the server."""
+"""Calls over gRPC with mutual TLS: the client's connection, and the server."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def with_retries(
     """Repeats a step until `until` returns True, with exponential backoff after failures.
 
     Args:
-        step: returns True if it did something, False if it failed, None if there was nothing to do;
-            raises ConnectionError while the other end can't be reached.
-        until: called before every step; returns whether to stop. May raise ConnectionError, too.
-        sleep: waits for a number of seconds.
-        give_up_after: give up after this number of seconds without a connection.
-        clock: returns a monotonic time in seconds.
+        step: function that returns True if it did something, False if it failed, and None if there
+            was nothing to do; raises ConnectionError while the other end can't be reached.
+        until: function that returns whether to stop; called before every step. It may also raise
+            ConnectionError.
+        sleep: function that waits for a number of seconds.
+        give_up_after: number of seconds without a connection after which this function gives up.
+        clock: function that returns a monotonic time in seconds.
 
     Raises:
         ConnectionError: when `give_up_after` seconds have passed without a connection.
@@ -86,19 +87,20 @@ _WRONG = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Connection(contextlib.AbstractContextManager[Any]):
-    """A connection to a server, opened by this end, which does not accept connections itself.
+    """A client's connection to a server. The client opens it, and accepts no connections.
 
     gRPC reconnects with growing waits. The caller must repeat failed calls.
 
     Args:
         address: `host:port`.
-        service: full name of the service, see `Service`.
+        service: full name of the service that is called; see `Service`.
         files: certificate and key of this end, and the authority.
-        limits: limits of a message.
+        limits: limits on the size of a message.
 
     Attributes:
-        contact: file whose time is set to now after each successful call; None to store nothing.
-        num_refused: number of requests of the other end that were refused; a subclass counts them.
+        contact: file whose modification time records the last successful call; None for no file.
+        num_refused: number of requests from the other end that this end refused; a subclass counts
+            them.
 
     Raises ValueError or OSError, as `TlsFiles.read` does. Certificate and key files may be replaced
     later: each call uses the current files.
@@ -139,7 +141,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         )
 
     def _why(self, details: str) -> str:
-        """Returns the reason why there is no connection, given the text of gRPC's message."""
+        """Returns the reason why there is no connection; `details` is the text of gRPC's error."""
         if "handshake failed" in details:
             reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
             return f"its certificate is not valid ({reason}) for {self._files.authority}"
@@ -153,7 +155,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         Args:
             method: name of the method.
             request: the message to send.
-            kind: type of the reply, see `wire_values.decode`.
+            kind: type of the reply; see `wire_values.decode`.
             wait_seconds: how long the server may wait before it replies. The deadline of the call
                 is `CALL_SECONDS` later.
 
@@ -166,7 +168,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         why = ""
         try:
             contents = self._files.read()
-        except (ValueError, OSError) as error:  # somebody may be replacing the files right now
+        except (ValueError, OSError) as error:  # the files may be replaced right now
             why = str(error)
         else:
             if contents != self._contents:
@@ -203,8 +205,8 @@ class Connection(contextlib.AbstractContextManager[Any]):
         """Returns the health of this end.
 
         Returns:
-            The reason why the last call failed, empty if it succeeded; and `numbers` together with
-            the metrics of this connection.
+            The reason why the last call failed, or an empty string if it succeeded; and `numbers`
+            together with the metrics of this connection.
         """
         age = time.monotonic() - self._last_call
         own = {"pate_refusals_total": self.num_refused, CONTACT_AGE.format(COORDINATOR): age}
@@ -215,7 +217,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
 
 
 _LOOK_SECONDS = 0.5
-# Threads that the server has in addition to two per caller. A waiting poll occupies a thread.
+# The server has this many threads in addition to two per caller. A waiting poll occupies a thread.
 _SPARE_THREADS = 16
 
 Reply = TypeVar("Reply")
@@ -227,8 +229,8 @@ class Caller:
 
     Attributes:
         name: common name of the certificate.
-        wait_seconds: how long the caller waits for a reply that takes time.
-        is_active: returns whether the caller still waits.
+        wait_seconds: how many seconds the caller is willing to wait for a reply.
+        is_active: function that returns whether the caller is still waiting.
     """
 
     name: str
@@ -240,8 +242,9 @@ class Caller:
     ) -> Reply | None:
         """Calls `look` until it returns a value; returns None after `wait_seconds`.
 
-        Also returns None when the caller has disconnected. Calls `look` with the lock of `changed`
-        held, at every notification and at regular intervals.
+        This method also returns None when the caller has disconnected. It holds the lock of
+        `changed` while it calls `look`, which it does at every notification and at regular
+        intervals.
         """
         end = time.monotonic() + self.wait_seconds
         with changed:
@@ -282,12 +285,13 @@ class TlsServer(contextlib.ExitStack):
         limits: limits of each caller.
 
     Attributes:
-        contact: file whose time is set to now at each call; None to store nothing.
-        port: the port of the server.
+        contact: file whose modification time records the last call; None for no file.
+        port: the port on which the server listens.
 
     Raises:
-        ValueError: if the server can't listen on the address, or `TlsFiles.read` raises it.
-        OSError: if `TlsFiles.read` raises it.
+        ValueError: if the server can't listen on the address, or for the reasons of
+            `TlsFiles.read`.
+        OSError: for the reasons of `TlsFiles.read`.
 
     Certificate and key files may be replaced later: each new connection uses the current files.
     """
@@ -349,7 +353,7 @@ class TlsServer(contextlib.ExitStack):
         self.callback(self.stop)
 
     def _renewed_credentials(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns the new contents of the files if they were replaced, else None.
+        """Returns the new contents of the certificate files if they were replaced, else None.
 
         gRPC calls this at the start of each connection. It does not report failed handshakes, so a
         connection without a call is treated as a failed handshake.
@@ -376,8 +380,8 @@ class TlsServer(contextlib.ExitStack):
     def _handler(self, service: Service, method: str) -> grpc.RpcMethodHandler:
         """Returns the gRPC handler of a method, which decodes requests and encodes replies.
 
-        Callers get a fixed line for each kind of error. They get the message of an exception only
-        if it is a `ValueError`, which is about their own request.
+        If a method raises a `ValueError`, the caller receives its message, which is about the
+        caller's own request. For any other error, the caller receives a fixed line.
         """
         kind, answer = service.methods[method]
 
@@ -424,7 +428,7 @@ class TlsServer(contextlib.ExitStack):
         return grpc.unary_unary_rpc_method_handler(guarded)
 
     def _over(self, request: None, caller: Caller) -> bool:
-        """Returns whether the run is over."""
+        """Tells a caller whether the run is over."""
         del request
         with self._ended:
             if self._is_over:
@@ -438,8 +442,8 @@ class TlsServer(contextlib.ExitStack):
         """Returns the health of this server.
 
         Returns:
-            The reason why callers can't connect, empty if they can; and `numbers` together with the
-            metrics of this server.
+            The reason why callers can't connect, or an empty string if they can; and `numbers`
+            together with the metrics of this server.
         """
         trouble = ""
         try:
@@ -451,10 +455,11 @@ class TlsServer(contextlib.ExitStack):
         return trouble, {**numbers, "pate_calls_refused_total": self._num_refused, **ages}
 
     def end(self, seconds: float = 10.0) -> tuple[str, ...]:
-        """Announces the end of the run, and waits until callers that asked too early know it.
+        """Announces the end of the run, and waits until callers that asked before know about it.
 
-        These callers had asked whether the run was over, and been told that it was not. Callers
-        that ask later are told as well, until the server stops. To wait longer, call this again.
+        These callers asked whether the run was over, and were told that it was not. Callers that
+        ask later are also told that it is over, until the server stops. To wait longer, call this
+        again.
 
         Args:
             seconds: maximum time to wait.

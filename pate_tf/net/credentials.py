@@ -23,13 +23,13 @@ RUN_BYTES = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roster(abc.ABC):
-    """The public terms of a run. A subclass adds its own terms, and reads them from the file.
+    """The public terms of a run, read from a file. A subclass adds further terms.
 
     Attributes:
         run: name of the run.
-        names: names of the participants, as in their certificates.
-        role: role of the participants. For each participant, the file has a table `[[role]]` with
-            the name of the participant.
+        names: names of the participants of the run, as in their certificates.
+        role: role of the participants, such as "silo". For each participant, the file has a table
+            with this heading, `[[silo]]`, and the name of the participant.
 
     Raises ValueError if a name is not valid in a certificate, if a name appears twice, or if there
     are no names.
@@ -51,12 +51,12 @@ class Roster(abc.ABC):
 
     @property
     def run_id(self) -> bytes:
-        """Identifier of the run, 16 bytes. Two ends whose terms differ refuse each other."""
+        """Identifier of the run: 16 bytes of a digest of all terms, which both ends compare."""
         terms = json.dumps(dataclasses.asdict(self), sort_keys=True)
         return hashlib.sha256(terms.encode()).digest()[:RUN_BYTES]
 
     def number(self, name: str) -> int:
-        """Returns the index of a name on the roster; raises ValueError if the name is not on it."""
+        """Returns the index of a name on the roster; raises ValueError for an unknown name."""
         if name not in self.names:
             raise ValueError(f"this {self.role} is not on the roster")
         return self.names.index(name)
@@ -81,7 +81,7 @@ class Roster(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def of_fields(cls, fields: Fields) -> Self:
-        """Returns the roster that a file describes, given the file's fields."""
+        """Returns the roster that the fields of a file describe."""
 
 
 COORDINATOR = "coordinator"  # name in the certificate of the coordinator
@@ -92,7 +92,7 @@ CALL_SECONDS = 60.0  # timeout of a call, in addition to the time that it waits 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """The files of one end of a connection, in PEM format.
+    """The certificate files of one end of a connection, in PEM format.
 
     Attributes:
         name: name of this end, the common name of its certificate.
@@ -108,7 +108,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
-        """Returns the files of one name in a folder that `write_demo_certificates` wrote.
+        """Returns the files of a name in a folder with the file names of `write_demo_certificates`.
 
         Raises ValueError or OSError, as `read` does.
         """
@@ -181,7 +181,7 @@ class TlsFiles:
                     end.do_handshake()
         except ssl.SSLCertVerificationError as error:
             what_to_do = {
-                9: "Check the clock of this machine.",  # not valid yet
+                9: "Check the clock of this machine.",  # the certificate is not valid yet
                 10: "Have the authority renew it.",
             }.get(error.verify_code, f"Have the authority in {self.authority} sign a new one.")
             path = self.certificate
@@ -228,14 +228,14 @@ def issue(
     Args:
         folder: folder of the files.
         file: name of the files, without the suffix.
-        issuer: the value that `issue` returned for the authority. Default: none; then the
-            certificate is for an authority.
+        issuer: the value that `issue` returned for the authority. Default: None, for the
+            certificate of an authority.
         name: common name of the certificate. Default: `file`.
         serves: whether the certificate is for servers; else it is only valid for clients.
         days: start and end of validity, in days from now.
 
     Returns:
-        Certificate and private key, which can sign other certificates.
+        The certificate and its private key. Pass both as `issuer` to sign other certificates.
     """
     # This package is in an extra, which rosters do not need.
     from cryptography import x509

@@ -15,24 +15,24 @@ from collections.abc import Callable
 from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
-CONTACT: Final = "contact"  # file whose time is set to now after each successful call
-CONTACT_AGE: Final = 'pate_contact_age_seconds{{peer="{}"}}'  # by the name of the other process
+CONTACT: Final = "contact"  # file whose modification time records the last successful call
+CONTACT_AGE: Final = 'pate_contact_age_seconds{{peer="{}"}}'  # {} is the other process
 
-# The reason why the process can't work, empty if it can; and the value of each metric, by the
-# metric's name and label.
+# The reason why the process can't work, or an empty string if it can; and a dictionary that maps
+# the name and label of each metric to its value.
 Health = tuple[str, dict[str, float]]
 Watch = Callable[[Callable[[], Health]], object]
 
 
 def note_contact(path: pathlib.Path | None) -> None:
-    """Sets the time of a file to now after a successful call; `pate silo status` reads it."""
+    """Updates the modification time of a file after a successful call, for `pate silo status`."""
     if path is not None:
         with contextlib.suppress(OSError):  # a full disk must not stop a call
             path.touch()
 
 
 class Probe(http.server.BaseHTTPRequestHandler):
-    """Answers requests of probes and of Prometheus, with the health from `server.looks[-1]`."""
+    """Answers requests of probes and of Prometheus; `server.looks[-1]` returns the health."""
 
     timeout = 10.0  # seconds per request, the default of Prometheus for a scrape
     server: Any

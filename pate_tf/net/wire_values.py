@@ -1,7 +1,8 @@
 """Encodes dataclasses as bytes, and decodes untrusted bytes into checked dataclasses.
 
-A message is a JSON header and, after it, the contents of all bytes and arrays in order. The types
-of the fields determine the form of the header. Each dataclass checks its values when it is created.
+An encoded message is a JSON header, followed by the contents of all bytes and arrays in order. The
+field types of the dataclass determine the structure of the header. Each dataclass checks its values
+when it is created.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def encode(message: object) -> bytes:
 def digest(message: object) -> bytes:
     """Returns the identifier of a message: the SHA-256 digest of its encoding, 32 bytes.
 
-    Different messages of the same types have different bytes. To sign or hash several types for
+    Different messages of the same types have different encodings. To sign or hash several types for
     different purposes, pass a tuple whose first entry names the purpose.
     """
     return hashlib.sha256(encode(message)).digest()
@@ -86,7 +87,7 @@ def decode(kind: Any, content: bytes) -> Any:
         content: untrusted bytes.
 
     Raises:
-        ValueError: if the content is not such a message, or a value is out of range.
+        ValueError: if the content is not a message of this type, or a value is out of range.
     """
     body = io.BytesIO(content)
     length = int.from_bytes(body.read(_LENGTH_BYTES), "big")
@@ -109,18 +110,18 @@ def decode(kind: Any, content: bytes) -> Any:
 
 @functools.cache
 def _field_types(kind: type) -> dict[str, Any]:
-    """Returns the types of the fields that the constructor of a dataclass takes, by name."""
+    """Maps the name of each field that the constructor of a dataclass takes to its type."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
 def _refuse(what: object = None) -> NoReturn:
-    del what  # never shown, because the sender controls it
+    del what  # not shown, because the sender of the message controls it
     raise ValueError("this is not a message of the protocol")
 
 
 def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Returns a value of type `kind`, decoded from a part of the header; may raise ValueError."""
+    """Decodes a part of the header as a value of type `kind`; raises ValueError if it can't."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         kind = _member(typing.get_args(kind), value)
@@ -148,7 +149,7 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type in a union that a value names, or the first type if it names none."""
+    """Returns the type of a union that a decoded value names, else the first type."""
     if value is None and types.NoneType in kinds:
         return None
     name = value.get(_TYPE) if isinstance(value, dict) else None
@@ -157,7 +158,7 @@ def _member(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Returns an instance of a dataclass; refuses a value without its name or exact fields."""
+    """Decodes a dataclass; refuses a value with another name, or with other fields."""
     fields = _field_types(kind)
     is_whole = isinstance(value, dict) and value.keys() == {_TYPE, *fields}
     if not is_whole or value[_TYPE] != kind.__name__:
@@ -166,7 +167,7 @@ def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any, body: io.BytesIO) -> tuple[Any, ...]:
-    """Returns a tuple of the given types; `(kind, ...)` means any number of values of `kind`."""
+    """Decodes a tuple of the given types; `(kind, ...)` means any number of values of `kind`."""
     if not isinstance(value, list):
         _refuse()
     if kinds[-1] is Ellipsis:
@@ -185,7 +186,7 @@ def _bytes(length: Any, body: io.BytesIO) -> bytes:
 
 
 def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
-    """Returns a read-only array of finite numbers, or raises ValueError."""
+    """Decodes a read-only array of finite numbers; raises ValueError for anything else."""
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data"}:
         _refuse()
     content = _bytes(value["data"], body)

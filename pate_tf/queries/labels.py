@@ -1,4 +1,4 @@
-"""Released labels with their pool, and their files. Does not import TensorFlow."""
+"""Released labels of a public pool, and the files that store them. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class Labels(OnFeatures):
 
     Attributes:
         pool: public inputs.
-        queries: positions of the queried inputs in the pool, in order of the queries, int64
-            `[num_queries]`. A mechanism with a threshold may have answered only some queries.
-        released: the released labels.
+        queries: positions of the queried inputs in the pool, int64 `[num_queries]`, in the order of
+            the queries. A mechanism with a threshold may have answered only some of them.
+        released: the noisy labels that were charged.
         training_labels: labels that a student learns from: the released labels, or labels that
             were inferred from them without further queries.
-        strategy: how the queries were chosen, a name in `pate_tf.queries.strategies`.
-        choice: text that states how mechanism, noise and number of queries were chosen; None if
-            unknown.
-        seal: authentication code of `record` by the charged ledger, so that stored labels can be
-            verified; None if there is no ledger.
-        labeller: labeller with the charged ledger, for `Student.publish`; None if unknown.
-        linear_head: linear model that maps raw inputs to logits, computed from feature sums, for
-            the student linear_head; None for other labels and for stored labels.
-        representation: representation of the teachers or sums; for stored labels, its public name.
-            None if teachers learned from raw inputs.
+        strategy: name of the strategy that chose the queries, see `pate_tf.queries.strategies`.
+        choice: text that states how the mechanism, the noise and the number of queries were chosen;
+            None if this is unknown.
+        seal: message authentication code of `record` with the key of the charged ledger, which
+            verifies stored labels; None if there is no ledger.
+        labeller: the `Labeller` with the charged ledger, for `Student.publish`; None if unknown.
+        linear_head: linear model that maps raw inputs to logits, computed from feature sums and
+            used by the student linear_head; None for labels from votes and for stored labels.
+        representation: representation that the teachers or sums used; for stored labels, its public
+            name. None if teachers learned from raw inputs.
         forecast: expected accuracy of the labels; None if there is no forecast, and for stored
             labels.
         exceeds_noise: whether noisy sums differ between classes by more than the noise, see
-            `label_inference.exceed_noise`; None for other labels and for stored labels.
+            `label_inference.exceed_noise`; None for labels from votes and for stored labels.
         has_public_labels: whether `training_labels` also depend on public labels of the pool.
     """
 
@@ -72,7 +72,7 @@ class Labels(OnFeatures):
     has_public_labels: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for pickling. It leaves out the labeller, whose votes are private."""
+        """Returns the state for pickling, without the labeller, whose votes are private."""
         left_out = ["labeller", "linear_head"] + ["representation"] * callable(self.representation)
         return {**vars(self), **dict.fromkeys(left_out)}
 
@@ -89,7 +89,7 @@ class Labels(OnFeatures):
 
     @property
     def labels(self) -> IntArray:
-        """The noisy labels that were charged, int64 `[num_labels]`, in order of `query_indices`."""
+        """The noisy labels that were charged, int64 `[num_labels]`, as in `query_indices`."""
         return self.released.labels
 
     @property
@@ -103,7 +103,7 @@ class Labels(OnFeatures):
 
     @property
     def cost(self) -> Cost:
-        """Worst-case cost of these labels, with `epsilon`, `delta`, `unit` and `in_words()`.
+        """The worst-case privacy cost of these labels, including `epsilon`, `delta` and `unit`.
 
         See `Labeller.spent` for the total cost of all releases from the source.
         """
@@ -111,7 +111,7 @@ class Labels(OnFeatures):
 
     @functools.cached_property
     def inferred(self) -> PoolLabels:
-        """The inferred labels of inputs that were not queried."""
+        """Labels of inputs that were not queried, inferred from the released labels."""
         labels = self.training_labels
         is_inferred = ~np.isin(labels.query_indices, self.released.query_indices)
         return PoolLabels(
@@ -126,7 +126,8 @@ class Labels(OnFeatures):
 
         Args:
             inferred: whether to return the labels that a `Student` learns from. With the strategies
-                "diverse" and "medoids", these include inferred labels of other inputs.
+                "diverse" and "medoids", these include inferred labels of inputs that were not
+                queried.
         """
         labels = self.training_labels if inferred else self.released
         return self.pool.inputs[labels.query_indices], np.array(labels.labels)
@@ -138,7 +139,7 @@ class Labels(OnFeatures):
             raise ValueError(OTHER_POOL)
 
     def record(self) -> dict[str, Any]:
-        """Returns a description of these labels as JSON values; `seal` authenticates it."""
+        """Returns a description of these labels as JSON values, which `seal` authenticates."""
         released = self.released
         cost = released.cost
         arrays = self._arrays()
@@ -163,21 +164,21 @@ class Labels(OnFeatures):
         return record
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes labels and cost to a folder, which may be published; `load` reads them.
+        """Writes labels and cost to a folder, which may be published; `load` reads the folder.
 
         Raises:
             OSError: if the files can't be written.
         """
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        # The second file contains the digest of the first, so that `load` notices if the process
-        # ended between the two.
+        # The second file contains the digest of the first file, so `load` detects that the process
+        # ended between writing the two files.
         artifacts.write_arrays(path / LABELS_FILE, self._arrays())
         artifacts.write_json(path / COST_FILE, {**self.record(), "seal": self.seal})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], pool: Pool, *, labeller: Any = None) -> Self:
-        """Reads labels that `save` wrote.
+        """Reads labels that `save` wrote to a folder.
 
         >>> import pate_tf
         >>> stored = pate_tf.Labels.load(folder / "labels", data.pool)
@@ -186,11 +187,12 @@ class Labels(OnFeatures):
 
         Args:
             folder: folder of the labels.
-            pool: pool of the labels.
-            labeller: labeller with the charged ledger, needed to publish a student.
+            pool: the pool whose inputs the labels belong to.
+            labeller: the `Labeller` with the charged ledger, which publishing a student needs.
 
         Raises:
-            ValueError: if there are no labels, or they are damaged or belong to another pool.
+            ValueError: if the folder contains no labels, or if the labels are damaged or belong to
+                another pool.
         """
         path = pathlib.Path(folder)
         try:
@@ -231,7 +233,8 @@ class Labels(OnFeatures):
                 labeller=labeller,
             )
             record = labels.record()
-            # The digest also covers arrays that only earlier versions wrote, and that are not read.
+            # The digest also covers arrays that only earlier versions wrote and that this version
+            # ignores.
             stored = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
             is_whole = stored == fields["labels_digest"]
         except (KeyError, TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
 """Strategies that choose queries from a public pool, with their settings and checks.
 
-The choices and the help of `--query_strategy` come from `STRATEGIES`, and so do the words of the
-privacy statement. No strategy sees a true label: a `Pool` contains no labels, and `ReleasedLabels`
-were charged to the ledger. Strategies import TensorFlow inside of their functions, so that flags
-and statements do not need it.
+`STRATEGIES` contains the choices and the help of `--query_strategy`, and the words of the privacy
+statement. No strategy has access to true labels: a `Pool` contains no labels, and `ReleasedLabels`
+are noisy labels that were charged to the ledger. Strategies import TensorFlow inside of their
+functions, so that flags and statements do not need it.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ from pate_tf.queries.labels import Labels
 
 
 def choose_random(pool: Pool, num_queries: int, seed: int) -> IntArray:
-    """Returns random positions, drawn without replacement, `[num_queries]`.
+    """Draws random positions in the pool without replacement, `[num_queries]`.
 
-    With the same seed, a larger number of queries begins with the same queries, whose labels were
-    charged before.
+    With the same seed, a longer list of queries begins with the shorter list, whose labels were
+    already charged.
     """
     return np.random.default_rng(seed).permutation(len(pool))[:num_queries]
 
 
-MAX_PASSES = 50  # passes of k-means; later passes move centers very little
+MAX_PASSES = 50  # of k-means; later passes move the centers very little
 # With fewer clusters, it is more likely that the teachers disagree on some query. With more
-# clusters, whole groups of inputs are not queried, and get labels of other classes.
+# clusters, whole groups of inputs are not queried and get wrong labels.
 CLUSTERS_A_QUERY = 1.2
 
 
@@ -49,18 +49,19 @@ def choose_medoids(
     representation: Named | None = None,
     clusters_a_query: float = 1.0,
 ) -> IntArray:
-    """Returns the positions of medoids of the densest clusters, ascending, int64 `[num_queries]`.
+    """Returns positions of the medoids of the densest clusters, ascending, int64 `[num_queries]`.
 
-    All positions are distinct. If there are fewer clusters than queries, for example because equal
-    inputs share a cluster, the first inputs of the pool that are not medoids are added. The density
-    of a cluster is its number of inputs divided by their mean distance from its center. A cluster
-    of one input has density 0.
+    All positions are distinct. The medoid is the input closest to the center of a cluster. If there
+    are fewer clusters than queries, for example because equal inputs share a cluster, the first
+    inputs of the pool that are not medoids are added. The density of a cluster is the number of its
+    inputs divided by their mean distance from the center. A cluster of one input has density 0.
 
     Args:
         pool: public inputs.
         num_queries: number of queries.
-        seed: seed of the clusters.
-        representation: representation for comparing inputs; None for the default of the data set.
+        seed: seed of the clustering.
+        representation: the representation in which inputs are compared; None for the default of the
+            data set.
         clusters_a_query: number of clusters per query. If it is above 1, unusual inputs are in
             sparse clusters, which are not queried. This helps mechanisms for which the query with
             the lowest agreement determines the result of all queries.
@@ -99,10 +100,10 @@ class Strategy:
         choose: function that takes a pool, the number of queries and a seed, and returns distinct
             positions, int64 `[num_queries]`.
         infer: function that takes a pool, all released labels and a seed, and returns the labels
-            that a student learns from; it needs no further query. None if a student learns only
-            from released labels. If it is not None, `choose` and `infer` also take
-            `representation=`, the representation for comparing inputs; None for the default of the
-            data set.
+            that a student learns from, without further queries. None if a student learns only from
+            released labels. If `infer` is not None, `choose` and `infer` also take the argument
+            `representation`: the representation in which inputs are compared, or None for the
+            default of the data set.
     """
 
     help: str
@@ -114,14 +115,14 @@ class Strategy:
 def infer_from_labels(
     pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
 ) -> PoolLabels:
-    """Returns labels for the pool, inferred from released labels; see `label_inference`."""
+    """Infers labels of the pool's inputs from released labels; see `label_inference`."""
     from pate_tf.postprocessing import label_inference
 
     return label_inference.infer_from_labels(pool, released, seed, representation=representation)
 
 
 AUTO: Final = "auto"
-QUERIES_A_CLASS: Final = 5  # with at least this number, diverse queries likely contain every class
+QUERIES_A_CLASS: Final = 5  # from this number on, diverse queries likely contain every class
 STRATEGIES = {
     "first": Strategy(
         help="the first inputs",
@@ -151,9 +152,10 @@ def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> s
     """Returns the strategy that `auto` chooses, which depends only on public facts.
 
     Args:
-        dataset: data set of the pool. Without an augmentation, labels can't be propagated.
+        dataset: data set of the pool. If it has no augmentation, labels can't be propagated.
         num_queries: number of queries. A class without a query is never predicted.
-        is_whole_pool: whether all inputs of the pool can be queried, not only the first inputs.
+        is_whole_pool: whether all inputs of the pool can be queried, rather than only the first
+            ones.
     """
     has_features = dataset.augmentation != "none" and is_whole_pool
     has_enough = num_queries >= QUERIES_A_CLASS * dataset.num_classes
@@ -165,10 +167,11 @@ def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryWishes(OnFeatures):
-    """The user's settings for choosing queries; None for a setting that is planned.
+    """The user's settings for choosing queries. `planning` chooses a setting that is None.
 
     Attributes:
-        seed: seed of random choices. Another seed selects other queries, which are charged again.
+        seed: seed of random choices. A different seed selects different queries, which are charged
+            as new queries.
     """
 
     restated: ClassVar = {
@@ -197,17 +200,17 @@ class QueryWishes(OnFeatures):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryConfig(QueryWishes):
-    """The complete settings for choosing queries; `check_queries` checks them."""
+    """The complete settings for choosing queries, which `check_queries` checks."""
 
     strategy: str = "first"
     num_queries: int
 
 
 def check_queries(config: QueryConfig, pool: Pool) -> None:
-    """Raises ValueError, before anything is charged, if the settings do not fit the pool.
+    """Raises ValueError if the settings do not fit the pool. Call it before anything is charged.
 
     Args:
-        config: the settings.
+        config: the complete settings for choosing queries.
         pool: public inputs.
     """
     checks.one_of(STRATEGIES, strategy=config.strategy)
@@ -237,14 +240,15 @@ def ask_once(
     *,
     choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Labels:
-    """Chooses queries, gets their labels, and infers further labels from them.
+    """Chooses queries, gets their labels, and infers labels of other inputs from these labels.
 
     Args:
         config: settings that passed `check_queries`.
         pool: public inputs.
         ask: function that takes positions in the pool, int64 `[num_queries]`, and returns the
             released labels of these inputs.
-        choosing: returns a context that is active while something is learned about the pool.
+        choosing: function that returns a context manager, which is entered while queries are chosen
+            and labels are inferred.
     """
     strategy = STRATEGIES[config.strategy]
     features = {"representation": config.representation} if strategy.infer else {}
@@ -268,6 +272,6 @@ def inputs_at(pool: Pool, queries: IntArray) -> npt.NDArray[Any]:
     """Returns the inputs at these positions of a pool, `[num_queries, *input_shape]`.
 
     Raises:
-        ValueError: if a position is not in the pool.
+        ValueError: if a position is outside of the pool.
     """
     return pool.inputs[checks.whole_numbers(queries, "queries", below=len(pool))]

@@ -1,1 +1,1 @@
-"""The release boundary: charges and releases votes and feature sums with noise."""
+"""The release boundary, which charges votes and feature sums and releases them with noise."""

@@ -1,7 +1,8 @@
-"""Exact integer sums of private records' contributions. SENSITIVE: the sums have no noise.
+"""Exact integer sums of the contributions of private records. SENSITIVE: they have no noise.
 
-A record's contribution does not depend on other records. The sums do not depend on the order of
-the records.
+Each record has a vector of features, computed by a public encoder. The contribution of a record
+does not depend on other records. The sums do not depend on the order of the records. All sums are
+integers, in units of 1 / LATTICE.
 """
 
 import math
@@ -20,20 +21,21 @@ from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 OWNER_STEP = 2.0**-32
 # Stored vectors are multiples of 1 / VECTOR_STEPS. Their norm is at most 1, so int16 suffices.
 VECTOR_STEPS = 2**14
-# Factors are multiples of 1 / PART_STEPS, so their products are multiples of 1 / LATTICE.
+# Both factors of a product are multiples of 1 / PART_STEPS, so it is a multiple of 1 / LATTICE.
 PART_STEPS = 2**10
-ROWS = 4_096  # records that are processed at once
+ROWS = 4_096  # number of records that are processed together
 
 
 def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
-    """Returns vote counts, or the sums of all teachers' predictions as `target_rows`. SENSITIVE.
+    """Returns vote counts, or sums of all teachers' predictions. SENSITIVE.
 
-    Each row is truncated toward zero to multiples of 1 / LATTICE. A row whose norm exceeds one vote
-    is treated as zero. So one teacher changes the sums of a query by at most sqrt(2) in L2 norm
-    (docs/proofs/theory.md, Proposition D13).
+    For numbers and several labels, each prediction is a row of `target_rows`. The row is truncated
+    toward zero to multiples of 1 / LATTICE. A row whose norm exceeds one vote is treated as zero.
+    So one teacher changes the sums of a query by at most sqrt(2) in L2 norm (docs/proofs/theory.md,
+    Proposition D13).
 
     Args:
-        votes: labels, or predictions of numbers or several labels.
+        votes: the teachers' labels, or their predictions of numbers or several labels.
 
     Returns:
         `[num_queries, num_classes]`.
@@ -51,7 +53,7 @@ def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
-    """Returns vectors as multiples of `OWNER_STEP`, int64. NaN and entries beyond 8 become 0."""
+    """Returns vectors in units of `OWNER_STEP`, int64. NaN and entries beyond 8 become 0."""
     is_usable = np.abs(vectors) <= 8.0
     return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
 
@@ -63,7 +65,7 @@ def sums_by_class(
     num_classes: int,
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
+    """Returns the sum of vectors of each class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
 
     Each record adds its vector to the column of its class. With owners, the total contribution of
     an owner is clipped to an L2 norm of 1. Contributions are truncated toward zero to multiples of
@@ -96,10 +98,10 @@ def sums_by_class(
 def counts_by_class(
     clusters: npt.NDArray[np.integer], labels: IntArray, *, num_clusters: int, num_classes: int
 ) -> IntArray:
-    """Returns counts of records by cluster and class, as multiples of 1 / LATTICE. SENSITIVE.
+    """Counts records by cluster and class, in units of 1 / LATTICE. SENSITIVE.
 
     Args:
-        clusters: cluster of each record, from 0, `[num_records]`. SENSITIVE.
+        clusters: number of the cluster of each record, from 0, `[num_records]`. SENSITIVE.
         labels: class of each record, `[num_records]`. SENSITIVE.
         num_clusters: number of clusters, which are the rows of the result.
         num_classes: number of classes, which are the columns of the result.
@@ -112,7 +114,7 @@ def counts_by_class(
 def sums_of_owners(
     totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
 ) -> IntArray:
-    """Returns sums by class of owners' contributions, each clipped to an L2 norm of 1. SENSITIVE.
+    """Sums owners' contributions by class, each clipped to an L2 norm of 1. SENSITIVE.
 
     Args:
         totals: for each pair of an owner and a class, the sum of the owner's `owner_steps` in the
@@ -134,16 +136,16 @@ def sums_of_owners(
 def _verified(
     vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
 ) -> IntArray:
-    """Returns sums of vectors by class, without the vectors of units whose total norm exceeds 1."""
+    """Sums vectors by class, but leaves out protected units whose total norm exceeds 1."""
     steps = np.trunc(vectors * (LATTICE * BELOW))
-    # Steps are whole numbers up to 2^20, so int64 sums of squares are exact. Comparisons with NaN
-    # are false.
+    # The entries are integers up to 2^20, so int64 sums of their squares are exact. A comparison
+    # with NaN is false.
     is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
     squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
     total = np.zeros(unit.max(initial=-1) + 1, np.int64)
     np.add.at(total, unit, np.where(is_short, squares, LATTICE**2 + 1))
     steps[total[unit] > LATTICE**2] = 0.0
-    # For fewer than 2^33 records, float64 sums of these whole numbers are exact in any order.
+    # For fewer than 2^33 records, float64 sums of these integers are exact in any order.
     return (steps.T @ np.eye(num_classes)[classes]).astype(np.int64)
 
 
@@ -153,16 +155,16 @@ def moments_by_class(
     targets: npt.NDArray[np.float64],
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns sums by class and second moments, `[width, num_classes + width]`. SENSITIVE.
+    """Returns sums by class, then second moments, `[width, num_classes + width]`. SENSITIVE.
 
-    A record with the vector v and the target row t adds the outer product of v and (t, w v),
-    divided by sqrt(1 + w^2), where w is `MOMENT_WEIGHT`. Negative entries of v and t are replaced
-    by 0.
+    Let w be `MOMENT_WEIGHT`. A record with the vector `v` and the target row `t` adds the outer
+    product of `v` and the concatenation of `t` and `w * v`, divided by sqrt(1 + w^2). Negative
+    entries of `v` and `t` are replaced by 0.
 
     Args:
         vectors: result of `models.encoder.record_vectors`, `[num_records, width]`.
         targets: result of `target_rows`, `[num_records, num_classes]`.
-        owners: see `sums_of_products`.
+        owners: owner of each record, or None; see `sums_of_products`.
 
     Returns:
         Sums as multiples of 1 / LATTICE.
@@ -179,12 +181,12 @@ def sums_of_products(
     targets: npt.NDArray[np.float64],
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns the sum over records of the outer products of two vectors. SENSITIVE.
+    """Returns the sum of the outer products of two vectors of each record. SENSITIVE.
 
     Both vectors are truncated toward zero to multiples of 1 / PART_STEPS. So the norm of their
     product is verified exactly, and the sums do not depend on the order of the records. With
-    owners, the sum of an owner's products is clipped to a norm of 1. A contribution is treated as
-    zero if its norm exceeds 1 or if it contains numbers that are not finite.
+    owners, the sum of the products of an owner is clipped to a norm of 1. A contribution is treated
+    as zero if its norm exceeds 1 or if it contains numbers that are not finite.
 
     Args:
         vectors: first factors, `[num_records, width]`.
@@ -197,7 +199,7 @@ def sums_of_products(
     """
     factors = [np.trunc(factor * (PART_STEPS * BELOW)) for factor in (vectors, targets)]
     squares = math.prod(np.square(factor).sum(axis=1) for factor in factors)
-    is_short = squares <= LATTICE**2  # false for NaN
+    is_short = squares <= LATTICE**2  # False for NaN
     first, second = (np.where(is_short[:, None], factor, 0.0) for factor in factors)
     if owners is None:  # float64 sums of these whole numbers are exact
         return (first.T @ second).astype(np.int64)
@@ -213,12 +215,13 @@ def sums_of_products(
     return total.astype(np.int64)
 
 
-# The functions below compute residual sums for several rounds (docs/proofs/theory.md, D10).
+# The functions below compute residual sums, which several rounds need (docs/proofs/theory.md,
+# Proposition D10).
 
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
-    """Returns vectors as multiples of 1 / VECTOR_STEPS, truncated; zeros if the norm exceeds 1."""
+    """Truncates vectors to integers in units of 1 / VECTOR_STEPS; 0 if the norm exceeds 1."""
     is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
     steps = np.trunc(np.where(is_short[:, None], vectors, 0.0) * VECTOR_STEPS)
     return np.asarray(steps, np.int16)
@@ -231,8 +234,8 @@ def residual_sums(
 
     A record adds the outer product of its vector and its residual. This product is clipped to an L2
     norm of `RESIDUAL_NORM` and then divided by `RESIDUAL_NORM`. The residual is the one-hot class
-    minus the probabilities that the model predicts. Both factors are multiples of a step, so the
-    norm of their product is verified exactly, and the sums are exact.
+    minus the probabilities that the model predicts. Both factors are truncated to multiples of a
+    fixed step, so the norm of their product is verified exactly, and the sums are exact.
 
     Args:
         vectors: result of `vector_steps`, `[num_records, width]`.
@@ -252,7 +255,7 @@ def residual_sums(
         lengths = np.linalg.norm(some, axis=1) / PART_STEPS
         missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
         missed = np.trunc(missed * (PART_STEPS * BELOW))
-        # Float64 sums of these whole numbers are exact. Comparisons with NaN are false.
+        # Float64 sums of these integers are exact. A comparison with NaN is false.
         squares = np.square(some).sum(axis=1) * np.square(missed).sum(axis=1)
         missed[~(squares <= LATTICE**2)] = 0.0
         total += some.T @ missed

@@ -1,4 +1,4 @@
-"""Feature sums of private records: computed once, stored in a run folder, released by a labeller.
+"""Feature sums of private records, which are stored in a run folder until a labeller releases them.
 
 No teacher is trained. A public representation maps each record to a vector with an L2 norm of at
 most 1, and the vectors of each class are summed. `pate_tf.Labeller` charges the sums, adds noise,
@@ -58,13 +58,13 @@ from pate_tf.teachers.run_folder import RunDescription, described_run
 if TYPE_CHECKING:
     from pate_tf.teachers.voters import Voter
 
-PARTS: Final = 16  # Owners are split into groups; the sums of only one group are in memory.
+PARTS: Final = 16  # groups of owners; only one group's sums are in memory
 MAX_WITH_MOMENTS: Final = 1_024  # maximum number of features if second moments are released
-PART: Final = 4_096  # Inputs of a pool that are processed at once, to limit memory.
+PART: Final = 4_096  # number of a pool's inputs that are processed together, to limit memory
 SUMS = "sums.npz"
 ENCODER = "encoder"
 DESCRIPTION = "description.json"
-VECTORS: Final = "vectors.npz"  # vectors of single records, which several rounds need
+VECTORS: Final = "vectors.npz"  # the vector of each record, which several rounds need
 IN_VECTORS: Final = ("vectors", "labels", "moments")
 EARLIER_COMMAND: Final = "Call fit(data.private, data.pool), or run `pate student` with the data."
 
@@ -82,7 +82,7 @@ def default_folder(dataset_name: str) -> pathlib.Path:
 def digest_of(
     description: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], encoder_digest: str
 ) -> str:
-    """Returns the digest of stored sums, including all files in their folder."""
+    """Returns the digest that identifies stored sums: it covers all files in their folder."""
     text = json.dumps(description, sort_keys=True) + encoder_digest
     text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -90,7 +90,7 @@ def digest_of(
 
 @functools.lru_cache(maxsize=1)
 def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float64]]:
-    """Maps numbers of clusters to a pool's cluster centers, `[num_clusters, num_features]`.
+    """Maps each number of clusters to the pool's cluster centers, `[num_clusters, num_features]`.
 
     The result is empty unless the data set has classes and an image augmentation, and the encoder
     is not frozen.
@@ -105,25 +105,25 @@ def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float
 
 @dataclasses.dataclass(frozen=True)
 class Summands:
-    """Integer contribution of one record or owner to a table. Contributions are additive.
+    """Defines the integer contribution of one record or owner to a table of sums.
 
-    The table, int64 `[num_rows, num_classes]`, begins with the rows of `sums_by_class`. For each
-    number of clusters, the counts of records by cluster and class follow, as multiples of
-    1 / LATTICE. A record adds 1 to a single cell of these counts. The n records of an owner
-    together add at most 1: each adds 1 / n, truncated to a multiple of 1 / LATTICE. So replacing a
-    record or an owner changes the counts for one number of clusters by at most 2 in L1 norm.
-    Without a pool, the table is the result of `moments_by_class`. For numbers and several labels,
-    the table contains sums of `target_rows` and no clusters.
+    Contributions are added up. The table, int64 `[num_rows, num_classes]`, begins with the rows of
+    `sums_by_class`. After them, for each number of clusters, come the counts of records by cluster
+    and class, in units of 1 / LATTICE. A record adds 1 to a single cell of these counts. The n
+    records of an owner together add at most 1: each record adds 1 / n, truncated to a multiple of 1
+    / LATTICE. So replacing a record or an owner changes the counts for one number of clusters by at
+    most 2 in L1 norm. Without a pool, the table is the result of `moments_by_class`. For numbers
+    and several labels, the table contains sums of `target_rows` and no clusters.
 
     Attributes:
         dataset: data set of the records.
-        scale: scale of each feature, `[num_features]`.
-        centres: maps numbers of clusters to the pool's cluster centers,
-            `[num_clusters, num_features]`.
-        has_moments: whether the table includes second moments. It does if there is no pool from
-            which they could be computed.
-        groups: groups of one-hot features, `Encoder.groups`; None with a pool, or if features are
-            not one-hot.
+        scale: factor that multiplies each feature, `[num_features]`.
+        centres: maps each number of clusters to the pool's cluster centers, `[num_clusters,
+            num_features]`.
+        has_moments: whether the table includes second moments, because there is no pool from which
+            they could be computed.
+        groups: one-hot group index of each feature, see `Encoder.groups`; None with a pool, or if
+            features are not one-hot.
     """
 
     dataset: Dataset
@@ -134,7 +134,7 @@ class Summands:
 
     @classmethod
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
-        """Returns the contribution of a record for this encoder and pool.
+        """Defines the contribution of a record, given an encoder and a pool.
 
         The table includes cluster counts only if `pool_centres` returns clusters. For features of a
         frozen encoder, a linear model is more accurate than clusters.
@@ -172,13 +172,13 @@ class Summands:
         labels: npt.NDArray[Any],
         owners: npt.NDArray[np.generic] | None = None,
     ) -> IntArray:
-        """Returns the table of records or owners if they add to several columns. SENSITIVE."""
+        """Returns the table if each record or owner adds to several columns. SENSITIVE."""
         targets = target_rows(labels, self.dataset)
         add_up = exact_sums.moments_by_class if self.has_moments else exact_sums.sums_of_products
         return add_up(vectors, targets, owners)
 
     def of_records(self, vectors: npt.NDArray[np.float64], labels: npt.NDArray[Any]) -> IntArray:
-        """Returns the table of records without owners from their `record_vectors`. SENSITIVE."""
+        """Returns the table for records without owners, from `record_vectors`. SENSITIVE."""
         if self.has_products:
             return self.of_products(vectors, labels)
         tables = [exact_sums.sums_by_class(vectors, labels, num_classes=self.num_classes)]
@@ -193,7 +193,7 @@ class Summands:
         return np.concatenate(tables)
 
     def of_owned(self, features: npt.NDArray[np.float32]) -> IntArray:
-        """Returns each record's contribution to its owner's totals, `[num_records, num_rows]`."""
+        """Returns what each record adds to the totals of its owner, `[num_records, num_rows]`."""
         vectors = record_vectors(features, self.scale)
         clusters = [
             np.eye(number, dtype=np.int64)[nearest_centres(vectors[:, :-1], centres)]
@@ -202,13 +202,13 @@ class Summands:
         return np.concatenate([exact_sums.owner_steps(vectors), *clusters], axis=1)
 
     def of_owners(self, totals: IntArray, pairs: IntArray) -> IntArray:
-        """Returns the table of owners, whose contributions have a norm of at most 1. SENSITIVE.
+        """Returns the table for owners, whose contributions have a norm of at most 1. SENSITIVE.
 
         Args:
-            totals: sum of `of_owned` for each pair of an owner and a class that has records,
-                `[num_pairs, num_rows]`.
-            pairs: for each pair, the index of the owner times `num_classes`, plus the class;
-                ascending.
+            totals: for each owner and each class in which the owner has records, the sum of
+                `of_owned` over these records, `[num_pairs, num_rows]`.
+            pairs: for each row of `totals`, the index of the owner times `num_classes`, plus the
+                class; ascending.
         """
         owners = pairs // self.num_classes
         classes = pairs % self.num_classes
@@ -219,7 +219,7 @@ class Summands:
         if not self.centres:
             return sums
         counts = totals[:, first:]
-        # For each number of clusters, each record is in exactly one cluster.
+        # For each number of clusters, a record is in exactly one cluster.
         records = np.zeros(owners.max(initial=-1) + 1, np.int64)
         np.add.at(records, owners, counts[:, : next(iter(self.centres))].sum(axis=1))
         shared = np.zeros((self.num_classes, counts.shape[1]), np.int64)
@@ -236,7 +236,7 @@ def sums_of_records(
     digests: Digests | None = None,
     vectors: npt.NDArray[np.int16] | None = None,
 ) -> IntArray:
-    """SENSITIVE: returns the exact sums of private records, the table of `Summands`.
+    """SENSITIVE: returns the exact sums of private records, as the table of `Summands`.
 
     The contribution of a record depends only on that record and on public values. The contribution
     of an owner depends only on the owner's records and on public values, not on the order of the
@@ -249,7 +249,8 @@ def sums_of_records(
         summands: defines the contribution of each record.
         reporting: how progress is shown.
         digests: `record_digests` of the inputs, if known.
-        vectors: output array for `vector_steps` of each record; only without owners.
+        vectors: array into which this function writes `vector_steps` of each record; None if they
+            are not needed, and with owners.
     """
     inputs = examples.inputs
     labels = examples.labels
@@ -291,7 +292,7 @@ def sums_of_records(
 
 
 class FeatureSums:
-    """SENSITIVE: feature sums of private records, for a `Labeller`. They need no teachers.
+    """SENSITIVE: feature sums of private records. A `Labeller` uses them in place of teachers.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -303,9 +304,10 @@ class FeatureSums:
     True
 
     Each record adds a vector with an L2 norm of at most 1 to the sum of its class. With owners, the
-    total contribution of all records of an owner has a norm of at most 1. A contribution depends
-    only on its record or owner, the public pool and the settings (docs/proofs/theory.md,
-    Proposition D8). Nothing is charged before a `Labeller` releases the sums with noise.
+    total contribution of all records of an owner has a norm of at most 1. The contribution of a
+    record or owner depends only on this record or owner, the public pool and the settings
+    (docs/proofs/theory.md, Proposition D8). Nothing is charged before a `Labeller` releases the
+    sums with noise.
 
     Attributes:
         directory: run folder; the subfolder `sensitive/` contains the sums and the ledger.
@@ -315,17 +317,18 @@ class FeatureSums:
         unit: protected unit, "record" or "owner", whose contribution has an L2 norm of at most 1.
         digest: SHA-256 digest of everything that is stored. It identifies the sums in a ledger.
         num_records: number of records. SENSITIVE if owners are protected.
-        source: data source that releases are charged to; None if the run folder is its own source.
-        description: stored description as JSON values. SENSITIVE.
+        source: private data source that releases are charged to; None if the run folder is its own
+            source.
+        description: description of the sums as JSON values. SENSITIVE.
         representation: name of the representation.
         sums: exact sums, int64 `[num_features + 1, num_classes]`. SENSITIVE.
-        cluster_counts: maps numbers of clusters to exact counts, int64
+        cluster_counts: maps each number of clusters to exact counts of records, int64
             `[num_clusters, num_classes]`. SENSITIVE.
         encoder: encoder of the features; public.
         encoder_digest: digest of the encoder's weights; public.
         representation_digest: digest of the encoder, including its description; public.
         summands: defines the contribution of each record; public.
-        has_vectors: whether the vectors of single records are stored, which several rounds need.
+        has_vectors: whether the vector of each record is stored, which several rounds need.
         num_teachers: always None, because there are no teachers.
     """
 
@@ -356,7 +359,8 @@ class FeatureSums:
         self.directory = None if directory is None else pathlib.Path(directory)
         self._run = artifacts.RunDirectory(self.directory or pathlib.Path())
         self.reporting = reporting(verbose)
-        # Identifies the part of the data that this object was fitted to; None for stored sums.
+        # Identifies the data, and the part of them, that this object was fitted to; None for stored
+        # sums.
         self.split: tuple[object, bool] | None = None
         if isinstance(representation, catalogue.Representation):
             seed = representation.seed
@@ -364,14 +368,15 @@ class FeatureSums:
         self._name = catalogue.source_of(representation)
 
     def settle(self, dataset: Dataset, planned: Named | None = None) -> tuple[Named | None, int]:
-        """Chooses the folder and the representation if the settings don't contain them.
+        """Chooses the folder and the representation if the user's settings leave them open.
 
         Args:
             dataset: data set of the records.
-            planned: representation to use if neither settings nor stored sums name one.
+            planned: representation to use if neither the settings nor stored sums name a
+                representation.
 
         Returns:
-            The representation, or None if it is not chosen yet; and the seed of the representation.
+            The representation, or None if it is not chosen yet; and its seed.
         """
         self.directory = self.directory or default_folder(dataset.name)
         self._run = artifacts.RunDirectory(self.directory)
@@ -384,20 +389,21 @@ class FeatureSums:
     def fit(
         self, private: PrivateExamples, pool: Pool, *, flags: Mapping[str, Any] | None = None
     ) -> Self:
-        """Sums the records' features, or reads the sums that an earlier call stored; returns self.
+        """Sums the features of records, or reads sums that an earlier call stored; returns self.
 
         Stored sums are used even if the records have changed, because comparing the records would
-        reveal something about private data. A warning shows the date of the stored sums. If you
-        want sums of other records, use another directory.
+        reveal something about private data. A warning shows the date of the stored sums. To sum
+        other records, use another directory.
 
         Args:
             private: `data.private`. With owners, the total of each owner's records is clipped.
             pool: `data.pool`, on which the representation is trained. If the pool is empty,
-                features are computed from declared ranges, and second moments are summed as well.
+                features are computed from declared ranges of values, and second moments are summed
+                as well.
             flags: flags of the data for `run.json`, see `DataSource.flags`.
 
         Raises:
-            ValueError: if data, settings and directory contradict each other, or if the stored sums
+            ValueError: if the data do not match the settings or each other, or if the stored sums
                 have different settings, a source with a different name or, without owners, a
                 different number of records.
         """
@@ -449,7 +455,7 @@ class FeatureSums:
         """Returns the sums that `fit` or `pate student` stored in a directory.
 
         Raises:
-            ValueError: if there are no sums, or they are damaged.
+            ValueError: if the directory contains no sums, or damaged sums.
         """
         return cls(directory=directory)._read()
 
@@ -461,13 +467,14 @@ class FeatureSums:
         directory: str | os.PathLike[str],
         name: str | None = None,
     ) -> Self:
-        """Adds the sums of several run folders and stores the total.
+        """Adds up the sums of several run folders and stores the total.
 
-        The total is exactly equal to the sums of all records of all parts. Records of different
-        parts are not compared, because merging must not depend on private data. So a record in two
-        parts is added twice, as it would be within one part. A person with one record in each of
-        two parts is protected like a person with two records (docs/proofs/theory.md, Proposition
-        D8). Merged sums allow only one round, because vectors of single records are not merged.
+        A part is one of these folders. The total is exactly equal to the sums over all records of
+        all parts. Records of different parts are not compared, because merging must not depend on
+        private data. So a record that is in two parts is added twice, as it would be if it were
+        twice in one part. A person with one record in each of two parts is protected like a person
+        with two records (docs/proofs/theory.md, Proposition D8). Merged sums allow only one round,
+        because the vectors of the records are not merged.
 
         Args:
             parts: two or more different run folders, which contain sums of single records with the
@@ -521,7 +528,7 @@ class FeatureSums:
 
     @staticmethod
     def _records_of_parts(parts: Sequence[FeatureSums]) -> list[str]:
-        """Returns the identifiers of the records of all parts.
+        """Checks the parts of a merge, and returns the identifiers of their records.
 
         Raises:
             ValueError: if the parts can't be merged.
@@ -544,10 +551,10 @@ class FeatureSums:
             raise ValueError("merge: each part must be given only once")
         return records
 
-    # The following methods are used by `fit` and by Beam pipelines.
+    # Both `fit` and Beam pipelines use the following methods.
 
     def encoder_for(self, dataset: Dataset, pool: Pool) -> Encoder:
-        """Checks the pool and the folder, and returns the encoder of the records' features.
+        """Checks the pool and the folder, and returns the encoder that computes records' features.
 
         Raises:
             ValueError: for the same reasons as `fit`.
@@ -586,11 +593,11 @@ class FeatureSums:
         return values
 
     def is_stored(self, described: Mapping[str, Any], source: PrivateSource | None = None) -> bool:
-        """Returns whether the folder contains sums, and reads them; does not compare records.
+        """Reads stored sums if the folder contains any, and returns whether it does.
 
         Args:
-            described: result of `described` and further public facts, which must be equal to the
-                facts of the stored sums.
+            described: the public facts about the sums that the caller expects; stored sums must
+                have the same facts. See the method `described`. Records are not compared.
             source: data source of the records. If it has a name, the stored sums must have the same
                 source.
 
@@ -624,17 +631,19 @@ class FeatureSums:
         """Writes feature sums to `sensitive/` atomically, and returns self.
 
         Args:
-            described: result of `described`; for merged sums also the `records` of their parts.
+            described: public facts about the sums, from the method `described`; for merged sums
+                also the `records` of the parts.
             encoder: encoder of the features, or the folder of a stored encoder.
             summands: defines the contribution of each record.
-            table: sum of the contributions of all records.
-            records: number of records, including the records that were left out, and their source.
+            table: sum of the contributions of all records, see `Summands`.
+            records: the number of records, including the records that were left out, and their data
+                source.
             pool_size: number of public samples in the pool.
-            flags: see `DataSource.flags`.
-            num_left_out: number of records that were left out, because they do not fit the schema.
-                They count as records that add 0, so that the public number of records does not
-                reveal whether a record fits.
-            for_rounds: vectors and labels of single records, and the pool's second moments. None or
+            flags: flags of the data for `run.json`, see `DataSource.flags`.
+            num_left_out: number of records that were left out because they do not fit the schema.
+                They are counted as records that add 0, so that the public number of records does
+                not reveal whether a record fits.
+            for_rounds: the vector and label of each record, and the pool's second moments. None or
                 empty if only one round is possible.
         """
         artifacts.make_sensitive_folder(self._run.sensitive)
@@ -655,7 +664,7 @@ class FeatureSums:
         for number, counted in zip(numbers, counts, strict=True):
             arrays[f"centres_{number}"] = summands.centres[number]
             arrays[f"counts_{number}"] = counted
-        # Due to the random number, the ledger never confuses these sums with other sums.
+        # The random number ensures that the ledger never confuses these sums with other sums.
         named = {"records": [secrets.token_hex(32)], **described}
         target = sums_folder(self._run)
         with (
@@ -729,7 +738,7 @@ class FeatureSums:
 
     @property
     def _public(self) -> tuple[Any, ...]:
-        """Public facts that must be equal for a merge."""
+        """Public facts that must be equal for all parts of a merge."""
         summands = self.summands
         arrays = [summands.scale, *summands.centres.values()]
         fields = [self.description[field] for field in ("dataset", "representation", "encoder")]
@@ -737,19 +746,19 @@ class FeatureSums:
 
     @property
     def identified(self) -> Self:
-        """This object. Raises ValueError before `fit`, when there is no digest for the ledger."""
+        """This object; raises ValueError before `fit`, when there is no digest for the ledger."""
         if not self.digest:
             raise ValueError(f"feature sums are not fitted. {EARLIER_COMMAND}")
         return self
 
     def for_pool(self, pool: Pool) -> Self:
-        """Returns the source of labels for a pool, which is this object for every pool."""
+        """Returns the object that provides labels for a pool: this object, for every pool."""
         del pool
         return self.identified
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the encoder was provided by the user, who trained it on other data."""
+        """Whether the encoder is a user's model, which was trained on other data."""
         return not catalogue.is_known(self.representation)
 
     def __repr__(self) -> str:
@@ -758,12 +767,12 @@ class FeatureSums:
 
     @property
     def table(self) -> IntArray:
-        """Exact sums and cluster counts as one table, see `Summands`. SENSITIVE."""
+        """The exact sums and cluster counts as one table; see `Summands`. SENSITIVE."""
         counts = [counts.values for counts in self.cluster_counts.values()]
         return np.concatenate([self.sums.values, *counts])
 
     def vectors(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns the vectors of public inputs, `[num_inputs, num_features + 1]`.
+        """Maps public inputs to their `record_vectors`, `[num_inputs, num_features + 1]`.
 
         Raises:
             ValueError: if the shape of the inputs is wrong, or the inputs are not finite.
@@ -778,7 +787,7 @@ class FeatureSums:
 
     @functools.cached_property
     def _of_single_records(self) -> tuple[npt.NDArray[np.int16], IntArray, npt.NDArray[np.float64]]:
-        """Vectors and labels of records, SENSITIVE, and the pool's second moments."""
+        """The vectors and labels of the records, and the pool's second moments. SENSITIVE."""
         path = sums_folder(self._run) / VECTORS
         try:
             arrays = artifacts.read_arrays(path)
@@ -792,7 +801,7 @@ class FeatureSums:
 
     @property
     def moments(self) -> npt.NDArray[np.float64]:
-        """Second moments of the vectors of the pool, `[width, width]`; public.
+        """The second moments of the vectors of the pool's inputs, `[width, width]`; public.
 
         Raises:
             ValueError: if the stored vectors are damaged or do not belong to the sums.
@@ -800,7 +809,7 @@ class FeatureSums:
         return self._of_single_records[2]
 
     def residuals(self, values: IntArray, noise: float) -> IntArray:
-        """Returns the exact sums of the next round. SENSITIVE.
+        """Returns the exact sums that the next round releases with noise. SENSITIVE.
 
         Args:
             values: noisy sums of all earlier rounds, `[num_earlier, num_rows, num_classes]`.
@@ -812,7 +821,7 @@ class FeatureSums:
 
 
 def of_other_data(source: Voter | FeatureSums, pool: Pool) -> ValueError:
-    """Returns the error to raise if a source of labels and a pool have different data sets."""
+    """Returns the error for teachers or sums that have another data set than the pool."""
     what = "feature sums" if source.num_teachers is None else "teachers"
     return ValueError(
         f"{what} must have the data set {pool.dataset.name} of the pool, got "

@@ -1,4 +1,4 @@
-"""The random draws of all mechanisms. No other module draws privacy noise.
+"""Draws the noise of all mechanisms. No other module draws privacy noise.
 
 Every draw of privacy noise is an integer that follows its distribution exactly. Floating-point
 noise is never added to a count. Production code uses the operating system's entropy
@@ -21,8 +21,8 @@ from pate_tf.core.checks import IntArray
 
 WordArray = npt.NDArray[np.uint64]
 
-MIN_SCALE: Final = 2.0**-30  # Less noise would protect nothing, at a useless cost.
-# Up to this scale, count * LATTICE + noise overflows int64 only with probability e^-1000.
+MIN_SCALE: Final = 2.0**-30  # less noise would protect nothing
+# Up to this scale, the probability that count * LATTICE + noise overflows int64 is e^-1000.
 MAX_SCALE: Final = 2.0**30
 
 DRAWS_AT_ONCE: Final = 2**17
@@ -30,7 +30,7 @@ DRAWS_AT_ONCE: Final = 2**17
 
 @functools.cache
 def check_drawable(mechanism: Mechanism) -> None:
-    """Checks that a mechanism draws noise, and that noise of its scales can be drawn exactly.
+    """Checks that a mechanism draws noise, and that noise at its scales can be drawn exactly.
 
     Raises:
         ValueError: if the mechanism draws no noise, or a scale is not from 2**-30 to 2**30 votes.
@@ -45,13 +45,15 @@ def check_drawable(mechanism: Mechanism) -> None:
 
 
 class NoiseSource(abc.ABC):
-    """A source of all random draws, which are computed from one stream of random words.
+    """Computes random draws of all kinds from one stream of random 64-bit words.
 
-    A subclass defines the stream, and the Laplace and Gaussian distributions on integers.
+    A subclass defines the stream, and draws the Laplace and Gaussian distributions on integers.
 
     Attributes:
-        is_secure: whether the stream is unpredictable; the ledger records this with every debit.
-        noisy_winners: see `NoiseDraws`.
+        is_secure: whether the stream is unpredictable. The ledger records this value with every
+            debit.
+        noisy_winners: function that adds noise to vote counts and returns the winning classes; see
+            `NoiseDraws`.
     """
 
     is_secure: ClassVar[bool]
@@ -63,14 +65,14 @@ class NoiseSource(abc.ABC):
 
     @abc.abstractmethod
     def laplace_integers(self, scale: float, size: int) -> IntArray:
-        """Returns integers k with probability proportional to e^(-|k|/scale), `[size]`."""
+        """Draws integers `[size]`; the probability of k is proportional to e^(-|k|/scale)."""
 
     @abc.abstractmethod
     def gaussian_integers(self, scale: float, size: int) -> IntArray:
-        """Returns integers k with probability proportional to e^(-k^2/(2 scale^2)), `[size]`."""
+        """Draws integers `[size]`; the probability of k is proportional to e^(-k^2/(2 scale^2))."""
 
     def discrete_gaussian(self, sigma: float) -> int:
-        """Returns one integer k with probability proportional to e^(-k^2/(2 sigma^2)).
+        """Draws one integer; the probability of k is proportional to e^(-k^2/(2 sigma^2)).
 
         Raises:
             ValueError: if sigma is not from 2**-30 to 2**30.
@@ -80,9 +82,9 @@ class NoiseSource(abc.ABC):
         return int(self.gaussian_integers(sigma, 1)[0])
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:
-        """Returns exactly uniform integers from 0 to bounds - 1, with the shape of bounds."""
+        """Draws exactly uniform integers from 0 to `bounds` - 1, in the shape of `bounds`."""
         limits = bounds.astype(np.uint64)
-        # Words below 2**64 mod bound are redrawn; the remainders of all other words are uniform.
+        # Words below 2**64 mod bound are drawn again; all other words have uniform remainders.
         uneven = (np.uint64(0) - limits) % limits
         words = self.words(limits.size)
         while (redraw := np.flatnonzero(words < uneven)).size:
@@ -90,11 +92,11 @@ class NoiseSource(abc.ABC):
         return (words % limits).astype(np.int64)
 
     def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
-        """Returns exactly uniform random orders of the classes, `[num_queries, num_classes]`."""
+        """Draws an exactly uniform order of the classes per query, `[num_queries, num_classes]`."""
         keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)
         while True:
-            # Equal keys would favor low indices, so they are redrawn. If all keys differ, every
-            # order is equally likely.
+            # Equal keys would favor low indices, so rows with equal keys are drawn again. If all
+            # keys of a row differ, every order is equally likely.
             ordered = np.sort(keys, axis=1)
             equal = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
             if not equal.size:
@@ -103,11 +105,11 @@ class NoiseSource(abc.ABC):
 
 
 class SystemNoise(NoiseSource):
-    """Noise from the operating system's entropy, for all real releases.
+    """Noise from the operating system's entropy, which all real releases use.
 
     OpenDP's exact samplers draw the integer Laplace and Gaussian variables (Canonne, Kamath and
-    Steinke 2020). They use OpenSSL's cryptographic generator, which is seeded by the operating
-    system and reseeded in every forked process.
+    Steinke 2020). The samplers use OpenSSL's cryptographic generator, which the operating system
+    seeds, and which is seeded again in every forked process.
     """
 
     is_secure = True
@@ -117,7 +119,8 @@ class SystemNoise(NoiseSource):
         return np.frombuffer(os.urandom(8 * size), np.uint64).copy()
 
     def _draw_with_opendp(self, maker: str, scale: float, size: int) -> IntArray:
-        # The module opendp.prelude would import scikit-learn. Accounting must not import OpenDP.
+        # `opendp.prelude` would import scikit-learn. OpenDP is imported only here, so that
+        # accounting does not import it.
         from opendp import domains, measurements, metrics, mod
 
         mod.enable_features("contrib")
@@ -136,7 +139,7 @@ class SystemNoise(NoiseSource):
 
 
 class SeededNoise(NoiseSource):
-    """Predictable noise for tests and demonstrations. Anyone with the seed can subtract the noise.
+    """Predictable noise for tests and demonstrations: anyone with the seed can subtract it.
 
     The integer distributions are computed in floating point and are correct up to rounding.
 
@@ -151,19 +154,19 @@ class SeededNoise(NoiseSource):
         self._generator = np.random.default_rng(seed)
 
     def words(self, size: int) -> WordArray:
-        """Returns words of the seeded generator, uint64 `[size]`."""
+        """Returns words from the seeded generator, uint64 `[size]`."""
         return self._generator.integers(0, 2**64, size, np.uint64)
 
     def laplace_integers(self, scale: float, size: int) -> IntArray:
-        """Returns differences of geometric variables, `[size]`."""
+        """Draws discrete Laplace variables, `[size]`, as differences of geometric variables."""
         stop = -math.expm1(-1.0 / scale)
         return self._generator.geometric(stop, size) - self._generator.geometric(stop, size)
 
     def gaussian_integers(self, scale: float, size: int) -> IntArray:
-        """Returns discrete Gaussian variables, `[size]`.
+        """Draws discrete Gaussian variables, `[size]`.
 
-        Uses rejection sampling from the discrete Laplace distribution (Canonne, Kamath and Steinke
-        2020, Algorithm 3).
+        The method is rejection sampling from the discrete Laplace distribution (Canonne, Kamath and
+        Steinke 2020, Algorithm 3).
         """
         proposal_scale = math.floor(scale) + 1.0
         drawn = np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Charges sums of private feature vectors by class, adds noise, and releases them.
+"""Charges the per-class sums of private feature vectors, adds noise, and releases them.
 
 Sums that were already released are returned from the ledger without another charge.
 """
@@ -37,13 +37,12 @@ class ReleasedSums:
     """Noisy sums that were charged, with their cost. Public.
 
     Attributes:
-        values: the tables of all rounds, one below the other, int64
-            `[num_rounds * num_rows, num_classes]` in units of 1 / LATTICE, read-only. Only
-            `GaussianResidualSums` has several rounds.
-        cost: data-independent cost.
-        ledger_rows: row of the ledger that charged the sums. Several rows only if a stopped run
-            could not be resumed.
-        secure_noise: False if the noise came from a seed. The sums are not private then.
+        values: the tables of all rounds, stacked, int64 `[num_rounds * num_rows, num_classes]` in
+            units of 1 / LATTICE, read-only. Only `GaussianResidualSums` has several rounds.
+        cost: data-independent cost of all rounds.
+        ledger_rows: sequences of the ledger rows that charged the sums. There are several rows only
+            if a stopped run could not be resumed.
+        secure_noise: False if the noise came from a seed, so that the sums are not private.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -56,7 +55,7 @@ OF_RECORDS = "sums of all records by class"
 
 
 def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> list[bytes]:
-    """Returns the digests that identify the table of each round in the ledger."""
+    """Returns a digest for each round, which identifies the round's table in the ledger."""
     what: list[object] = [mechanism.to_dict(), about]
     later = range(1, mechanism.num_rounds)
     rounds = [what, *([*what, number, RESIDUAL_NORM] for number in later)]
@@ -69,9 +68,9 @@ def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> lis
 def sums_in_ledger(
     ledger: Ledger, mechanism: ReleasesFeatureSums, about: str = OF_RECORDS
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns a mechanism's noisy sums in a ledger, flat, and the rows that charged them.
+    """Returns a mechanism's noisy sums that are stored in a ledger, and the rows that charged them.
 
-    If a run was stopped, the ledger may contain only the sums of the first rounds.
+    The sums are flattened. If a run was stopped, they may be only the sums of the first rounds.
     """
     digests = sums_digests(mechanism, about)
     answers = ledger.stored_answers(digests)
@@ -90,24 +89,24 @@ def release_sums(
     next_sums: Callable[[IntArray], IntArray] | None = None,
     about: str = OF_RECORDS,
 ) -> ReleasedSums:
-    """Charges the sums of an ensemble's records, adds noise, and returns the noisy sums.
+    """Charges sums of private records, adds noise, and returns the noisy sums.
 
     These guarantees hold in addition to the guarantees of `Ledger`: The charge is durable before
-    noise is drawn. All rounds are charged together, once for each amount of noise and number of
-    rounds. Each round is stored durably before the next round begins, and nothing is released
-    before all rounds are stored. A run that was killed resumes under its debit (`Ledger.debited`):
-    stored rounds are reused, and missing rounds are drawn.
+    noise is drawn. All rounds are charged together; the same mechanism is charged only once for the
+    same sums. Each round is stored durably before the next round begins, and nothing is released
+    before all rounds are stored. A run that was killed resumes without a second charge
+    (`Ledger.debited`): it reuses the stored rounds and draws the missing rounds.
 
     Args:
-        sums: exact sums over the records. The contribution of each record has an L2 norm of at
-            most 1.
+        sums: exact sums over the records. The contribution of each record has an L2 norm of at most
+            1. SENSITIVE.
         mechanism: a mechanism for sums of records. Its noise must have been chosen without looking
             at private data.
         ledger: ledger of the records, opened for labeling.
         noise: source of the privacy noise.
         unit: the protected unit, "record" or "owner".
-        next_sums: only for several rounds: a function from the noisy sums so far, `[num_earlier,
-            num_rows, num_classes]`, to the exact sums of the next round.
+        next_sums: required only for several rounds: a function that takes the noisy sums so far,
+            `[num_earlier, num_rows, num_classes]`, and returns the exact sums of the next round.
         about: description of the sums. Sums with a different description are charged separately.
 
     Raises:
@@ -120,7 +119,7 @@ def release_sums(
     check_drawable(mechanism)
     if mechanism.unit == "owner" and unit != "owner":
         raise ValueError(f"unit must be 'owner' for {mechanism.summary()}, got {unit!r}")
-    if unit == "owner" and mechanism.num_rounds > 1:  # Later rounds do not clip an owner's total.
+    if unit == "owner" and mechanism.num_rounds > 1:  # later rounds do not clip an owner's total
         raise ValueError("num_rounds must be 1 for owners: later rounds protect only records")
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
@@ -140,7 +139,8 @@ def release_sums(
                     exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)
                     drawn = mechanism.draw_sums(exact, noise)
                     fault_point("noise_drawn")
-                    # The last row of round 1 contains the noisy number of records in each class.
+                    # The last row of the first round's sums is the noisy number of records of each
+                    # class.
                     most_frequent = int(drawn[-1].argmax())
                     ledger.store_answers(debit, [digest], [most_frequent], drawn.reshape(1, -1))
                     noisy = np.concatenate([noisy, drawn[None]])
@@ -154,7 +154,7 @@ def release_sums(
 
 
 def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
-    """Returns labels that were inferred from sums, with the cost of the sums.
+    """Returns `Labels` with labels that were inferred from sums, and with the cost of the sums.
 
     Args:
         inferred: inferred labels of all inputs of the pool.
@@ -183,7 +183,7 @@ def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts:
 
 
 def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
-    """Returns a student: the encoder and a linear layer with weights `[width, num_classes]`."""
+    """Returns a student: the encoder, then a linear layer with weights `[width, num_classes]`."""
     from pate_tf.models.encoder import SavedEncoder, save_encoder
     from pate_tf.students.student_kinds.linear_head import LinearHead
 
@@ -194,12 +194,12 @@ def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
     return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
-# A noisy accuracy, both ends of its 95 % interval, and the pure epsilon that it cost. Public.
+# A noisy accuracy, both limits of its 95 % interval, and the pure epsilon that it cost. Public.
 EstimatedAccuracy = tuple[float, float, float, float]
 
 
 def mechanism_of_estimate(epsilon: float, unit: str = "record") -> LaplaceClusterCounts:
-    """Returns the mechanism that estimates an accuracy at a pure epsilon. Public."""
+    """Returns the mechanism that estimates an accuracy at a given pure epsilon. Public."""
     target = Target(epsilon=epsilon, delta=0.0, unit=unit)
     return LaplaceClusterCounts.for_target(target, np.zeros((1, 2), np.int64))  # one cluster
 
@@ -212,10 +212,10 @@ def estimate_accuracy(
 ) -> EstimatedAccuracy:
     """Estimates a model's accuracy from noisy numbers of wrong and correct predictions.
 
-    The two counts get Laplace noise. A record adds a total of 1 to them; the records of an owner
-    together add 1. So the counts are a table of `LaplaceClusterCounts` with one cluster and the
-    classes "wrong" and "correct" (docs/proofs/theory.md, Proposition D9). The model is public. The
-    interval covers the noise and the random choice of held-back records.
+    Laplace noise is added to both numbers. A record adds a total of 1 to them, and so do all
+    records of an owner together. So they are a table of `LaplaceClusterCounts` with one cluster and
+    the two classes "wrong" and "correct" (docs/proofs/theory.md, Proposition D9). The model is
+    public. The interval covers the noise and the random choice of held-back records.
 
     Args:
         is_correct: whether the model's prediction for each record is correct, `[num_records]`, or a
@@ -223,7 +223,7 @@ def estimate_accuracy(
         owners: owner of each record, `[num_records]`; None if single records are protected.
         epsilon: pure epsilon of the estimate.
         release: function that charges exact counts, `[1, 2]` in units of 1 / LATTICE, and returns
-            them with noise.
+            noisy counts.
     """
     steps = np.full(len(is_correct), LATTICE)
     if owners is not None:
@@ -236,7 +236,7 @@ def estimate_accuracy(
     num_wrong, num_right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
     total = max(num_wrong + num_right, 1.0)
     accuracy = float(num_right / total)
-    # The interval of Agresti and Coull 1998. For degrees of correctness, the variance is smaller.
+    # This is the interval of Agresti and Coull 1998. Degrees of correctness have less variance.
     drawn = (num_right + 2.0) / (total + 4.0)
     variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)

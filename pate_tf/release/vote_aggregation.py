@@ -9,10 +9,10 @@ from pate_tf.core.checks import whole
 
 
 class VoteAggregation(tf.Module):
-    """Counts votes and returns noisy winners, for any number of teachers and queries.
+    """A TensorFlow module that counts votes and returns noisy winners.
 
-    Each function is traced only once, works for every batch size, uses only int64, and can be
-    exported with `tf.saved_model.save`.
+    It works for any number of teachers and queries. Each function is traced only once, uses only
+    int64, and can be exported with `tf.saved_model.save`.
 
     Attributes:
         num_classes: number of classes.
@@ -56,15 +56,15 @@ class VoteAggregation(tf.Module):
         """Adds noise to counts and returns the class with the largest sum.
 
         Args:
-            counts: int64 `[batch, num_classes]`, below 2**40.
-            noise: int64 `[batch, num_classes]`, in units of 1/LATTICE votes, as drawn by
+            counts: vote counts below 2**40, int64 `[batch, num_classes]`.
+            noise: noise in units of 1/LATTICE votes, int64 `[batch, num_classes]`, drawn by
                 `AdditiveNoisyMax.additive_noise`.
 
         Returns:
             Labels, int64 `[batch]`. If several classes have the largest sum, the lowest index wins.
         """
         sums = counts * LATTICE + noise
-        # tf.argmax does not guarantee which of several equal maxima it returns.
+        # If several sums are the maximum, `tf.argmax` does not guarantee which index it returns.
         is_largest = sums == tf.reduce_max(sums, axis=1, keepdims=True)
         classes = tf.range(self.num_classes, dtype=tf.int64)
         return tf.reduce_min(tf.where(is_largest, classes, tf.int64.max), axis=1)

@@ -1,4 +1,4 @@
-"""The release boundary between votes and labels: queries are charged, then answered with noise.
+"""The release boundary between votes and labels, which charges queries before it draws noise.
 
 This module imports neither teachers nor TensorFlow. The caller passes the voter and the noise.
 """
@@ -24,10 +24,10 @@ from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
-# Folder of sensitive files next to the ledger. Each file is named after the sequence number of a
-# debit (nine digits) and contains the arrays `counts`, int64 `[num_queries, num_classes]`, and
-# `answered`, bool `[num_queries]`. For numbers and several labels, `sums` replaces `counts`; see
-# `SumsByClass`. Files of earlier versions also contain `adaptive`, a single bool.
+# Folder of sensitive files next to the ledger. The name of each file is the sequence number of a
+# debit (nine digits). The file contains the arrays `counts`, int64 `[num_queries, num_classes]`,
+# and `answered`, bool `[num_queries]`. For numbers and several labels, `sums` replaces `counts`;
+# see `SumsByClass`. Files of earlier versions also contain `adaptive`, a single bool.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
@@ -39,7 +39,7 @@ class CountedVotes:
 
     Attributes:
         mechanism: mechanism that drew the labels.
-        counts: counts of votes; for numbers and several labels, sums of predictions.
+        counts: counts of votes; if the target is a number or several labels, sums of predictions.
     """
 
     mechanism: Mechanism
@@ -54,7 +54,7 @@ class StoredCounts(CountedVotes):
 
     Attributes:
         debit: sequence number of the debit in the ledger.
-        answered: whether each query got a label, `[num_queries]`.
+        answered: for each query, whether its label was released, `[num_queries]`.
         adaptive: whether the counts depend on earlier noisy labels. If they do, a data-dependent
             cost is not valid.
     """
@@ -65,9 +65,10 @@ class StoredCounts(CountedVotes):
 
 
 def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
-    """Yields the counts from which each debit was answered, for data-dependent analysis.
+    """Yields, for each debit, the counts from which its labels were drawn.
 
-    Debits without stored answers are skipped: they released nothing, because of a crash.
+    Data-dependent analysis needs these counts. Debits without stored answers are skipped: because
+    of a crash, nothing was released under them.
 
     Raises:
         LedgerError: if the counts of a debit are missing or damaged, or have a wrong shape.
@@ -104,7 +105,7 @@ def cost_of_labels(
     """Returns the worst-case (data-independent) cost of labels at the ledger's delta.
 
     Args:
-        ledger: ledger that was charged.
+        ledger: the ledger that was charged for the labels.
         mechanism: mechanism that drew the labels.
         num_distinct: number of distinct queries.
         rows: sequence numbers of the debits for these labels.
@@ -112,7 +113,7 @@ def cost_of_labels(
     """
     before = Counter[Charge]()
     if any(charge.approximate is not None for charge in ledger.charges):
-        # The user may have chosen these queries after an earlier batch got no labels, so the cost
+        # The user may have chosen these queries because an earlier batch got no labels, so the cost
         # of earlier batches is included.
         before = ledger_file.batches_before(ledger.history(), mechanism, last=max(rows, default=0))
     epsilon, _ = smallest_epsilon(Counter({mechanism: num_distinct}) + before, ledger.delta)
@@ -127,11 +128,12 @@ def cost_of_labels(
 
 
 def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = "") -> list[bytes]:
-    """Returns, for each query, a digest of its bytes, dtype and shape and of the mechanism.
+    """Returns a digest for each query, which depends on its bytes, dtype, shape and mechanism.
 
-    Inputs, `[num_queries, ...]`, that differ in their type or in a single bit are different
-    queries, and each query is charged. Equal inputs are also different queries if their `target`
-    differs (see `Dataset.target_in_words`), for example the range of predicted numbers.
+    The inputs have the shape `[num_queries, ...]`. Inputs that differ in their type or in a single
+    bit are different queries, and each query is charged. Equal inputs are also different queries if
+    their `target` differs (see `Dataset.target_in_words`), for example if the predicted numbers
+    have different ranges.
     """
     known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
     start = ledger_file.canonical_json(known + [target] * bool(target)).encode()
@@ -145,7 +147,7 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = 
 
 
 def check_sums(mechanism: Charge | type[Charge]) -> None:
-    """Raises ValueError unless a mechanism can release sums of predictions."""
+    """Raises ValueError unless a mechanism can release noisy sums of teachers' predictions."""
     if mechanism.name != GaussianHistogram.name:
         raise ValueError(
             f"mechanism: {mechanism.name} counts votes for classes; numbers and several labels "
@@ -168,12 +170,12 @@ def release_votes(
     """Charges and answers the queries that have no answer yet, and returns all answers.
 
     This function relies on the guarantees of `Ledger`. The worst-case cost of a whole batch is
-    charged durably before its noise is drawn. Queries that were answered before, also in the same
-    batch, get the stored answer from the ledger, without a charge and without fresh noise. If the
-    process is killed after the debit, the same call resumes under that debit (`Ledger.debited`). If
-    the answers can't be stored, the next call is charged again. Withheld queries are charged like
-    answered queries. Nothing is refunded, because the number of withheld queries is itself an
-    output.
+    charged durably before its noise is drawn. A query that was answered before, even in the same
+    batch, gets the stored answer from the ledger, without a charge and without fresh noise. If the
+    process is killed after the debit, the same call resumes without a second charge
+    (`Ledger.debited`). If the answers can't be stored, the next call is charged again. Withheld
+    queries are charged like answered queries. Nothing is refunded, because the number of withheld
+    queries is itself an output.
 
     Args:
         inputs: public queries, `[num_queries, ...]`.
@@ -182,22 +184,22 @@ def release_votes(
             the same order. It is called before anything is charged, and only with queries that have
             no answer yet. Every teacher must vote once on every query.
         ledger: the ensemble's ledger, opened for labeling.
-        noise: source of the privacy noise; also computes the noisy winners.
+        noise: source of the privacy noise, which also computes the noisy winners.
         num_classes: number of classes.
         unit: protected unit, "record" or "owner".
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
-        target: see `Dataset.target_in_words`. For numbers and several labels, a `GaussianHistogram`
-            releases noisy sums (`sums_of_votes`) instead of counts.
+        target: what is predicted, see `Dataset.target_in_words`. If this is a number or several
+            labels, a `GaussianHistogram` releases noisy sums (`sums_of_votes`) instead of counts.
 
     Returns:
-        The labels, and the cost of only these queries; each distinct query counts once.
+        The labels, and the cost of these queries only; equal queries are counted once.
 
     Raises:
-        ValueError: if the mechanism draws no noise, or if the voter's counts have the wrong shape,
-            or the number of votes is not the same for all queries.
+        ValueError: if the mechanism draws no noise, if the voter's counts have the wrong shape, or
+            if the number of votes is not the same for all queries.
         BudgetExceeded: if the budget does not cover all new queries. No query is charged or
             answered then.
-        LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
+        LedgerError: if the ledger can't be used, or the mechanism has no finite cost.
     """
     check_drawable(mechanism)
     queries = np.asarray(inputs)
@@ -220,7 +222,7 @@ def release_votes(
         counts = exact.values
         checks.shape([len(places), num_classes], counts=counts)
         with ledger.exclusive():
-            answered = ledger.stored_answers(new)  # Another process may have stored answers.
+            answered = ledger.stored_answers(new)  # another process may have stored answers
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             missing = [new[row] for row in rows]
             if rows:
@@ -247,7 +249,7 @@ def release_votes(
 def _labels_of(
     stored: Sequence[ledger_file.StoredAnswer], indices: IntArray, **facts: Any
 ) -> ReleasedLabels:
-    """Returns the labels of stored answers, without withheld queries."""
+    """Returns the labels of stored answers, but not of queries whose label was withheld."""
     is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
     labelled = [answer for answer in stored if answer.label is not None]
     noisy_counts = [answer.noisy_counts for answer in labelled]
@@ -271,7 +273,7 @@ def _charge_and_draw(
     ledger: Ledger,
     noise: NoiseSource,
 ) -> None:
-    """Charges distinct queries, or resumes their debit; then stores counts and labels durably."""
+    """Charges distinct queries or reuses their debit, then stores counts and labels durably."""
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
         if isinstance(exact, SumsByClass):
             sums = cast(GaussianHistogram, mechanism).draw_sums(exact.values, noise)

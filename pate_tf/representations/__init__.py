@@ -1,1 +1,1 @@
-"""Representations, which map inputs to features."""
+"""Representations: maps from raw inputs to features that depend only on public values."""

@@ -1,9 +1,10 @@
-"""Representations by name, which map inputs to features.
+"""Finds, trains and caches representations, which map raw inputs to features, by name.
 
 Teachers, queries, feature sums and label propagation use these features. A representation is
-trained once on the inputs of a public pool, without labels or private records. It stays in memory,
-and is stored in `cache_folder()` under a digest of the pool and all settings. A representation can
-also be a custom or pre-trained model (`pretrained`).
+trained once on the inputs of a public pool, without labels or private records. It is kept in
+memory, and stored in `cache_folder()` under a digest of the pool and all settings. A representation
+can also be a user's model or a pre-trained model (`pretrained`). The trained model is called an
+encoder.
 """
 
 import contextlib
@@ -32,20 +33,20 @@ from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
-JOIN = "+"  # joins names of representations; their features are concatenated
-VERSION = 6  # version of the training, part of the digest in the cache
-NGRAMS_VERSION = 2  # version of the n-grams of a text
+JOIN = "+"  # between the names of representations whose features are concatenated
+VERSION = 6  # version of the training, which the digest in the cache includes
+NGRAMS_VERSION = 2  # version of the hashed n-grams of texts
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of representation, which is made from a public pool.
+    """A kind of representation.
 
     Attributes:
-        parts: takes a pool and a seed, and returns the parts of an encoder.
+        parts: function that takes a public pool and a seed, and returns the parts of an encoder.
         data_kinds: kinds of data sets that the representation supports.
-        is_trained: whether the parts must be trained, and are stored in the cache.
+        is_trained: whether the parts must be trained. Trained parts are stored in the cache.
     """
 
     parts: Callable[[Pool, int], Sequence[Part]]
@@ -54,7 +55,7 @@ class Kind:
 
 
 IMAGES = ("image",)
-WITHOUT_POOL = ("bins", "coarse_bins", "raw", "gradients")  # need only declared ranges
+WITHOUT_POOL = ("bins", "coarse_bins", "raw", "gradients")  # need only declared value ranges
 KINDS = {
     "contrastive": Kind(
         lambda pool, seed: [ContrastivePart(pool.dataset, seed)], IMAGES, is_trained=True
@@ -71,7 +72,7 @@ KINDS = {
 
 
 def default_representation(dataset: Dataset) -> str:
-    """Returns the name of the default representation for comparing inputs."""
+    """Returns the name of the default representation in which inputs are compared."""
     if dataset.kind == "image" and not dataset.has_colors:
         return "contrastive"
     return default_of_teachers(dataset)
@@ -85,10 +86,10 @@ def default_of_teachers(dataset: Dataset) -> str:
 
 
 # If the number of records divided by the standard deviation of the noise is below this value, few
-# bins are better. Measured on 5 tables with 1,000 to 10,000 private records at epsilon 0.1 to 3: in
-# 29 settings below the value, few bins raise the mean area under the curve by 0.03; in 27 settings
-# above it, they lower that area by 0.006. The tables: the training file of Adult; DoctorContacts,
-# HI and Males from the R package Ecdat; and diamonds from ggplot2.
+# bins are better. This was measured on 5 tables with 1,000 to 10,000 private records at epsilon 0.1
+# to 3. In 29 settings below the value, few bins raise the mean area under the ROC curve by 0.03. In
+# 27 settings above it, they lower this area by 0.006. The tables are the training file of Adult;
+# DoctorContacts, HI and Males from the R package Ecdat; and diamonds from ggplot2.
 MIN_RECORDS_OVER_NOISE = 300.0
 
 
@@ -97,13 +98,14 @@ def default_of_sums(
 ) -> str:
     """Returns the name of the default representation for feature sums.
 
-    For tables, it differs from the default for teachers, which have too few records for bins.
+    For tables, the default differs from `default_of_teachers`: a teacher has too few records for
+    bins.
 
     Args:
-        dataset: the data set.
+        dataset: the data set of the records.
         has_pool: whether there are public inputs.
         records_over_noise: number of private records divided by the standard deviation of the
-            noise; inf if this ratio is not public or not known yet.
+            noise; inf if this ratio is private or not known yet.
     """
     if not has_pool:
         bins = "coarse_bins" if records_over_noise < MIN_RECORDS_OVER_NOISE else "bins"
@@ -112,14 +114,14 @@ def default_of_sums(
 
 
 def joined_names(name: Named) -> tuple[Any, ...]:
-    """Returns the names in `KINDS` that a name joins; any other name is returned unchanged."""
+    """Splits a name such as "a+b" into its names in `KINDS`; returns any other name unchanged."""
     names = name.split(JOIN) if isinstance(name, str) else []
     is_joined = set(names) <= set(KINDS) and len(set(names)) == len(names) > 0
     return tuple(names) if is_joined else (name,)
 
 
 def is_known(name: Named) -> bool:
-    """Whether `name` is in `KINDS`, or joins several such names by `+`."""
+    """Whether `name` is in `KINDS`, or consists of such names that are joined by `+`."""
     return set(joined_names(name)) <= set(KINDS)
 
 
@@ -156,15 +158,15 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
 
 @functools.lru_cache(maxsize=4)
 def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
-    """Returns the encoder of a pool: trains it, or reads its weights from the cache.
+    """Returns the encoder for a pool: trains it, or reads its weights from the cache.
 
     Args:
         pool: public inputs `[num_inputs, *input_shape]`.
-        name: a name in `KINDS`, or several joined by `+`; a name of a frozen encoder, see
-            `pretrained.resolved`; or a custom function or its name `module:function`. The function
-            takes a `Dataset` and returns a Keras model that maps raw inputs to features
-            `[batch, num_features]`. The model's weights must not depend on private records. None
-            for the default of the data set.
+        name: a name in `KINDS`, or several such names joined by `+`; the name of a frozen encoder,
+            see `pretrained.resolved`; or a user's function, given as an object or by its name
+            `module:function`. The function takes a `Dataset` and returns a Keras model that maps
+            raw inputs to features `[batch, num_features]`. The model's weights must not depend on
+            private records. None for the default of the data set.
         seed: seed of the training.
 
     Raises:
@@ -186,7 +188,7 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
-    if dataset.kind == "text":  # version 1 hashed features of the same name differently
+    if dataset.kind == "text":  # version 1 hashed n-grams differently
         description["ngrams"] = NGRAMS_VERSION
     if kind.is_trained:
         digest = artifacts.digest_array(pool.inputs)
@@ -199,10 +201,10 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
 
 
 def _train(parts: Sequence[Part], pool: Pool, path: pathlib.Path) -> None:
-    """Reads the weights of parts from a file in the cache, or trains them and writes the file."""
+    """Reads the weights of parts from a cached file, or trains the parts and writes the file."""
     variables = [variable for part in parts for variable in part.learnt]
     names = [str(place) for place in range(len(variables))]
-    with contextlib.suppress(OSError, ValueError):  # ignore a broken cache
+    with contextlib.suppress(OSError, ValueError):  # a broken file is ignored
         arrays = artifacts.read_arrays(path, names)
         values = [arrays[name] for name in names]
         shapes = [tuple(variable.shape) for variable in variables]
@@ -220,10 +222,11 @@ def _train(parts: Sequence[Part], pool: Pool, path: pathlib.Path) -> None:
 
 
 def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
-    """Writes the description and weights of an encoder to a `.npz` file, which has no code.
+    """Writes an encoder's description and weights to a `.npz` file, which contains no code.
 
     Raises:
-        ValueError: if the encoder is a custom function or file. Copy the file to the silos instead.
+        ValueError: if the encoder is a user's function or file. Copy that file to the silos
+            instead.
     """
     _described_kinds(encoder.description)
     arrays = {str(place): variable.numpy() for place, variable in enumerate(encoder.learnt)}
@@ -232,7 +235,7 @@ def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
 
 
 def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
-    """Returns the encoder that `save_encoder` wrote, with the same digest.
+    """Returns the encoder that `save_encoder` wrote. Its digest is unchanged.
 
     Raises:
         ValueError: if the file contains no encoder for inputs of the data set.
@@ -257,7 +260,7 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
 
 
 def _described_kinds(description: Any) -> list[Kind]:
-    """Returns the kinds in the description of an encoder; raises ValueError for unknown kinds."""
+    """Returns the kinds that an encoder's description names; ValueError for unknown kinds."""
     fields = json.loads(description) if isinstance(description, str) else description
     if "joined" in fields:
         return [kind for each in fields["joined"] for kind in _described_kinds(each)]
@@ -269,9 +272,10 @@ def _described_kinds(description: Any) -> list[Kind]:
 
 
 def cache_folder() -> pathlib.Path:
-    """Returns the folder of trained representations: `$PATE_TF_CACHE`, or ~/.cache/pate_tf.
+    """Returns the cache folder of trained representations.
 
-    `$XDG_CACHE_HOME` replaces ~/.cache. The files are public; training creates them again.
+    The folder is `$PATE_TF_CACHE` if this variable is set, else `pate_tf` in `$XDG_CACHE_HOME` or
+    in ~/.cache. The files are public. If they are deleted, training creates them again.
     """
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(os.environ.get(CACHE_VARIABLE) or pathlib.Path(base) / "pate_tf")
@@ -281,7 +285,7 @@ def cache_folder() -> pathlib.Path:
 def pool_features_by_name(
     pool: Pool, name: Named | None = None, seed: int = 0
 ) -> tuple[tuple[npt.NDArray[np.float32], ...], ...]:
-    """Returns the views of the pool's features: a tuple of views for each joined name."""
+    """Returns, for each joined name of a representation, a tuple of views of the pool."""
     name = default_representation(pool.dataset) if name is None else name
     encoder = encoder_of(pool, name, seed)
     views = iter(encoder.views(encoder.features(pool.inputs)))
@@ -290,11 +294,11 @@ def pool_features_by_name(
 
 
 class Representation:
-    """Maps inputs to features: it is trained on a public pool, or is a custom model. Public.
+    """Maps inputs to features; is trained on a public pool, or is the user's model. Public.
 
-    Pass it as `representation=` to teachers, feature sums and labellers. The features of an input
-    depend only on this input and on public values, never on private records. For a custom model,
-    you guarantee this yourself, and the privacy statement says so.
+    Pass a representation as `representation=` to teachers, feature sums and labellers. The features
+    of an input depend only on this input and on public values, never on private records. If you
+    pass your own model, you must guarantee this yourself, and the privacy statement says so.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -317,14 +321,14 @@ class Representation:
                 "raw" for tables and "lsa" for texts.
             seed: seed of the training.
 
-        The names, of which several of the first two groups can be joined by "+":
+        These are the names. Several names of the first two groups can be joined by "+":
 
-        - for images, "contrastive" or "patches", which are trained on the pool; "wavelets", which
-          are scaled by the pool; or "gradients", which are oriented gradients from fixed
+        - for images, "contrastive" or "patches", which are trained on the pool; "wavelets", whose
+          scale is computed from the pool; or "gradients", which are oriented gradients from fixed
           filters;
-        - "raw" for scaled numbers and one-hot categories; for tables also "bins" for the same and
-          the bin of each number, "coarse_bins" for fewer bins, or "pairs" for products of any two
-          numbers or categories; for texts also "lsa";
+        - "raw" for scaled numbers and one-hot categories; for tables also "bins" for the features
+          of "raw" and the bin of each number, "coarse_bins" for fewer bins, or "pairs" for products
+          of any two numbers or categories; for texts also "lsa" (latent semantic analysis);
         - a network of Keras Applications, such as "EfficientNetV2B0". "@128" after the name sets
           the side of its images, and ":FILE" at the end names the file of its weights;
         - "encoder:FILE" for a `.keras` file, or "hub:PRESET" or "hub:FOLDER" for a model of
@@ -353,7 +357,7 @@ class Representation:
         return self
 
     def transform(self, inputs: "npt.NDArray[Any] | Pool") -> npt.NDArray[np.float32]:
-        """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
+        """Maps raw inputs `[num_inputs, *input_shape]` to features `[num_inputs, num_features]`.
 
         Raises:
             ValueError: before `fit`, or if inputs have another shape or are not finite.
@@ -364,7 +368,7 @@ class Representation:
 
 
 def source_of(representation: "Named | keras.Model | Representation | None") -> Named | None:
-    """Returns the name of a representation for settings (paths are absolute), or a function."""
+    """Returns a representation's name, with an absolute path, or its function, for settings."""
     if isinstance(representation, Representation):
         return representation.source
     if isinstance(representation, keras.Model):

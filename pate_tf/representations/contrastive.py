@@ -1,7 +1,7 @@
-"""Contrastive features: networks trained on a pool without labels.
+"""Contrastive features of images, from networks that are trained on a pool without labels.
 
-Chen et al. 2020, "SimCLR", arXiv 2002.05709. A network sees two augmented copies of each image and
-learns to find the second copy of an image among the copies of all other images.
+The method is SimCLR (Chen et al. 2020, arXiv 2002.05709). A network gets two augmented copies of
+each image, and learns to find the second copy of an image among the copies of all images.
 """
 
 import dataclasses
@@ -29,21 +29,22 @@ from pate_tf.students.student_training import (
     step_seeds,
 )
 
-# Two networks with half the steps each make fewer errors than one network.
+# Two networks, each trained for half the steps, make fewer errors than one network.
 NETWORKS = 2
-# Chosen with labels of public pools, never with held-out samples (docs/how-to/small_teachers.md).
+# These values were chosen with labels of public pools, never with held-out samples
+# (docs/how-to/small_teachers.md).
 STEPS = 450
 MIN_STEPS = 100
-PASSES = 64  # over the pool, within the limits above; more passes over few images add nothing
+PASSES = 64  # over the pool, within the limits above; for few images, more passes are useless
 BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
 PROJECTION = (256, 64)  # units of the layers between the features and the loss
-MAX_DIRECTIONS = 256  # principal directions of a view
+MAX_DIRECTIONS = 256  # maximum number of principal directions of a view
 
 
 class ContrastivePart(encoder.Part):
-    """Two views for each network: its last hidden layer, and the output of its projection.
+    """Two views per network: the network's last hidden layer, and its projection's output.
 
     Each view is projected on at most `MAX_DIRECTIONS` principal directions of the pool. The
     networks start from different weights, so that they make different errors.
@@ -80,7 +81,7 @@ class ContrastivePart(encoder.Part):
         self.learnt = [*of_networks, *itertools.chain.from_iterable(of_pool)]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the views float32 `[batch, width]`."""
+        """Maps raw inputs to the views, each float32 `[batch, width]`."""
         views = zip(self.along, self._with_norm_one(inputs), strict=True)
         return [along(view) for along, view in views]
 
@@ -92,7 +93,7 @@ class ContrastivePart(encoder.Part):
         return [tf.math.l2_normalize(view, axis=1) for view in views]
 
     def train(self, pool: Pool) -> None:
-        """Trains the networks on a pool's images; then computes the mean and directions from them.
+        """Trains the networks on a pool's images, then computes means and directions of views.
 
         Raises:
             TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -105,7 +106,7 @@ class ContrastivePart(encoder.Part):
         model.compile(optimizer=keras.optimizers.Adam(schedule))
         model.optimizer.build(model.trainable_weights)  # otherwise the first step is traced twice
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
-        # Small shifts keep the label of any image, so the copies may always be shifted.
+        # Small shifts do not change the label of any image, so the copies may always be shifted.
         is_unknown = dataset.augmentation == "none"
         changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
 
@@ -141,11 +142,12 @@ class ContrastivePart(encoder.Part):
 class ContrastiveModel(keras.Model):
     """Trains several networks to match two augmented copies of every input in a batch.
 
-    A batch is float32 `[2 * batch, *input_shape]`, not scaled: all first copies, then all second.
+    A batch consists of unscaled inputs, float32 `[2 * batch, *input_shape]`: the first copies of
+    all inputs, then the second copies.
     """
 
     def __init__(self, networks: Sequence[tuple[keras.Model, keras.Model]]) -> None:
-        """Takes pairs of a network, which maps raw inputs to features, and its projection."""
+        """Takes pairs of networks: one maps raw inputs to features, the other projects features."""
         super().__init__()
         self.networks = list(networks)
         self.tracker = keras.metrics.Mean("loss")
@@ -172,18 +174,19 @@ class ContrastiveModel(keras.Model):
         return {"loss": self.tracker.result()}
 
 
-# Features of a pool from a network that is trained on some labels of the pool.
+# Features of a pool, computed by a network that is trained on some labels of the pool.
 #
-# They separate some classes that unsupervised features can't, such as a barred seven and a two.
+# These features separate some classes that unsupervised features can't separate, such as a barred
+# seven and a two.
 
 
 STUDENT = "consistency"
 STUDENT_STEPS = 1_000
-CHUNK = 5_000  # inputs whose features are in memory in double precision
+CHUNK = 5_000  # number of inputs whose features are in memory in double precision
 
 
 def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:
-    """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
+    """Trains a consistency student; returns its last hidden layer, `[num_inputs, num_features]`.
 
     The student learns from labels of public images, some of which may be wrong.
 
@@ -196,7 +199,7 @@ def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[n
     config = complete(settings, pool.dataset)
     shown = shown_on_clock(STUDENT_STEPS)
     student = kind_of(STUDENT).train(config, labels, pool, callbacks=[shown])
-    hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
+    hidden = keras.Model(student.inputs, student.layers[-2].output)  # the layer before the logits
     parts = range(0, len(pool), CHUNK)
     features = (outputs(hidden, pool.inputs[at : at + CHUNK]).astype(np.float32) for at in parts)
     return np.concatenate([with_norm_one(rows.reshape(len(rows), -1)) for rows in features])

@@ -4,13 +4,14 @@ Patches (Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsup
 Learning"): small patches are drawn from the images of the pool, normalized, whitened, and clustered
 by k-means. Each center is a filter. The features are the mean responses of each filter in each cell
 of a grid. Contrastive features (`contrastive.py`) are invariant to shifts and rotations. Patch
-features are not, and separate images by details that contrastive features ignore.
+features are not invariant, and they distinguish images by details that contrastive features ignore.
 
 Wavelets: the scattering transform of Oyallon and Mallat (2015) with two scales and eight angles. A
 wavelet transform followed by a modulus is applied up to two times. The features are local means of
-the image (order 0), and of the results after one (order 1) and two transforms (order 2). On small
-images, DP-SGD is most accurate with linear classifiers of these features (Tramèr and Boneh, ICLR
-2021, arXiv 2011.11660). The usual library, kymatio 0.3.0, can't be imported with SciPy 1.17.
+the image (order 0), of the results of one transform (order 1), and of the results of two transforms
+(order 2). On small images, DP-SGD is most accurate with linear classifiers of these features
+(Tramèr and Boneh, ICLR 2021, arXiv 2011.11660). The usual library, kymatio 0.3.0, can't be imported
+with SciPy 1.17.
 """
 
 import dataclasses
@@ -31,36 +32,36 @@ from pate_tf.representations.raw import with_norm_one
 
 SIDE = 6  # side of a patch in pixels; at most half of the image
 MAX_PLACES = 36  # positions of a filter along a side; larger images use a larger stride
-# Maximal numbers of patches that the filters are found from:
+# Maximum numbers of patches from which the filters are computed:
 PATCHES = 60_000
 PATCHES_AN_IMAGE = 100
 PASSES = 15  # passes of k-means over the patches
-# For pixels scaled to the range 0 to 1. Patches with a smaller standard deviation are left out.
+# Patches whose pixels, scaled to the range 0 to 1, have a smaller standard deviation are ignored.
 MIN_DEVIATION = 0.02
 MIN_CONTRAST = 0.01
 MIN_VARIANCE = 0.01  # added in whitening, as a fraction of the largest variance
-MAX_DIRECTIONS = 512  # directions of a view
-SAMPLE = 10_000  # images of the pool that the directions are found from
-IMAGE_CHUNK = 16  # images whose features at all positions are in memory together
+MAX_DIRECTIONS = 512  # maximum number of directions of a view
+SAMPLE = 10_000  # images of the pool from which the directions are computed
+IMAGE_CHUNK = 16  # number of images whose features at all positions are in memory together
 
 
 class ImagePart(encoder.Part):
-    """One view of norm 1: features along the directions in which a pool's images differ most.
+    """One view with norm 1: features along the directions in which a pool's images differ most.
 
     Attributes:
-        view: the directions, at most `MAX_DIRECTIONS`.
+        view: projects features on at most `MAX_DIRECTIONS` directions.
     """
 
     places = 64  # fewer than for other parts, so that few records fill a batch
 
     def __init__(self, dataset: Dataset, num_features: int, fitted: Sequence[tf.Variable]) -> None:
-        """Initializes the part with zeros as directions; `train` finds them.
+        """Initializes all directions with zeros; `train` computes them.
 
         Args:
             dataset: data set with the shape and range of the images.
-            num_features: number of features before the projection on the directions.
-            fitted: variables that training finds in addition to the directions. They come first in
-                `learnt`.
+            num_features: number of features before they are projected on the directions.
+            fitted: variables that `train` sets in addition to the directions. In `learnt`, they
+                come before the directions.
         """
         super().__init__()
         self._low, self._high = (
@@ -73,17 +74,17 @@ class ImagePart(encoder.Part):
         self.learnt = [*fitted, *self.view.learnt]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view, float32 `[batch, width]`."""
+        """Maps inputs to the view, float32 `[batch, width]`."""
         return [self.view(self.features(inputs))]
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns features `[IMAGE_CHUNK, ...]` of `IMAGE_CHUNK` images with values 0 to 1."""
+        """Returns features of exactly `IMAGE_CHUNK` images, whose values are from 0 to 1."""
         raise NotImplementedError
 
     def features(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns features, float32 `[batch, num_features]`, computed in chunks of `IMAGE_CHUNK`.
+        """Returns features, float32 `[batch, num_features]`; calls `few_features` for each chunk.
 
-        The batch is padded with zeros, so that `few_features` is only called with one shape.
+        The batch is padded with zeros, so that `few_features` is always called with the same shape.
         """
         number = tf.shape(inputs)[0]
         filled = tf.pad(inputs, [[0, -number % IMAGE_CHUNK], [0, 0], [0, 0], [0, 0]])
@@ -96,7 +97,7 @@ class ImagePart(encoder.Part):
         return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
 
     def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Returns features of at most `SAMPLE` images of a pool; the directions come from them."""
+        """Returns features of at most `SAMPLE` images of a pool, which determine the directions."""
         signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
         compiled = tf.function(self.features, signature, autograph=False)
         inputs = pool.inputs[:SAMPLE]
@@ -107,15 +108,17 @@ class ImagePart(encoder.Part):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Number and positions of filters.
+    """The number and the positions of the filters of patch features.
 
     Attributes:
         filters: number of filters.
         grid: number of cells along each side of an image.
-        stride: pixels between positions of a filter, for images with sides of at most `MAX_PLACES`.
-        threshold: minimal response of a filter; responses have a standard deviation of about 1.
-        weight: see `encoder.Part`.
-        least_variance: see `encoder.Part`.
+        stride: pixels between neighboring positions of a filter, if the sides of the images have at
+            most `MAX_PLACES` pixels.
+        threshold: lower limit of a filter's response; responses have a standard deviation of about
+            1.
+        weight: weight of the view, see `encoder.Part`.
+        least_variance: lower limit of a feature's variance, see `encoder.Part`.
     """
 
     filters: int
@@ -127,19 +130,19 @@ class Layout:
 
 
 GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
-# For use together with wavelets (docs/how-to/small_teachers.md).
+# These values are for color images, together with wavelets (docs/how-to/small_teachers.md).
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
 
 class PatchPart(ImagePart):
-    """Patch features: the response of each filter in each cell of the grid."""
+    """Patch features: the mean response of each filter in each cell of a grid."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
-        """Initializes the part with zero weights; `train` finds them.
+        """Initializes all weights with zeros; `train` computes them.
 
         Args:
             pool: pool with the shape and range of the images.
-            seed: seed of the drawn patches and of the initial centers.
+            seed: seed of the choice of patches and of the initial cluster centers.
         """
         height, width, channels = pool.dataset.input_shape
         layout = COLOUR if pool.dataset.has_colors else GREY
@@ -157,12 +160,12 @@ class PatchPart(ImagePart):
         self._stride = layout.stride * -(-max(height, width) // MAX_PLACES)
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns the root of each filter's mean response per cell, `[batch, grid, grid, n]`."""
+        """Returns the root of mean filter responses per cell, `[batch, grid, grid, filters]`."""
         before = (self._side - 1) // 2
         around = [before, self._side - 1 - before]
         images = tf.pad(images, [[0, 0], around, around, [0, 0]])
-        # Normalizing each patch would need a copy for each position. Instead, the response to a
-        # normalized patch is computed from the response to the original patch.
+        # Normalizing each patch would need a copy of the patch at each position. Instead, the
+        # response to a normalized patch is computed from the response to the original patch.
         mean, square = (
             tf.nn.avg_pool2d(
                 tf.reduce_mean(values, axis=3, keepdims=True), self._side, self._stride, "VALID"
@@ -182,14 +185,14 @@ class PatchPart(ImagePart):
         return tf.sqrt(tf.nn.avg_pool2d(answers, cells, cells, "VALID"))
 
     def train(self, pool: Pool) -> None:
-        """Finds filters and directions from the images of a pool."""
+        """Computes filters and directions from the images of a pool."""
         filters, offsets = self._found_filters(pool)
         self._filters.assign(filters)
         self._offsets.assign(offsets)
         self.view.find_in(self.sample_features(pool))
 
     def _found_filters(self, pool: Pool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Returns filters `[side, side, channels, n]` and their responses to the mean, `[n]`."""
+        """Returns filters `[side, side, channels, n]`; and their responses to the mean, `[n]`."""
         random = np.random.default_rng(self._seed)
         side = self._side
         height, width, _ = pool.dataset.input_shape
@@ -207,7 +210,7 @@ class PatchPart(ImagePart):
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
         patches = patches[deviations[:, 0] > MIN_DEVIATION]
-        if not len(patches):  # each image has a single color
+        if not len(patches):  # every image has a single color
             return np.zeros(self._filters.shape), np.zeros(self._offsets.shape)
         patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + MIN_CONTRAST)
         mean = patches.mean(axis=0)
@@ -232,9 +235,9 @@ class PatchPart(ImagePart):
 SCALES = 2
 ANGLES = 8
 STRIDE = 2**SCALES  # pixels between local means
-MAX_PIXELS = 32  # along a side; in larger images, blocks of pixels are averaged
-CELLS = 4  # largest number of cells along each side of an image
-MIN_SCALE = 0.01  # fraction of the largest deviation, added so that constant features stay small
+MAX_PIXELS = 32  # along a side; larger images are reduced by averaging blocks of pixels
+CELLS = 4  # maximum number of cells along each side of an image
+MIN_SCALE = 0.01  # fraction of the largest deviation; added, so that constant features stay small
 
 
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
@@ -252,14 +255,14 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
             window = np.exp(-(along**2 + (slant * across) ** 2) / (2.0 * width**2))
             window *= slant / (2.0 * np.pi * width**2)
             wave = window * np.exp(1j * frequency * along)
-            mean = wave.sum() / window.sum()  # subtracted, so that the wavelet has mean 0
+            mean = wave.sum() / window.sum()  # is subtracted, for a mean of 0
             filters[scale, number] = wave - window * mean
     # Opposite pixels of a wavelet are conjugates, except at the edge of an even side.
     return scipy.fft.fft2(filters).real.astype(np.float32)
 
 
 def means(length: int, padded: int) -> npt.NDArray[np.float32]:
-    """Returns weights of Gaussian means along one axis, every `STRIDE` pixels.
+    """Returns the weights of Gaussian means at every `STRIDE` pixels along one axis.
 
     The result has the shape `[num_means, padded]`.
     """
@@ -270,7 +273,7 @@ def means(length: int, padded: int) -> npt.NDArray[np.float32]:
 
 
 def transform(images: tf.Tensor) -> tf.Tensor:
-    """Returns features `[batch, 81 * channels, height // 4, width // 4]` of images.
+    """Returns scattering features `[batch, 81 * channels, height // 4, width // 4]` of images.
 
     The features of an image depend only on this image. Features of order 0 come first, then
     features of order 1 by scale and angle, then features of order 2.
@@ -279,7 +282,8 @@ def transform(images: tf.Tensor) -> tf.Tensor:
         images: float32 `[batch, height, width, channels]`.
 
     Raises:
-        ValueError: if a side has fewer than 5 pixels, or fewer than 5 blocks in large images.
+        ValueError: if a side has fewer than 5 pixels, or fewer than 5 averaged blocks in large
+            images.
     """
     height, width, channels = images.shape[1:]
     block = -(-max(height, width) // MAX_PIXELS)
@@ -315,17 +319,17 @@ def transform(images: tf.Tensor) -> tf.Tensor:
 
 
 class WaveletPart(ImagePart):
-    """Scattering features, averaged in at most `CELLS` by `CELLS` cells.
+    """Scattering features (wavelets), averaged in a grid of at most `CELLS` by `CELLS` cells.
 
     Each feature is divided by its standard deviation in the pool.
     """
 
-    # For use together with patches (docs/how-to/small_teachers.md).
+    # This weight was chosen for use together with patches (docs/how-to/small_teachers.md).
     weight = 4.0
     least_variance = 1.0
 
     def __init__(self, pool: Pool) -> None:
-        """Initializes the part with untrained weights; `train` finds them.
+        """Initializes the weights; `train` computes their values.
 
         Args:
             pool: pool with the shape and range of the images.
@@ -340,7 +344,7 @@ class WaveletPart(ImagePart):
         self._scale = scale
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns features `[batch, num_features]`."""
+        """Returns scattering features per cell, `[batch, num_features]`."""
         cells = self._in_cells(images)
         return tf.reshape(cells, [-1, self._scale.shape[0]]) * self._scale
 
@@ -350,7 +354,7 @@ class WaveletPart(ImagePart):
         return tf.nn.avg_pool2d(features, cells, cells, "SAME")
 
     def train(self, pool: Pool) -> None:
-        """Finds deviations and directions from the images of a pool."""
+        """Computes standard deviations and directions from the images of a pool."""
         features = self.sample_features(pool)
         deviations = features.std(axis=0, dtype=np.float64)
         least = max(MIN_SCALE * float(deviations.max()), float(np.finfo(np.float32).tiny))
@@ -359,17 +363,17 @@ class WaveletPart(ImagePart):
         self.view.find_in(features * scale)
 
 
-# Oriented gradients: fixed filters, which need no pool.
+# Oriented gradients come from fixed filters, which need no pool.
 
 GRADIENT_CELLS = 7  # cells along each side of an image
 ORIENTATIONS = 8
-SHARPNESS = 8.0  # power of the cosine between a gradient and a direction
+SHARPNESS = 8.0  # exponent of the cosine of the angle between a gradient and a direction
 SPREAD = 0.25  # standard deviation of a normalized image's gradients, as a fraction of its side
-MAX_SCALING = 2.0  # maximal scaling factor of a side
+MAX_SCALING = 2.0  # maximum factor by which a side is scaled
 
 
 def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the horizontal and vertical gradients of gray images, and their magnitudes.
+    """Returns the horizontal and vertical gradients of gray images, and the gradients' magnitudes.
 
     Argument and results have the shape `[batch, height, width, 1]`.
     """
@@ -380,10 +384,10 @@ def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _posed(gray: tf.Tensor) -> tf.Tensor:
-    """Returns images, shifted, sheared and scaled so that their gradients have the same moments.
+    """Shifts, shears and scales images so that the gradients of all images have equal moments.
 
-    This is deskewing (LeCun, Bottou, Bengio and Haffner 1998), by the mean position and covariance
-    of the gradients of the image itself. They are the same if dark and bright are exchanged.
+    This is deskewing (LeCun, Bottou, Bengio and Haffner 1998). It uses only the mean position and
+    covariance of the image's own gradients, which do not change if dark and bright are exchanged.
     """
     _, height, width, _ = gray.shape
     length = _gradients(gray)[2]
@@ -396,7 +400,7 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
     y = mean(ys)
     x = mean(xs)
-    tiny = 1e-4  # for images whose gradients are on one line
+    tiny = 1e-4  # avoids division by zero if all gradients are on one line
     variance = mean(tf.square(ys - y)) + tiny
     covariance = mean((ys - y) * (xs - x))
     shear = tf.clip_by_value(covariance / variance, -1.0, 1.0)
@@ -405,7 +409,7 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
         tf.clip_by_value(tf.sqrt(each) / SPREAD, 1.0 / MAX_SCALING, MAX_SCALING)
         for each in (variance, across)
     )
-    # Rows of the matrix that maps output to input coordinates, in pixels.
+    # The rows of a matrix that maps output coordinates to input coordinates, in pixels.
     high = height - 1.0
     wide = width - 1.0
     slant = shear * scale_y * (wide / high)
@@ -424,12 +428,12 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
 
 class GradientPart(encoder.Part):
-    """One view of norm 1: the strength of gradients in each direction, in each cell of a grid.
+    """One view with norm 1: the strength of gradients per direction in each cell of a grid.
 
-    These are histograms of oriented gradients (Dalal and Triggs 2005) of the mean of all channels,
-    in cells that overlap by half. No number is negative. Nothing is trained; only the range of the
-    images is needed. If the data set declares that small affine changes keep the label, `_posed`
-    normalizes the images first.
+    The features are histograms of oriented gradients (Dalal and Triggs 2005) of the mean of all
+    channels, in cells that overlap by half. No feature is negative. Nothing is trained; only the
+    range of the images is needed. If the data set declares that small affine changes keep the
+    label, `_posed` normalizes the images first.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -448,7 +452,7 @@ class GradientPart(encoder.Part):
         self.learnt = [self._low, self._range, self._spread]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view, float32 `[batch, width]`."""
+        """Maps inputs to the view, float32 `[batch, width]`."""
         gray = tf.reduce_mean((inputs - self._low) / self._range, axis=3, keepdims=True)
         across, along, length = _gradients(_posed(gray) if self._is_posed else gray)
         angles = (2.0 * np.pi / ORIENTATIONS * np.arange(ORIENTATIONS)).astype(np.float32)
@@ -460,7 +464,7 @@ class GradientPart(encoder.Part):
         return [tf.math.l2_normalize(tf.reshape(pooled, [-1, self.widths[0]]), axis=1)]
 
 
-# Images for networks that are pre-trained on photographs.
+# Prepares images for networks that were pre-trained on photographs.
 
 
 def colour_images(images: tf.Tensor, dataset: Dataset, size: Sequence[int]) -> tf.Tensor:

@@ -1,7 +1,8 @@
-"""The user's frozen encoders, given by name, as a file or folder, or as an object.
+"""Frozen encoders: pre-trained models that the user gives by name, as a file or as an object.
 
-Nothing here can check which data such a model was trained on. Its features are public only if none
-of its weights depends on private records. The user vouches for this, and the statement says so.
+This module can't check on which data such a model was trained. The model's features are public only
+if none of its weights depends on private records. The user vouches for this, and the privacy
+statement says so.
 """
 
 import difflib
@@ -36,52 +37,53 @@ from pate_tf.students.student_kinds.linear_head import LinearHead
 
 PREFIX = "encoder"
 HUB = "hub"
-# Pixels of the training images of Keras Applications, and of presets without a size.
+# Side in pixels of the images on which Keras Applications were trained; also used for presets that
+# state no size.
 USUAL_SIDE = 224
-MAX_FACTOR = 4  # largest factor by which small images are enlarged
-MIN_SIDE = 75  # smallest side in pixels that all of these networks accept
-ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # widths of MobileNets
-ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of ImageNet's colors
-# Inputs of one forward pass. In small batches, private records leave fewer places empty; but small
-# batches don't keep a GPU busy.
+MAX_FACTOR = 4  # maximum factor by which small images are enlarged
+MIN_SIDE = 75  # minimum side in pixels that every network of Keras Applications accepts
+ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # width factors of MobileNets
+ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # ImageNet's colors
+# Number of inputs of one forward pass. Small batches have fewer unused places, but don't keep a GPU
+# busy.
 BATCH = 16
 BATCH_ON_GPU = 64
-MAX_DIRECTIONS = 256  # each gets the same noise
-MAX_PROJECTED = 256  # largest number of random projections, which are used without a pool
+MAX_DIRECTIONS = 256  # of a view; the noise is the same for each direction
+MAX_PROJECTED = 256  # maximum number of random projections, which are used without a pool
 
 Outputs = Callable[[tf.Tensor], tf.Tensor]  # maps raw inputs, float32, to outputs
-Encoding = tuple[Outputs, Sequence[Any], bool]  # outputs; variables; whether rows are independent
+Encoding = tuple[Outputs, Sequence[Any], bool]  # outputs, variables, and whether rows are separate
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
-    """Returns the networks of Keras Applications by name."""
+    """Maps the name of each network of Keras Applications to its constructor."""
     return {name: built for name, built in vars(keras.applications).items() if callable(built)}
 
 
 def _parts(name: Named) -> tuple[str, str, str]:
-    """Returns NAME, SIDE and WHERE of a name `NAME@SIDE:WHERE`; a missing part is empty."""
+    """Splits a name `NAME@SIDE:WHERE` into NAME, SIDE and WHERE; a missing part is empty."""
     head, _, where = (name if isinstance(name, str) else "").partition(":")
     head, _, side = head.partition("@")
     return head, side, where
 
 
 def is_pretrained(name: Named) -> bool:
-    """Whether a name means a frozen encoder: a network, a file or a folder."""
+    """Whether a name stands for a frozen encoder: a known network, a file or a folder."""
     return _parts(name)[0] in {PREFIX, HUB, *applications()}
 
 
 def suggestion(name: Named) -> str:
-    """Returns a hint that lists networks of Keras Applications with similar names; may be empty."""
+    """Returns a hint with similar names of Keras Applications; empty if there are none."""
     by_lower = {each.lower(): each for each in applications()}
     close = difflib.get_close_matches(_parts(name)[0].lower(), by_lower, cutoff=0.75)
     return f". Did you mean {' or '.join(by_lower[each] for each in close)}?" if close else ""
 
 
 def resolved(name: str) -> str:
-    """Returns a name with an absolute path.
+    """Checks the name of a frozen encoder, and makes its path absolute.
 
     Raises:
-        ValueError: if there is no such file, or the image side is not valid. No file is opened.
+        ValueError: if the file does not exist, or the image side is not valid. No file is opened.
     """
     head, side, where = _parts(name)
     path = pathlib.Path(where)
@@ -105,7 +107,7 @@ def resolved(name: str) -> str:
 
 
 def public_name(name: Named) -> str:
-    """Returns a name that may be published, without folders of the data holder."""
+    """Returns a name that may be published: it does not contain the data holder's folders."""
     name = name_of(name)
     where = _parts(name)[2]
     is_path = pathlib.Path(where).is_absolute()
@@ -114,11 +116,11 @@ def public_name(name: Named) -> str:
 
 
 def encoder(name: Named, pool: Pool) -> Encoder:
-    """Returns the encoder of a frozen model; encodes each input of the pool once.
+    """Returns the encoder for a frozen model, after encoding each input of the pool once.
 
     Args:
-        name: see `resolved`; or a function that takes a `Dataset` and returns a Keras model, or
-            the function's name `module:function`.
+        name: a name from `resolved`; or a function that takes a `Dataset` and returns a Keras
+            model, given as an object or by its name `module:function`.
         pool: public inputs; the encoder takes raw inputs of the same data set. May be empty.
 
     Raises:
@@ -149,12 +151,12 @@ def encoder(name: Named, pool: Pool) -> Encoder:
 
 
 class ModelPart(Part):
-    """One view of norm 1: the flattened outputs of a frozen model.
+    """One view with norm 1: the flattened outputs of a frozen model.
 
     With a pool, outputs are centered and projected on the pool's first principal directions.
     Without a pool, outputs are divided by their norm and projected on random directions (Johnson
-    and Lindenstrauss 1984). Then each projection becomes two features, its positive and its
-    negative part, because noisy moments need non-negative numbers.
+    and Lindenstrauss 1984). Each projection then becomes two features, its positive and its
+    negative part, because noisy moments need nonnegative numbers.
     """
 
     is_frozen = True
@@ -168,14 +170,15 @@ class ModelPart(Part):
         pool: Pool,
         allowed: Container[str] = (),
     ) -> None:
-        """Checks the model, and takes its outputs as features.
+        """Checks the model, whose outputs become the features.
 
         Args:
-            outputs: function of the model that maps raw inputs to outputs.
+            outputs: function that maps raw inputs to the outputs of the model.
             variables: variables of the model.
             by_row: whether it is proven that each row of outputs depends only on its row of inputs.
             pool: public inputs; may be empty.
-            allowed: stateful operations that the model may have, see `refuse_state`.
+            allowed: names of the stateful operations that the model may contain; see
+                `refuse_state`.
 
         Raises:
             ValueError: if the model is stateful, or does not return the same number of outputs for
@@ -211,10 +214,10 @@ class ModelPart(Part):
             self.widths = (2 * number,)
 
     def _check_outputs(self, pool: Pool) -> None:
-        """Checks the outputs for public inputs and for random values in the public range.
+        """Checks the model's outputs for public inputs and for random values in the public range.
 
         Raises:
-            ValueError: if no row of outputs is finite, or all rows are equal.
+            ValueError: if no row of outputs is finite, or if all rows are equal.
         """
         low, high = (np.asarray(values, np.float32) for values in pool.dataset.value_range)
         shape = (BATCH, *pool.dataset.input_shape)
@@ -236,12 +239,12 @@ class ModelPart(Part):
             raise ValueError("representation: all inputs have the same outputs; use another model")
 
     def fit(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Computes directions from a pool's outputs; returns features `[num_inputs, width]`."""
+        """Computes directions from a pool's outputs; returns its features `[num_inputs, width]`."""
         outputs = list[npt.NDArray[np.float32]]()
         task = "encoding the pool"
         if self.places == 1:
             task += " one input at a time, because the model may mix inputs of a batch"
-        # `None` shows the bar only on terminals.
+        # With `disable=None`, the bar is shown only on terminals.
         with tqdm(total=len(pool), desc=task, unit="input", disable=None) as bar:
             for start in range(0, len(pool), self.places):
                 batch = pool.inputs[start : start + self.places]
@@ -262,7 +265,7 @@ class ModelPart(Part):
         unit = max(float(np.abs(raw - mean).max()), float(np.finfo(np.float32).tiny))
         self.view.find_in(((raw - mean) / unit).astype(np.float32))
         self.view.mean.assign(mean.astype(np.float32))
-        self.view.directions.assign(self.view.directions / unit)  # also works for tiny outputs
+        self.view.directions.assign(self.view.directions / unit)  # also right for tiny outputs
         return np.asarray(self.view(tf.constant(raw)))
 
     def raw(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -277,7 +280,7 @@ class ModelPart(Part):
         return tf.reshape(outputs, [-1, width])
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`, computed in batches of `places` inputs."""
+        """Maps raw inputs to the view, float32 `[batch, width]`, in batches of `places` inputs."""
         number = tf.shape(inputs)[0]
         (width,) = self.widths
         parts = tf.TensorArray(
@@ -305,21 +308,21 @@ class ModelPart(Part):
 
 
 def _reason(error: Exception) -> str:
-    """Returns an error's kind and the first line that describes it."""
-    # Messages of TensorFlow and Keras begin with lines about the location.
+    """Returns the type of an error and the first line that describes the error."""
+    # Messages of TensorFlow and Keras begin with lines about the location of the error.
     where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
     lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
     return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"
 
 
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
-    """Returns the encoding of a Keras model that takes raw inputs.
+    """Returns the `Encoding` of a Keras model that takes raw inputs.
 
-    If the model needs images of another size, they are resized (bilinear). If it needs three
-    channels, gray images are repeated.
+    If the model needs images of another size, the images are resized by a bilinear filter. If it
+    needs three channels, the channel of gray images is repeated.
 
     Raises:
-        ValueError: if the model does not accept such inputs.
+        ValueError: if the model does not accept the inputs of the data set.
     """
     shape, output = (getattr(model, f"{side}_shape", None) for side in ("input", "output"))
     if not (
@@ -352,16 +355,16 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
 
 
 def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding:
-    """Returns the encoding of a network with its preprocessing and average-pooled outputs.
+    """Returns the `Encoding` of a network of Keras Applications, with average-pooled outputs.
 
     Args:
         name: name of the network.
-        side: longer side of the network's images in pixels; empty for `MAX_FACTOR` times the longer
-            side of the data set's images, at most `USUAL_SIDE`.
+        side: longer side of the network's images in pixels. Empty for the default: `MAX_FACTOR`
+            times the longer side of the data set's images, but at most `USUAL_SIDE`.
         where: file with the weights; empty for ImageNet's weights, which Keras downloads.
         dataset: data set of the images.
     """
-    colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))  # before a download
+    colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))  # checks before a download
     height, width, _ = dataset.input_shape
     longest = int(side) if side else min(USUAL_SIDE, MAX_FACTOR * max(height, width))
     size: tuple[int, ...] = tuple(
@@ -376,7 +379,7 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
     elif where:
         model = _with_weights(name, size, path)
     else:
-        # The weights of a NASNet need one image size.
+        # The weights of a NASNet need a fixed image size.
         shape = None if name.startswith("NASNet") else (*size, 3)
         try:
             model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
@@ -387,8 +390,8 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
             ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
-    # With downloaded weights, Keras also divides colors by these roots; with other weights it does
-    # not, so `outputs` does.
+    # With downloaded weights, Keras also divides colors by these roots. With weights from a file,
+    # Keras does not, so the function `outputs` does.
     lacks_roots = path.suffix == ".h5" and preprocess.__module__.endswith(".efficientnet")
     middle = 255.0 * np.ravel(means[0]) if lacks_roots and np.any(means[0]) else None
 
@@ -398,20 +401,20 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
             pictures = middle + (pictures - middle) / ROOTS_OF_DEVIATIONS
         return model(preprocess(pictures), training=False)
 
-    # Networks that Keras builds are row-wise, and a file of weights changes no layer. A .keras file
-    # may contain other layers.
+    # Networks that Keras builds treat rows independently, and a file of weights changes no layer. A
+    # .keras file may contain other layers.
     return outputs, model.variables, path.suffix != ".keras" or is_row_wise(model)
 
 
 def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras.Model:
-    """Returns a network with the weights in a `.weights.h5` or `.h5` file, which may have a top."""
+    """Returns a network with weights from a `.weights.h5` or `.h5` file, with or without a top."""
     build = applications()[name]
     takes_alpha = "alpha" in inspect.signature(build).parameters
     refused = ValueError(
         f"representation {name}: {path} does not contain weights of this network (a top of "
         f"1,000 classes is allowed). You can save the whole model as .keras instead."
     )
-    kernels: list[str] = []  # of convolutions; their number is the same for all widths
+    kernels: list[str] = []  # of convolutions; networks of all widths have the same number
     try:
         with h5py.File(path) as file:
             file.visititems(
@@ -444,14 +447,14 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
 
 
 def _without_top(model: Any, name: str) -> keras.Model:
-    """Returns a network that ends with the averages of its last feature maps."""
+    """Returns a network without its top, whose outputs are averages of the last feature maps."""
     shape = getattr(model, "input_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
         raise ValueError(f"representation {name}: the model does not take color images")
     names = {each: "".join(filter(str.isalnum, each.lower())) for each in applications()}
     given = "".join(filter(str.isalnum, model.name.lower()))
-    # The longest match, because some names begin with another name. Both NASNets call their models
-    # NASNet.
+    # The longest match is the right one, because some names begin with another name. Both NASNets
+    # name their models NASNet.
     fitting = [each for each, short in names.items() if given.startswith(short)]
     other = max(fitting, key=len, default=name)
     if other != name:
@@ -478,15 +481,15 @@ def _without_top(model: Any, name: str) -> keras.Model:
     return keras.Model(model.inputs, average()(maps))
 
 
-# Checks of an unknown model before private records go through it.
+# The functions below check an unknown model before private records are passed to it.
 #
-# The model's traced graph is scanned for state. The model gets several inputs at a time only if it
-# is proven that it treats the rows of a batch independently.
+# They search the model's traced graph for state. A model gets several inputs at a time only if it
+# provably treats the rows of a batch independently.
 
 
 # Built-in layers that treat the rows of a batch independently: each row of outputs depends only on
-# the same row of inputs. The keys are the reasons. The reasons hold if `training` is false and
-# `_is_by_row` finds no layer that works along the batch axis.
+# the same row of inputs. Each key states why this holds for the layers in its value, provided that
+# `training` is false and `_is_by_row` finds no layer that works along the batch axis.
 REASONS = {
     "one function of each number, or of the numbers at one position": (
         "InputLayer Rescaling Normalization Activation ReLU LeakyReLU ELU PReLU Add Subtract "
@@ -513,8 +516,8 @@ LAYERS = {getattr(keras.layers, name) for name in ROW_WISE}
 # Arithmetic of a tensor with a number, or of two tensors of the same rank.
 ARITHMETIC = {keras_numpy.Add, keras_numpy.Subtract, keras_numpy.Multiply, keras_numpy.TrueDivide}
 ACTIVATIONS = {each for each in vars(keras.activations).values() if callable(each)}
-# Encoders of keras-hub in which attention and convolution work within a row. The code of keras-hub
-# builds all of their layers.
+# Encoders of keras-hub in which attention and convolution work within a row, and whose layers are
+# all built by the code of keras-hub.
 _HUB_MODELS = (
     "albert bert deberta_v3 densenet distil_bert efficientnet electra mobilenet resnet "
     "roberta vit xlm_roberta"
@@ -523,20 +526,20 @@ HUB_MODELS = set(_HUB_MODELS.split())
 
 
 def answering(model: Any, dataset: Dataset) -> Any:
-    """Returns an encoder for `record_features` whose features are a student's outputs.
+    """Returns an encoder whose features are a student's outputs, for `record_features`.
 
     Args:
-        model: a student from any source.
-        dataset: data set of its raw inputs.
+        model: the model of a student, which may be a user's model.
+        dataset: data set of the student's raw inputs.
 
     Raises:
-        ValueError: if the student could store its inputs.
+        ValueError: if the model could store its inputs.
     """
     spec = tf.TensorSpec([None, *dataset.input_shape], tf.float32)
     call = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     function = call.get_concrete_function(spec)
     is_linear_head = isinstance(model, LinearHead)
-    # The encoder of a linear head was scanned before, and forms batches itself.
+    # The encoder of a linear head was checked before, and it divides inputs into batches itself.
     refuse_state(function, "student", TOKENIZERS if is_linear_head else ())
 
     def batch_features(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -547,7 +550,7 @@ def answering(model: Any, dataset: Dataset) -> Any:
 
 
 def is_row_wise(model: Any) -> bool:
-    """Whether a Keras model is a graph of built-in layers that treat rows independently."""
+    """Whether a Keras model consists only of built-in layers that treat rows independently."""
     if type(model) is keras.Sequential:
         model = model._functional
     if type(model) is not Functional or "call" in vars(model):
@@ -557,7 +560,7 @@ def is_row_wise(model: Any) -> bool:
 
 
 def _is_by_row(node: Any) -> bool:
-    """Whether a call of a layer or an operation in a graph treats rows independently."""
+    """Whether a node of a model's graph (a layer or an operation) keeps rows separate."""
     layer = node.operation
     kind = type(layer)
     leaves = tf.nest.flatten(node.arguments.args)
@@ -566,9 +569,9 @@ def _is_by_row(node: Any) -> bool:
     # If a tensor has only one axis, it is the batch axis, and a softmax would mix all rows.
     ranked = [*tensors, *node.outputs]
     if any(len(each.shape) < 2 or each.shape[0] is not None for each in ranked):
-        return False  # not rows
+        return False  # the tensors do not consist of rows
     if any(value not in (None, False) for value in node.arguments.kwargs.values()):
-        return False  # training=True, or a mask
+        return False  # for example, training=True or a mask
     others = [each for each in leaves if not isinstance(each, keras.KerasTensor)]
     if kind in ARITHMETIC:
         return len(ranks) == 1 and all(type(each) in (int, float) for each in others)
@@ -576,7 +579,7 @@ def _is_by_row(node: Any) -> bool:
         return False
     if kind not in LAYERS:
         return is_row_wise(layer)
-    # An activation of Keras.
+    # This is an activation of Keras.
     activation = getattr(layer, "activation", None)
     return (
         _has_axes_of_rows(layer, ranks)
@@ -587,11 +590,11 @@ def _is_by_row(node: Any) -> bool:
 
 
 def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
-    """Whether a built-in layer, for inputs of these ranks, leaves the batch axis alone."""
+    """Whether a built-in layer does not mix the batch axis, for inputs of these ranks."""
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     if type(layer) is keras.layers.Softmax and None in axes:
-        return False  # mixes all numbers of a batch
-    # Arrays of a higher rank would move the batch to another axis.
+        return False  # the layer mixes all numbers of a batch
+    # Broadcasting with arrays of a higher rank would move the batch to another axis.
     if any(np.ndim(getattr(layer, name, 0.0)) > 1 for name in ("scale", "offset")):
         return False
     return not any(axis is not None and (axis == 0 or -axis in ranks) for axis in axes)
@@ -601,7 +604,7 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
     """Whether a backbone and its preprocessing consist only of layers that keras-hub builds."""
     if type(backbone).__module__.split(".")[:3] != ["keras_hub", "src", "models"]:
         return False
-    # The activation of BERT; in Keras, the same function needs an argument.
+    # This is BERT's activation. In Keras, the same function needs an argument.
     gelu = sys.modules["keras_hub.src.utils.keras_utils"].gelu_approximate
     for made in (backbone, preprocessing):
         modules = type(made).__module__.split(".")
@@ -610,7 +613,7 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
         if modules[2] == "models" and modules[3] not in {*HUB_MODELS, "preprocessor"}:
             return False
         for layer in made._flatten_layers(include_self=False, recursive=True):
-            # A folder could contain another graph or activation.
+            # A folder could contain another graph or another activation.
             is_foreign = not type(layer).__module__.startswith(("keras.src.", "keras_hub.src."))
             if is_foreign or type(layer) in (Functional, keras.Sequential):
                 return False
@@ -619,23 +622,23 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
     return True
 
 
-# Frozen encoders of keras-hub: its presets, and folders in the format of Hugging Face.
+# Frozen encoders of keras-hub are its presets, and folders in the format of Hugging Face.
 
 
 MAX_TOKENS = 128
-CHARACTERS_PER_TOKEN = 3  # a lower bound for most texts
+CHARACTERS_PER_TOKEN = 3  # a lower bound that is valid for most texts
 
 
 def hub_outputs(where: str, dataset: Dataset) -> Encoding:
-    """Returns the encoding of a keras-hub backbone: its pooled outputs.
+    """Returns the `Encoding` of a keras-hub backbone, with pooled outputs.
 
     Args:
-        where: a preset's name; a folder of Keras; or a folder with `config.json`,
+        where: the name of a preset; a folder that keras-hub saved; or a folder with `config.json`,
             `model.safetensors` and, for texts, the files of the tokenizer.
         dataset: data set of images with one or three channels, or of texts kept as characters.
 
     Raises:
-        ValueError: if there is no such encoder, or the encoder takes another kind of data.
+        ValueError: if the encoder can't be loaded, or takes another kind of data.
     """
     what = f"representation hub:{where}"
     try:
@@ -659,7 +662,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
 
 
 def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns a function for the mean outputs of images, and the preset's converter for images."""
+    """Returns a function from images to mean outputs, and the preset's image converter."""
     convert = hub.layers.ImageConverter.from_preset(where)
     size = tuple(getattr(backbone, "image_shape", None) or ())[:2]
     size = tuple(side or USUAL_SIDE for side in size or convert.image_size or (None, None))
@@ -672,7 +675,7 @@ def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 
 def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns a function for the mean outputs over the tokens of texts, and the preprocessing."""
+    """Returns a function from texts to mean outputs over tokens, and the preset's preprocessing."""
     if not dataset.has_characters:
         raise ValueError(
             "texts must be kept as characters: pass characters=512 to Data.from_arrays, or write "

@@ -1,4 +1,4 @@
-"""Features of tables and texts: scaled inputs, bins, products of pairs, and directions."""
+"""Features of tables and texts: scaled inputs, bins, products of pairs, and projections."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from pate_tf.core.public import Pool
 from pate_tf.data.preprocessing import num_of_words
 from pate_tf.models.encoder import Encoder, Part, constants
 
-MAX_HASHED = 512  # features of a text without a pool
-MAX_DEVIATIONS = 3.0  # standard deviations from the mean; values beyond are clipped
+MAX_HASHED = 512  # maximum number of features of a text if there is no pool
+MAX_DEVIATIONS = 3.0  # values further from the mean, in standard deviations, are clipped
 
 
 def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
-    """Returns the lowest and the highest value of each number of a flattened input."""
+    """Returns the declared minimum and maximum of each number of a flattened input."""
     return [
         np.broadcast_to(np.asarray(side, np.float64), dataset.input_shape).ravel()
         for side in dataset.value_range
@@ -27,15 +27,15 @@ def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
 
 
 class RawPart(Part):
-    """One view of norm 1: scaled numbers and a constant.
+    """One view with norm 1: scaled numbers and a constant.
 
     Numbers of a table are scaled by the mean and standard deviation in the pool, because a range
-    tells little about a number that is nearly always 0. Pixels are scaled by their range; if the
-    pool is empty, all numbers are.
+    says little about a number that is nearly always 0. Pixels are scaled by their declared range.
+    If the pool is empty, all numbers are scaled by their declared range.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes scales from the pool or from the declared ranges."""
+        """Computes scales from the pool or from the declared ranges."""
         super().__init__()
         dataset = pool.dataset
         self.num_numbers = int(np.prod(dataset.input_shape))
@@ -50,11 +50,11 @@ class RawPart(Part):
         self.learnt = constants(middle, unit)
         self._middle, self._unit = self.learnt
         self.widths = (self.num_numbers + 1,)
-        # Without a pool, features of texts only count single words, in fewer buckets: each product
-        # of two features gets noise, and most pairs of words are rare. This makes accuracy 2 to 9
-        # points higher than with pairs of words at epsilons .3, 1 and 3, on the sentences of
-        # `standard_library` and `packages` of benchmarks/own_data.py and on the first 160
-        # characters of 6,040 e-mails (SpamAssassin's public corpus).
+        # Without a pool, features of texts count only single words, in fewer buckets, because each
+        # product of two features gets noise and most pairs of words are rare. At epsilon 0.3, 1 and
+        # 3, accuracy is 2 to 9 points higher than with pairs of words. This was measured on the
+        # sentences of `standard_library` and `packages` of benchmarks/own_data.py, and on the first
+        # 160 characters of 6,040 e-mails (SpamAssassin's public corpus).
         self._folded = 0
         self._num_words = num_of_words(self.num_numbers)
         if dataset.kind == "text" and not pool:
@@ -63,7 +63,7 @@ class RawPart(Part):
             self.widths = (self._folded,)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
+        """Maps inputs to the view, float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
         if self._folded:
             words = scaled[:, : self._num_words]
@@ -73,49 +73,50 @@ class RawPart(Part):
         return [tf.math.l2_normalize(joined, axis=1)]
 
     def numbers(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns flattened inputs, float32 `[batch, num_numbers]`."""
+        """Flattens inputs to float32 `[batch, num_numbers]`."""
         return tf.reshape(inputs, [-1, self.num_numbers])
 
     def scaled(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns scaled numbers, float32 `[batch, num_numbers]`."""
+        """Scales flattened inputs; returns float32 `[batch, num_numbers]`."""
         most = MAX_DEVIATIONS / 2.0
         return tf.clip_by_value((self.numbers(inputs) - self._middle) / self._unit, -most, most)
 
 
 def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns rows `[num_rows, num_features]` divided by their L2 norms."""
+    """Divides each row `[num_rows, num_features]` by its L2 norm."""
     norm = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.maximum(norm, np.finfo(rows.dtype).tiny)
 
 
-# Bins of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file: 5 bins are
-# worse at all epsilons except .1, and 20 bins at all epsilons (docs/how-to/small_teachers.md).
+# Number of bins of a number. It was chosen on a fifth of Adult's training file at epsilon 0.05 to
+# 3: 5 bins are worse at every epsilon but 0.1, and 20 bins are worse at every epsilon
+# (docs/how-to/small_teachers.md).
 BINS = 10
-WEIGHT_OF_BINS = 0.5  # norm; chosen in the same way, and on three tables of benchmarks/own_data.py
-MAX_BINS = 1_000  # of all numbers together; if there are many numbers, each gets fewer bins
+WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
+MAX_BINS = 1_000  # total of all numbers; if there are many numbers, each gets fewer bins
 # Without a pool, a number's range is split into bins of equal widths. The lowest bin is split
 # again, because many numbers are nearly always close to their lowest value. With much noise, few
-# bins are better. Chosen on Adult's training file and on tables of R's packages Ecdat and ggplot2
-# (`catalogue.MIN_RECORDS_OVER_NOISE`).
+# bins are better. The values were chosen on Adult's training file and on tables of R's packages
+# Ecdat and ggplot2 (`catalogue.MIN_RECORDS_OVER_NOISE`).
 BINS_OF_RANGE = 25
 SPLITS = (1 / 32, 1 / 4)
 COARSE_BINS = 4
 
 
 class BinsPart(Part):
-    """One view of norm 1: the view of `RawPart`, and a one-hot bin for each number.
+    """One view with norm 1: the view of `RawPart`, and a one-hot bin for each number.
 
     A linear function of these features is a generalized additive model (Hastie and Tibshirani
-    1986): a sum of one function per column. The squared norm of all bins is a quarter of that of
-    the other features, so that little is lost if a linear function of the columns is sufficient.
-    All bins contain about equally many inputs of the pool. A frequent value counts at most as one
-    full bin, so that a column that is nearly always 0 has bins for its other values. A number with
-    only two values has no bins. Without a pool, declared ranges determine the bins
+    1986): a sum of one function per column. The squared norm of all bins is a quarter of the
+    squared norm of the other features, so that little accuracy is lost if a linear function of the
+    columns is sufficient. All bins contain about equally many inputs of the pool. A frequent value
+    fills at most one bin, so that a column that is nearly always 0 has bins for its other values. A
+    number with only two values has no bins. Without a pool, declared ranges determine the bins
     (`edges_of_ranges`).
     """
 
     def __init__(self, pool: Pool, *, are_coarse: bool = False) -> None:
-        """Chooses bins by the pool or by declared ranges; coarse bins are fewer."""
+        """Computes bins from the pool or from declared ranges; `are_coarse` makes fewer bins."""
         super().__init__()
         self._raw = RawPart(pool)
         self._unbinned = None
@@ -135,7 +136,7 @@ class BinsPart(Part):
         self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Takes stored values; their number of bins may differ from the number before."""
+        """Takes stored values, which may have a different number of bins than this object."""
         *scales, columns, low, high = values
         self._raw.take(scales)
         if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):
@@ -151,7 +152,7 @@ class BinsPart(Part):
         self.widths = (others + int(self._columns.shape[0]),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`; without a pool, no number is negative."""
+        """Maps inputs to the view, float32 `[batch, width]`; nonnegative if there is no pool."""
         numbers = tf.gather(self._raw.numbers(inputs), self._columns, axis=1)
         is_in_bin = tf.cast((numbers >= self._low) & (numbers < self._high), tf.float32)
         if self._unbinned is not None:
@@ -162,9 +163,9 @@ class BinsPart(Part):
 
 
 def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArray[Any]]:
-    """Returns the edges of the bins of each number, which are quantiles of a pool's inputs.
+    """Maps each number to the edges of its bins, which are quantiles of a pool's inputs.
 
-    There are at most `number` bins.
+    Each number has at most `number` bins.
     """
     rows = raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
     counted = [np.unique(column, return_counts=True) for column in rows.T]
@@ -179,16 +180,16 @@ def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArra
         above = np.unique(np.searchsorted(values, quantiles))
         above = above[above > 0]
         middle = (values[above - 1].astype(np.float64) + values[above]) / 2.0
-        middle = middle.astype(np.float32)  # may round to a neighbor
+        middle = middle.astype(np.float32)  # may be rounded to a neighboring value
         edges[column] = np.where(middle > values[above - 1], middle, values[above])
     return edges
 
 
 def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDArray[Any]]:
-    """Returns the edges of the bins of each number, computed from declared ranges.
+    """Maps each number to the edges of its bins, which follow from its declared range.
 
-    A schema tells which features are numbers; without a schema all features are. A value outside
-    the range falls into the first or last bin.
+    A schema states which features are numbers; without a schema, all features are numbers. A value
+    outside of the range is in the first or last bin.
     """
     low, high = ranges_of(dataset)
     is_number = np.ones(len(low), bool)
@@ -209,12 +210,12 @@ def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDAr
 
 
 def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None:
-    """Returns the column of each feature if all columns are one-hot; otherwise None.
+    """Returns the column of each feature if all columns are one-hot, else None.
 
     Args:
-        dataset: describes the columns.
-        features: position of each feature's number in `RawPart.scaled`. For a number with bins, the
-            position is repeated for each bin.
+        dataset: data set that describes the columns.
+        features: for each feature, the position in `RawPart.scaled` of the number that it is
+            computed from. For a number with bins, the position is repeated for each bin.
     """
     columns = np.arange(np.prod(dataset.input_shape))
     if dataset.schema is not None:
@@ -227,18 +228,18 @@ def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None
     return None if (sizes < 2).any() else groups
 
 
-MAX_OF_PAIRS = 64  # numbers and categories of an input; with the constant, 2,145 products
+MAX_OF_PAIRS = 64  # numbers and categories of an input; they give 2,145 products
 
 
 class PairsPart(Part):
-    """One view of norm 1: products of any two numbers of `RawPart`, including the constant.
+    """One view with norm 1: products of any two numbers of `RawPart`, including the constant.
 
     The inner product of two inputs in this view is the square of their inner product in `RawPart`:
     a polynomial kernel of degree 2.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes scales from a pool of at least one input.
+        """Computes scales from a pool with at least one input.
 
         Raises:
             ValueError: if an input has more than `MAX_OF_PAIRS` numbers and categories.
@@ -254,33 +255,33 @@ class PairsPart(Part):
         rows, columns = np.triu_indices(width)
         self.learnt = self._raw.learnt
         self._places = tf.constant(rows * width + columns)
-        # The weight of a product of two different numbers counts both of their orders.
+        # A product of two different numbers occurs in two orders, hence the factor sqrt(2).
         self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
         self.widths = (len(rows),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
+        """Maps inputs to the view, float32 `[batch, width]`."""
         (raw,) = self._raw(inputs)
         products = tf.reshape(raw[:, :, None] * raw[:, None, :], [-1, raw.shape[1] ** 2])
         return [tf.gather(products, self._places, axis=1) * self._weights]
 
 
-# Directions of texts and of whitened features. On the pool of `packages` in benchmarks/own_data.py,
-# 100 and 200 directions of texts are equally good; 50 and 400 are worse.
+# Maximum number of directions of texts and of whitened features. On the pool of `packages` in
+# benchmarks/own_data.py, 100 and 200 directions of texts are equally good; 50 and 400 are worse.
 MAX_DIRECTIONS = 128
-CHUNK = 4_096  # inputs of a pool that are in memory in double precision
+CHUNK = 4_096  # number of a pool's inputs that are in memory in double precision
 
 
 class LsaPart(Part):
-    """One view of norm 1: latent semantic analysis of hashed texts (Deerwester et al. 1990).
+    """One view with norm 1: latent semantic analysis of hashed texts (Deerwester et al. 1990).
 
-    The logarithm of one plus each n-gram's weight is multiplied by the n-gram's inverse document
+    For each n-gram with weight w, log(1 + w) is multiplied by the n-gram's inverse document
     frequency in the pool. The result is projected on the pool's first `MAX_DIRECTIONS` principal
     directions.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Computes frequencies and directions from a pool of at least one text."""
+        """Computes document frequencies and directions from a pool with at least one text."""
         super().__init__()
         rows = pool.inputs.reshape(len(pool), -1)
         rarity = np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1))
@@ -299,7 +300,7 @@ class LsaPart(Part):
         self.widths = (turn.shape[1],)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
+        """Maps inputs to the view, float32 `[batch, width]`."""
         turned = tf.matmul(self._weighed(inputs) - self._mean, self._turn)
         return [tf.math.l2_normalize(turned, axis=1)]
 
@@ -308,19 +309,20 @@ class LsaPart(Part):
         return tf.math.l2_normalize(tf.math.log1p(tf.abs(flat)) * self._rarity, axis=1)
 
 
-# Partly whitened features, for linear models that are trained in few noisy steps.
+# Partly whitened features are for linear models that are trained in few noisy steps.
 #
 # Features vary far more in some directions than in others. Gradient descent learns the directions
-# of little variance last, and noise allows only few steps. Full whitening would give all directions
-# the same variance, although each gets the same noise. Partial whitening is a compromise.
+# with little variance last, and noise allows only few steps. Full whitening would give all
+# directions the same variance, although each direction gets the same noise. Partial whitening is a
+# compromise.
 
 
-POWER = 0.5  # features are divided by this power of the deviation; 1 whitens fully
-MIN_VARIANCE = 1e-4  # fraction of the largest variance; smaller variances are raised to it
+POWER = 0.5  # features are divided by this power of their deviation; 1 would whiten fully
+MIN_VARIANCE = 1e-4  # lower limit of a variance, as a fraction of the largest variance
 
 
 def whitened(encoder: Encoder, pool: Pool) -> Encoder:
-    """Returns an encoder whose features are partly whitened, by a pool of at least two inputs."""
+    """Returns an encoder with partly whitened features; the pool must have at least two inputs."""
     description = {
         "whitened": encoder.description,
         "power": POWER,
@@ -331,10 +333,10 @@ def whitened(encoder: Encoder, pool: Pool) -> Encoder:
 
 
 class WhitenedPart(Part):
-    """One view of norm 1: weighted features along the pool's first principal directions."""
+    """One view with norm 1: weighted features along the pool's first principal directions."""
 
     def __init__(self, encoder: Encoder, pool: Pool) -> None:
-        """Computes mean and directions from a pool's features."""
+        """Computes the mean and the principal directions of a pool's features."""
         super().__init__()
         self._encoder = encoder
         features = encoder.features(pool.inputs).astype(np.float64)
@@ -348,6 +350,6 @@ class WhitenedPart(Part):
         self.widths = (len(variances),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
+        """Maps inputs to the view, float32 `[batch, width]`."""
         turned = tf.matmul(self._encoder(inputs) - self._mean, self._turn)
         return [tf.math.l2_normalize(turned, axis=1)]

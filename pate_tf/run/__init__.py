@@ -1,1 +1,1 @@
-"""Whole runs as functions: the API of `import pate_tf`, which every command calls."""
+"""Runs all steps from data to a published student: the API of `import pate_tf`."""

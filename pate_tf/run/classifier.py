@@ -1,4 +1,4 @@
-"""`fit` runs all steps in one call. Two estimators do the same with scikit-learn's API."""
+"""`fit`, which runs all steps in one call, and two estimators with scikit-learn's API."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fit(
     verbose: bool = False,
     **options: Any,
 ) -> Fitted:
-    """Trains teachers or sums features, releases labels, and trains a student.
+    """Trains teachers or sums features, releases noisy labels, and trains a student on them.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -82,48 +82,48 @@ def fit(
     >>> published.folder == folder / "fit" / "released"
     True
 
-    This is the same as calling `Teachers.fit` or `FeatureSums.fit`, then `Labeller.label`, then
-    `Student.fit`, and has the same guarantee: worst-case differential privacy at (epsilon, delta)
-    for every record, or owner, of the private data. The ledger in `directory` records the charge.
-    If you repeat the same call, nothing more is charged.
+    This function calls `Teachers.fit` or `FeatureSums.fit`, then `Labeller.label`, then
+    `Student.fit`. The guarantee is the same as for these calls: worst-case differential privacy at
+    (epsilon, delta) for every record, or owner, of the private data. The ledger in `directory`
+    records the charge. If you repeat the same call, nothing more is charged.
 
     Args:
         data: private records, and the public pool.
-        epsilon: privacy budget of the labels. Mechanism, noise and number of queries are planned
-            from `epsilon` and from public values. Pass None only if you pass a mechanism with its
-            noise.
-        delta: see `Labeller`.
-        method: "pate" for noisy votes of teachers, "feature_sums", or "auto". "auto" is the method
-            of `source` or `mechanism`; if neither is given, it is the method whose labels are
-            expected to be more accurate, judged from public values. For a table, the representation
-            of feature sums is chosen by public labels of the pool, if it has labels
+        epsilon: privacy budget of the labels. The mechanism, its noise and the number of queries
+            are chosen from `epsilon` and from public values. Pass None only if you pass a mechanism
+            with its noise.
+        delta: delta of the guarantee, see `Labeller`.
+        method: "pate" for noisy votes of teachers, "feature_sums", or "auto". "auto" means the
+            method of `source` or `mechanism`; if neither is given, it means the method whose labels
+            are expected to be more accurate, according to public values. For a table, public labels
+            of the pool, if there are any, decide which representation feature sums use
             (`FeatureSums.choose_representation`).
         num_teachers: number of teachers of method pate. Default: depends on the number of records.
         representation: features for teachers or sums, see `FeatureSums`, such as
             "EfficientNetV2B0". Default: depends on the data.
-        directory: run folder. Default: the folder of `source`; without `source`,
-            `runs/NAME-NUM_TEACHERS` or `runs/NAME-feature_sums`.
-        source: `Teachers` or `FeatureSums` with their settings, fitted or not. Teachers from
-            `from_votes` or `from_models` are not trained; `data.private` then only determines the
-            source that is charged. Default: feature sums or closed-form teachers, with the settings
-            above.
+        directory: run folder. Default: the folder of `source`, or `runs/NAME-NUM_TEACHERS` or
+            `runs/NAME-feature_sums` if there is no `source`.
+        source: `Teachers` or `FeatureSums` with their settings, whether or not they are fitted.
+            Teachers from `from_votes` or `from_models` are not trained; for them, `data.private`
+            only determines which data source is charged. Default: feature sums or closed-form
+            teachers, with the settings above.
         student: student with its settings, not fitted yet. Default: `Student(seed=seed)`.
-        mechanism: see `Labeller`.
-        num_queries: see `Labeller.label`.
-        strategy: see `Labeller.label`.
-        evaluate_epsilon: epsilon of an accuracy estimate on held-out private records, which are
-            10 % of the private records. In the ledger, it is added to `epsilon`. The statement has
-            the larger of both values, because each record is used for only one of them. Default: no
-            estimate.
+        mechanism: mechanism that draws the noise, see `Labeller`.
+        num_queries: number of inputs that teachers label, see `Labeller.label`.
+        strategy: name of the strategy that chooses queries, see `Labeller.label`.
+        evaluate_epsilon: epsilon of an accuracy estimate on 10 % of the private records, which are
+            held out from training. The ledger is charged both for the labels and for the estimate.
+            The privacy statement reports the larger epsilon of the two, because each record is used
+            for only one of them. Default: no estimate.
         seed: seed of the partition, initial weights, shuffling and the choice of queries. It does
             not affect the privacy noise.
         save_labels: whether the labels are saved in the subfolder `released` of the run folder.
-        publish: whether the student is exported to the same subfolder with its statement. You can
+        publish: whether the student is exported to `released` with its privacy statement. You can
             also call `Student.publish` later.
-        export_formats: see `Student.publish`.
-        holder: see `Student.publish`.
-        purpose: see `Student.publish`.
-        run_name: see `Student.publish`.
+        export_formats: additional formats of the exported student, see `Student.publish`.
+        holder: name of the data holder in the privacy statement, see `Student.publish`.
+        purpose: purpose of the release in the privacy statement, see `Student.publish`.
+        run_name: name of the release in the privacy statement, see `Student.publish`.
         verbose: whether progress bars are shown.
         **options: further arguments of `Labeller`, such as `epsilon_budget`, `public_labels` or
             `accept_forecast`.
@@ -181,7 +181,7 @@ def fit(
     )
     run_data = RunData(public=data.public, private=data.private)
     if isinstance(source, Teachers) and source.is_fitted and source.identified.config is None:
-        # Custom votes and models are not trained here.
+        # Teachers from a user's votes or models are not trained here.
         if data.private.owners is not None and source.unit == "record":
             raise ValueError(
                 "source must protect owners, because the records of `data` have owners: pass "
@@ -211,9 +211,9 @@ def fit(
 
 
 class _PateEstimator(BaseEstimator):
-    """Base class of both estimators: settings, `fit`, and checks of inputs.
+    """Base class of both estimators, with their settings, `fit`, and checks of inputs.
 
-    Each subclass has a method `_coded`. It returns converted labels, and further arguments for
+    Each subclass has a method `_coded`, which returns converted labels and further arguments for
     `Data.from_arrays`.
     """
 
@@ -237,7 +237,7 @@ class _PateEstimator(BaseEstimator):
         insecure_seed: int | None = None,
         accept_forecast: bool = False,
     ) -> None:
-        """Stores the settings of both estimators, see `PateClassifier`."""
+        """Stores the settings, which `PateClassifier` describes for both estimators."""
         self.epsilon = epsilon
         self.delta = delta
         self.method = method
@@ -254,7 +254,7 @@ class _PateEstimator(BaseEstimator):
         self.accept_forecast = accept_forecast
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Adds the shared settings to the signature, because scikit-learn reads it."""
+        """Adds the shared settings to the signature of `__init__`, which scikit-learn reads."""
         super().__init_subclass__(**kwargs)
         function: Any = cls.__init__
         own = inspect.signature(function)
@@ -277,15 +277,16 @@ class _PateEstimator(BaseEstimator):
             X: private inputs `[num_records, num_columns]`. SENSITIVE.
             y: classes or numbers of the records, `[num_records]`. SENSITIVE.
             X_public: public inputs `[num_inputs, num_columns]` with the same columns, without
-                labels. Default: no public inputs; feature sums then use bins of `value_range`.
+                labels. Default: no public inputs; feature sums then use bins that divide
+                `value_range`.
             owners: owner of each record, `[num_records]`. If they are given, the guarantee is for
                 owners instead of records.
 
         Raises:
             ForecastError: if the labels are not expected to be worth their cost, unless
                 `accept_forecast` is set. Nothing was charged then.
-            ValueError: if arguments and settings contradict each other (nothing was charged then),
-                or if no query got a label.
+            ValueError: if the arguments contradict the settings (nothing was charged then), or if
+                no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
         # scikit-learn must not validate labels, because its warnings depend on private labels.
@@ -298,7 +299,7 @@ class _PateEstimator(BaseEstimator):
             # The message of this error quotes a private value.
             raise ValueError("X must be numbers. For texts, use Data.from_dataframe.") from None
         if getattr(self, "classes", None) is not None and not hasattr(y, "dtype"):
-            y = np.asarray(y, object)  # NumPy would choose a type that depends on private labels.
+            y = np.asarray(y, object)  # otherwise, NumPy's type would depend on private labels
         labels = column_or_1d(y, warn=True)
         checks.shape([len(private)], y=labels)
         targets, target = self._coded(labels)
@@ -318,7 +319,7 @@ class _PateEstimator(BaseEstimator):
         with contextlib.ExitStack() as stack:
             directory = self.directory
             if directory is None:
-                # Without this filter, a search would show a warning for each temporary ledger.
+                # Otherwise, a hyperparameter search would warn about each temporary ledger.
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore", LedgerWarning)
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
@@ -361,7 +362,7 @@ class _PateEstimator(BaseEstimator):
     def _public(
         self, inputs: npt.ArrayLike | None, num_columns: int
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Returns the public inputs, and the lowest and highest value of each column."""
+        """Returns the public inputs, and the minimum and maximum of each column."""
         public = None if inputs is None else check_array(inputs, dtype=np.float64)
         if public is not None:
             checks.shape(["num_public", num_columns], X_public=public)
@@ -376,7 +377,7 @@ class _PateEstimator(BaseEstimator):
         return np.zeros((0, num_columns)) if public is None else public, low, high
 
     def _inputs(self, inputs: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Checks and clips inputs of a fitted estimator, `[num_inputs, num_columns]`."""
+        """Checks and clips inputs for a fitted estimator; returns `[num_inputs, num_columns]`."""
         check_is_fitted(self, "fitted_")
         checked = validate_data(self, inputs, reset=False, dtype=np.float64)
         low, high = self.fitted_.labels.pool.dataset.value_range
@@ -384,7 +385,7 @@ class _PateEstimator(BaseEstimator):
 
 
 class PateClassifier(ClassifierMixin, _PateEstimator):
-    """A differentially private classifier with the API of scikit-learn.
+    """A differentially private classifier with scikit-learn's API.
 
     >>> import numpy as np, pate_tf
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
@@ -418,32 +419,36 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
         """Stores the settings. `fit` checks them.
 
         Args:
-            classes: all possible labels, from public knowledge. Default: the labels in `y`. The set
-                of labels becomes public then, and a warning is shown.
-            **settings: the following settings, which `PateRegressor` also has.
+            classes: all possible labels, from public knowledge. Default: the labels in `y`. With
+                the default, the set of labels becomes public, and a warning is shown.
+            **settings: the settings below, which `PateRegressor` also has.
             epsilon: privacy budget of one fit.
             delta: delta of the guarantee, see `pate_tf.Labeller`.
             method: "pate" for votes of teachers, or "feature_sums" for sums of bins without
-                teachers. Default: "feature_sums" for numbers and without public inputs, otherwise
-                "pate".
+                teachers. Default: "feature_sums" if the target is a number or there are no public
+                inputs, otherwise "pate".
             num_teachers: number of teachers of method pate.
-            teacher: model of method pate: an unfitted scikit-learn estimator, or a model for
-                `pate_tf.Teachers`. Default: a small network.
+            teacher: model that each teacher trains in method pate: an unfitted scikit-learn
+                estimator, or a model for `pate_tf.Teachers`. Default: a small network.
             student: kind of student, see `pate_tf.Student`.
             student_steps: training steps of the student. Default: depends on the kind of student.
-            num_queries: number of labels of method pate. Default: planned from public values.
-            mechanism: mechanism of method pate, see `pate_tf.Labeller`. A mechanism with given
-                noise needs `epsilon=None`. Default: planned from public values.
-            value_range: lowest and highest value of each column, from public knowledge. Each is a
-                number or an array `[num_columns]`. Other values of `X` are clipped. Default: the
-                range of `X_public`.
+            num_queries: number of inputs that teachers label in method pate. Default: chosen from
+                public values.
+            mechanism: mechanism that draws the noise in method pate, see `pate_tf.Labeller`. If you
+                pass a mechanism with its noise, also pass `epsilon=None`. Default: chosen from
+                public values.
+            value_range: minimum and maximum of the columns, from public knowledge. Each is a number
+                or an array `[num_columns]`. Other values of `X` are clipped. Default: the range of
+                `X_public`.
             directory: permanent run folder with its ledger. A second fit with the same folder uses
                 the stored teachers or sums, even if the records differ, and shows a warning.
-                Default: a temporary folder for each fit; only `cost_` records the cost then.
+                Default: a temporary folder for each fit, so that only `cost_` records the cost.
             random_state: seed of the partition, training and the choice of queries. It does not
-                affect the privacy noise, which the operating system seeds.
-            insecure_seed: seed of the noise, for tests only. With it, nothing is private.
-            accept_forecast: see `pate_tf.Labeller`.
+                affect the privacy noise, which comes from the operating system's entropy.
+            insecure_seed: seed of the noise, for tests only: anyone with the seed can subtract the
+                noise, so nothing is private.
+            accept_forecast: whether to continue despite a bad accuracy forecast, see
+                `pate_tf.Labeller`.
         """
         super().__init__(**settings)
         self.classes = classes
@@ -459,7 +464,7 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
         return np.asarray(self.fitted_.student.predict_proba(inputs), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Returns the position of each label in `classes_`, and the number of classes."""
+        """Returns the index of each label in `classes_`, and the number of classes."""
         if self.classes is None:
             warnings.warn(
                 "classes are taken from y, so their set becomes public. Pass `classes`.",
@@ -481,14 +486,14 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
 
 
 class PateRegressor(RegressorMixin, _PateEstimator):
-    """A differentially private regressor with the API of scikit-learn.
+    """A differentially private regressor with scikit-learn's API.
 
     >>> import pate_tf
     >>> pate_tf.PateRegressor(epsilon=1.0, target_range=(0, 60000)).get_params()["target_range"]
     (0, 60000)
 
-    This estimator is like `PateClassifier`, but `y` contains a number for each record, and
-    `predict` returns numbers in the same unit. The guarantee is the same.
+    This estimator is like `PateClassifier`, and has the same guarantee. But `y` contains a number
+    for each record, and `predict` returns numbers in the same unit.
 
     Attributes:
         cost_: worst-case cost of the release, see `PateClassifier`.
@@ -500,7 +505,7 @@ class PateRegressor(RegressorMixin, _PateEstimator):
         """Stores the settings. `fit` checks them.
 
         Args:
-            target_range: lowest and highest value of `y`, from public knowledge. Other values are
+            target_range: minimum and maximum of `y`, from public knowledge. Other values are
                 clipped, with a warning for the data holder.
             **settings: see `PateClassifier`, without `classes`.
         """
@@ -513,7 +518,7 @@ class PateRegressor(RegressorMixin, _PateEstimator):
         return np.asarray(self.fitted_.student.predict(inputs), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Returns the numbers unchanged, and their range."""
+        """Returns the numbers unchanged, and their range `target_range`."""
         return labels, {"target_range": self.target_range}
 
 

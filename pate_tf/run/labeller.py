@@ -74,7 +74,7 @@ def delta_of(
     Args:
         budget: budget of the run.
         directories: run folders that may contain the ledger.
-        num_records: number of private records; None if it is private.
+        num_records: number of private records; None if this number is private.
         unit: protected unit, "record" or "owner".
 
     Raises:
@@ -93,7 +93,7 @@ def delta_of(
 
 
 def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
-    """Returns `directory`, or else the source's folder; raises ValueError without a folder."""
+    """Returns `directory`, else the folder of the source; raises ValueError if both are missing."""
     home: pathlib.Path | None = directory or getattr(source, "directory", None)
     if home is None:
         raise ValueError(
@@ -104,7 +104,7 @@ def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
 
 
 class Labeller:
-    """Releases noisy labels: writes the charge to the ledger, then draws the noise.
+    """Releases noisy labels. The charge is written to the ledger before the noise is drawn.
 
     >>> import pate_tf
     >>> with pate_tf.Labeller(teachers, epsilon=20.0, delta=1e-5) as labeller:
@@ -113,15 +113,16 @@ class Labeller:
     >>> labels.cost.epsilon <= 20.0
     True
 
-    With `pate_tf.Teachers` as the source, a labeller releases labels of some inputs, the queries.
-    With `pate_tf.FeatureSums`, which need an `epsilon`, it releases labels of the whole pool. If
-    you pass `epsilon`, mechanism, noise and number of queries are planned from public values
-    (`pate_tf.plan`); `print(labeller.plan(data.pool))` shows the comparison. Otherwise, pass a
-    mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`.
+    If the source of labels is `pate_tf.Teachers`, a labeller releases labels of some inputs of the
+    pool, the queries. If the source is `pate_tf.FeatureSums`, which need an `epsilon`, a labeller
+    releases labels of the whole pool. If you pass `epsilon`, the mechanism, its noise and the
+    number of queries are chosen from public values (`pate_tf.plan`);
+    `print(labeller.plan(data.pool))` shows the comparison. Otherwise, pass a mechanism with its
+    noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`.
 
     The ledger in the folder of the source records all charges permanently. A later `Labeller` for
-    the same source, in any process, continues with the remaining budget. Labels that were released
-    before are returned again without a charge.
+    the same source, in any process, continues with the remaining budget. Labels that were already
+    released are returned again without a charge.
 
     The guarantee is worst-case differential privacy at (epsilon, delta) for every record, or for
     every owner, of the private data. `pate_tf.ledger.Ledger` lists the assumptions.
@@ -151,42 +152,45 @@ class Labeller:
         """Opens the ledger of the source, or creates it if it does not exist.
 
         Args:
-            source: trained teachers, custom teachers with a directory, or fitted feature sums.
-            mechanism: mechanism with its noise; if you pass `epsilon`, the type of the mechanism.
-                Default: the best mechanism within `epsilon`.
+            source: trained teachers, fitted feature sums, or teachers from your own votes or
+                models, which need a directory.
+            mechanism: a mechanism with its noise or, if you pass `epsilon`, only the type of the
+                mechanism. Default: the best mechanism within `epsilon`.
             delta: delta of all epsilons, at most one over the number of records; 0 for pure
-                differential privacy. The first call fixes it for this source. Default for the
-                first call: a tenth of one over the number of records, or less, up to 1e-5.
-            epsilon: maximum cost of the labels of one `label` call. Further calls cost more.
-            epsilon_budget: maximum total cost of all releases from this source. The first call that
-                passes it fixes it. Default: no limit; the ledger still records the cost.
-            margin: see `pate_tf.plan`.
+                differential privacy. The first labeller fixes the delta of a source. Default for
+                the first labeller: one tenth of one over the number of records, or less, but at
+                most 1e-5.
+            epsilon: maximum epsilon of the labels of one `label` call. Further calls cost more.
+            epsilon_budget: maximum total cost of all releases from this source. The first labeller
+                that gets a budget fixes it. Default: no limit; the ledger still records the cost.
+            margin: assumed vote margin for planning, see `pate_tf.plan`.
             num_rounds: for feature sums, the number of rounds within `epsilon`. Each later round
-                releases the errors of a linear model from the earlier rounds. Default: planned from
-                epsilon and the number of records.
+                releases noisy sums of the errors of a linear model that was computed from earlier
+                rounds. Default: chosen from `epsilon` and the number of records.
             public_labels: "train" if the student also learns from public labels of the pool, which
-                costs no privacy; "evaluate" if these labels only choose settings and measure
-                accuracy. Default: "train" for tables and texts with at least 100 labels, or 625
-                for votes.
+                costs no privacy; "evaluate" if these labels are used only to choose settings and to
+                measure accuracy. Default: "train" for tables and texts with at least 100 public
+                labels, or at least 625 if teachers vote.
             replace_budget: whether `epsilon_budget` and `delta` replace the budget and delta that
-                were fixed before. This weakens an earlier promise, so every later statement records
-                it.
+                were fixed before. This weakens an earlier promise, so every later privacy statement
+                records the change.
             acknowledge_reset: whether to continue although an earlier ledger of this source, or
                 rows of this ledger, are missing. Their known cost is charged again. The ledger and
                 every later statement record this.
-            planned_release: how the data-dependent cost will be released, if you ever release it.
-                The first call fixes it, before there are votes. Default: a sanitised epsilon.
+            planned_release: how the data-dependent cost would be released. The first labeller fixes
+                this, before there are votes. Default: as an epsilon with noise ("sanitised").
             insecure_seed: seed of the noise, for tests only: anyone with the seed can subtract the
-                noise. From then on, nothing about this source is private, and every statement
-                records this.
+                noise. After the first release with a seed, nothing about this source is private,
+                and every privacy statement records this.
             accept_forecast: whether to continue even if labels within `epsilon` are not expected to
-                be more accurate than the pool's most frequent class, or than guesses. If False,
-                `plan` and `label` raise `pate_tf.ForecastError`, and nothing is charged.
+                be more accurate than always predicting the pool's most frequent class, or than
+                guessing. If False, `plan` and `label` raise `pate_tf.ForecastError`, and nothing is
+                charged.
             verbose: whether progress bars are shown.
 
         Raises:
-            ValueError: if the source is not fitted or has no directory; unless exactly one of
-                `epsilon` and a mechanism with its noise is given; or if a number is out of range.
+            ValueError: if the source is not fitted or has no directory; if neither or both of
+                `epsilon` and a mechanism with its noise are given; or if a number is out of range.
             LedgerError: if the ledger is damaged, belongs to another source, has a different budget
                 or delta, or was replaced by another ledger.
         """
@@ -227,14 +231,15 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
         reporting: Reporting = QUIET,
     ) -> Self:
-        """Returns a labeller whose ledger is not open yet; `open` or a `with` block opens it.
+        """Returns a labeller with a closed ledger, which `open` or a `with` block opens.
 
         Args:
             source: teachers or feature sums, see `Labeller`.
-            settings: default settings of `label`.
+            settings: settings of the release, which are the defaults of `label`.
             directory: run folder for a source without a folder.
-            charged_to: named data source that is charged; None for the source of the records.
-            student_runs: other run folders, which contain students of this source.
+            charged_to: named data source that is charged; None for the data source of the records.
+            student_runs: other run folders, which contain students trained on labels of this
+                source.
             reporting: how progress is shown.
         """
         labeller = cls.__new__(cls)
@@ -291,7 +296,7 @@ class Labeller:
         """
         if self._ledger is None:
             self._ledger = self._opened(self._settings.budget)
-            # These two settings apply only when the ledger is opened for the first time.
+            # The settings below apply only when the ledger is opened for the first time.
             budget = dataclasses.replace(
                 self._settings.budget, replace_budget=False, acknowledge_reset=False
             )
@@ -363,16 +368,16 @@ class Labeller:
         strategy: str | None = None,
         seed: int | None = None,
     ) -> Labels:
-        """Chooses queries, charges those without a stored answer, and returns noisy labels.
+        """Chooses queries, charges those that have no stored answer, and returns noisy labels.
 
-        If no query gets a label, there is a warning, and the charge remains.
+        If no query gets a label, a warning is shown, and the charge remains.
 
         Args:
             pool: `data.pool`.
-            num_queries: number of inputs that the teachers label. Default: planned within
-                `epsilon`; 100 if there is no `epsilon`.
-            strategy: how queries are chosen, a name in `pate_tf.queries.strategies`. Default:
-                chosen by the plan.
+            num_queries: number of inputs that the teachers label. Default: chosen within `epsilon`;
+                100 if there is no `epsilon`.
+            strategy: name of the strategy that chooses queries, see `pate_tf.queries.strategies`.
+                Default: the strategy in the plan.
             seed: seed of the choice of queries, by default 0. With a different seed, different
                 queries are chosen and charged.
 
@@ -388,7 +393,7 @@ class Labeller:
         return self.release(plan, pool)
 
     def release(self, plan: ReleasePlan, pool: Pool) -> Labels:
-        """Charges the cost of a plan, and returns its labels; see `label`.
+        """Charges the cost of a plan, and returns the labels; see `label`.
 
         Labels that were released before are returned from the ledger without a charge.
         """
@@ -408,11 +413,12 @@ class Labeller:
             name = source.representation
             if source.encoder_weights and name is not None and not catalogue.is_known(name):
                 # The student contains the current encoder, but its statement names the encoder that
-                # the teachers used. A difference is refused.
+                # the teachers used. They must be equal.
                 known = [source.encoder_weights]
                 with contextlib.suppress(ValueError):  # Without encoder, students use raw inputs.
                     known.append(tuple(catalogue.encoder_of(pool, name).learnt))
-                # The last three arrays depend on the pool, which may differ.
+                # The last three arrays depend on the pool, which may be another pool than the
+                # teachers'.
                 if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
                     raise ValueError(
                         f"representation: {name_of(name)} has changed since the teachers were "
@@ -444,7 +450,7 @@ class Labeller:
         num_classes = pool.dataset.num_classes
         aggregation = aggregation_of(num_classes)
         encoder = None
-        if pool.dataset.target != CLASS:  # The encoder may fail, so it is needed before the charge.
+        if pool.dataset.target != CLASS:  # an encoder may fail, so it is built before the charge
             name = teachers.representation or catalogue.default_of_sums(pool.dataset)
             encoder = catalogue.encoder_of(pool, name, queries.seed)
 
@@ -496,7 +502,7 @@ class Labeller:
         moments = None
         next_sums = None
         if number is None and sums.has_vectors:
-            moments = sums.moments  # Reading them may fail, so they are read before the charge.
+            moments = sums.moments  # may fail, so they are read before the charge
         if mechanism.num_rounds > 1:
             next_sums = functools.partial(sums.residuals, noise=deviation)
         with self._reporting.clock("releasing sums"):
@@ -559,18 +565,21 @@ class Labeller:
         """Charges an estimate of a student's accuracy on held-out private records.
 
         Args:
-            is_correct: correctness for each record, see `noisy_sums.estimate_accuracy`. SENSITIVE.
+            is_correct: correctness of the prediction for each record, see
+                `noisy_sums.estimate_accuracy`. SENSITIVE.
             held_back: the held-out records from `Data.hold_back`; the source was fitted to the
                 other records.
-            epsilon: cost of the estimate, in addition to the cost of the labels.
+            epsilon: epsilon of the estimate, which is charged in addition to the labels.
             student_digest: digest of the student's weights. An estimate for the same weights is
                 charged only once.
 
         Returns:
-            The estimate, and whether it was drawn now. A stored estimate may be of other records.
+            The estimate, and whether it was drawn in this call. A stored estimate may have been
+            drawn for other records.
 
         Raises:
-            ValueError: if only the estimate or only the labels protect owners.
+            ValueError: if the protected units differ: only the estimate, or only the labels,
+                protect owners.
             BudgetExceeded: if the estimate costs more than the remaining budget.
         """
         unit = self._identified.unit
@@ -606,7 +615,7 @@ class Labeller:
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        """Yields the open ledger. A closed labeller opens its ledger only for the `with` block."""
+        """Yields the open ledger. If it was closed, it is open only inside of the `with` block."""
         if self._ledger is not None:
             yield self._ledger
             return
@@ -614,18 +623,18 @@ class Labeller:
             yield ledger
 
     def spent(self) -> Spending:
-        """Returns the cost of all releases from the source, with `epsilon` and `num_queries`."""
+        """Returns the total cost of all releases from the source of labels."""
         with self.ledger() as ledger:
             return ledger.spent()
 
     @property
     def remaining(self) -> float | None:
-        """The remaining budget; None without a budget. See also `affordable`."""
+        """The remaining epsilon of the budget; None without a budget. See also `affordable`."""
         with self.ledger() as ledger:
             return ledger.remaining()
 
     def affordable(self, charge: Charge | None = None) -> int | None:
-        """Returns the number of queries that the remaining budget covers; None without a budget.
+        """Returns how many queries the remaining budget covers; None without a budget.
 
         Args:
             charge: mechanism with its noise. Default: the mechanism of this labeller.
@@ -637,7 +646,7 @@ class Labeller:
             return ledger.affordable(wanted)
 
     def close(self, *exception: object) -> None:
-        """Closes the ledger. `spent` and `publish` still work."""
+        """Closes the ledger. You can still call `spent` and `publish`."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
@@ -655,10 +664,11 @@ class Labeller:
 
 
 def with_public_labels(labels: Labels) -> Labels:
-    """Returns labels whose student also learns from the public labels of the pool.
+    """Returns labels from which a student also learns the public labels of the pool.
 
-    A linear model of tables and texts, of a number or of several labels has learned from them
-    already. Otherwise, the inferred labels remain for inputs without a public label.
+    The linear model for tables and texts, or for a target that is a number or several labels, has
+    already learned from public labels. In other cases, public labels replace inferred labels where
+    there are public labels.
     """
     dataset = labels.pool.dataset
     inferred = labels.training_labels

@@ -1,20 +1,23 @@
 """Runs all steps from data to a published student.
 
 `run` chooses a plan from public values (`pate_tf.planning`). `execute` carries out the plan: it
-checks everything, fits the source of labels, charges, draws, saves labels, trains the student,
-estimates its accuracy and publishes it. Commands, `pate_tf.fit`, `PateClassifier` and the
-coordinator of silos all use `execute`. They differ only in the source of labels.
+checks everything, fits the source of labels (teachers or feature sums), charges the ledger, draws
+the noise, saves the labels, trains the student, estimates its accuracy and publishes it. Commands,
+`pate_tf.fit`, `PateClassifier` and the coordinator of silos all use `execute`. They differ only in
+the source of labels.
 
 These are the steps for one data holder:
 
 - `planning/choose.py` chooses method, mechanism and noise.
-- `Labeller.release` (`run/labeller.py`) charges and draws labels. It calls `release/votes.py` or
-  `release/noisy_sums.py`, which write the charge with `Ledger.debit` (`ledger/privacy_ledger.py`)
-  before they draw noise. Mechanisms draw noise with `release/noise.py`.
+- `Labeller.release` (`run/labeller.py`) charges the ledger and draws noisy labels. It calls
+  `release/votes.py` or `release/noisy_sums.py`, which write the charge with `Ledger.debit`
+  (`ledger/privacy_ledger.py`) before they draw noise. Mechanisms draw noise with
+  `release/noise.py`.
 - The labeller calls `postprocessing/label_inference.py`, which infers labels of the whole pool from
-  the released values (pseudo-labels). This costs no privacy.
+  the released values (pseudo-labels). This step costs no privacy.
 - `Student.fit` (`run/student.py`) trains the student with a module of `students/student_kinds`.
-- `Student.publish` writes the statement with `statement/publishing.py`.
+- `Student.publish` exports the student, and writes its privacy statement with
+  `statement/publishing.py`.
 """
 
 from __future__ import annotations
@@ -52,15 +55,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-    """Data of a run.
+    """The public and private data of a run.
 
     Attributes:
         public: the pool, and held-out samples on which the student is evaluated.
-        private: training records; None if teachers or sums are stored already. SENSITIVE.
-        held_back: records for a charged estimate of the accuracy; None without an estimate.
+        private: training records; None if teachers or sums are already stored. SENSITIVE.
+        held_back: records for an accuracy estimate, which is charged; None without an estimate.
             SENSITIVE.
-        origin: flags that named the data, which are stored in the run folder.
-        named_source: data source that releases are charged to; None for the source of `private`.
+        origin: the flags with which the user named the data, for storage in the run folder.
+        named_source: data source that releases are charged to; None for the data source of
+            `private`.
     """
 
     public: PublicSplit
@@ -72,7 +76,7 @@ class RunData:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneHolder:
-    """Gives labels from the teachers or feature sums of one data holder.
+    """Provides labels from the teachers or feature sums of one data holder.
 
     Attributes:
         source: the teachers or feature sums.
@@ -91,7 +95,7 @@ class OneHolder:
     reporting: Reporting = QUIET
 
     def fit(self, data: RunData) -> None:
-        """Trains the teachers or sums the features, unless the data has no private records."""
+        """Trains the teachers or sums the features, unless there are no private records."""
         if data.private is None:
             return
         facts: dict[str, Any] = {}
@@ -117,7 +121,7 @@ class OneHolder:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fitted:
-    """Result of a run.
+    """The result of a run.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -132,10 +136,11 @@ class Fitted:
         student: a model that learned only from the labels and the public pool. Public.
             `fitted.student.publish()` exports it with its privacy statement.
         labels: the noisy labels and their cost. Public.
-        plan: the plan of the release, with reasons for its choices. Public.
+        plan: the chosen settings of the release, with reasons. Public.
         source: the teachers or feature sums. SENSITIVE. None after unpickling, because a pickle
             contains only public values.
-        published: the exported student and its statement; None if it was not published. Public.
+        published: the exported student and its privacy statement; None if it was not published.
+            Public.
     """
 
     student: Student
@@ -171,9 +176,10 @@ class Fitted:
         return self.student.publish(folder, **options)
 
     def report(self, folder: pathlib.Path) -> RunReport:
-        """Writes and returns the report of the run.
+        """Returns the report of the run, and writes it to the run folder.
 
-        Writes a JSON report to `sensitive/`, and `report.html` and a model card to `released/`.
+        The report is written as JSON to `sensitive/`; `report.html` and a model card are written to
+        `released/`.
         """
         report = student_report(self.published, self.student)
         forecast = self.plan.forecast
@@ -208,14 +214,16 @@ def run(
     student: Student | None = None,
     reporting: Reporting = QUIET,
 ) -> tuple[Fitted, pathlib.Path]:
-    """Chooses a plan from public values, executes it, and returns the result.
+    """Chooses a plan from public values, executes the plan, and returns the result.
 
-    The ledger of the run records the charge. If the same run is repeated, nothing more is charged.
+    The ledger in the run folder records the charge. If the same run is repeated, nothing more is
+    charged.
 
     Args:
         data: data of the run.
         settings: the user's settings.
-        source: teachers or feature sums, fitted or not. Default: chosen by the plan.
+        source: teachers or feature sums, whether or not they are fitted. Default: chosen by the
+            plan.
         source_folder: run folder for a source without a folder.
         student: student with its settings. Default: a student with `settings.student`.
         reporting: how progress is shown.
@@ -237,7 +245,7 @@ def run(
     learner = student or Student.from_settings(settings.student, reporting=reporting)
     are_sums = release.method == release_settings.FEATURE_SUMS or isinstance(source, FeatureSums)
     released = None if output.folder is None else output.folder / artifacts.RELEASED
-    # Check the student first, because trying representations takes longer.
+    # The student is checked first, because trying representations takes longer.
     learner.check(pool, released, export_formats=output.export_formats, labels_whole_pool=are_sums)
     known, delta = known_of(data, release, source, source_folder or output.folder, reporting)
     budget = dataclasses.replace(release.budget, delta=delta)
@@ -254,7 +262,7 @@ def run(
 
         name = f"{data.public.dataset.name}-{plan.voters.num_teachers}"
         source = Teachers(
-            RIDGE,  # A closed-form model needs few records.
+            RIDGE,  # a closed-form model needs few records
             num_teachers=plan.voters.num_teachers,
             directory=output.folder or pathlib.Path("runs") / name,
             representation=release.queries.representation,
@@ -285,7 +293,7 @@ def run(
 
 
 def held_apart(data: RunData) -> RunData:
-    """Holds out 10 % of the private records for an accuracy estimate, and returns the new data."""
+    """Returns data in which 10 % of the private records are held out for an accuracy estimate."""
     if data.private is None:
         raise ValueError(
             "evaluate_epsilon needs private records that were not used for training, but this run "
@@ -305,17 +313,18 @@ def execute(
     folder: pathlib.Path,
     is_published: bool = True,
 ) -> Fitted:
-    """Executes a plan. Everything that can fail is checked before the charge.
+    """Executes a plan. Everything that can fail is checked before anything is charged.
 
     Args:
         plan: plan of the release.
         data: data of the run.
-        giver: gives the labels. Its method `fit` prepares it without a charge. Its method `labels`
-            charges the cost of the plan, draws the noise and returns the labels.
+        giver: object that provides the labels, such as `OneHolder`. Its method `fit` prepares this
+            without a charge. Its method `labels` charges the cost of the plan, draws the noise and
+            returns the labels.
         student: student that learns from the labels.
-        output: output folders and formats.
+        output: which files are written, and in which formats.
         folder: run folder; public files are written to its `released/`.
-        is_published: whether the student is exported with its statement.
+        is_published: whether the student is exported with its privacy statement.
     """
     pool = data.public.pool
     released = folder / artifacts.RELEASED
@@ -329,7 +338,7 @@ def execute(
     published = None
     with contextlib.ExitStack() as stack:
         if is_published or output.save_labels:
-            # Lock the folder first, so that a second command is refused before it is charged.
+            # The folder is locked first, so that a second command is refused before it is charged.
             stack.enter_context(artifacts.only_writer(released))
         labels = giver.labels(plan, pool)
         if output.save_labels:

@@ -1,4 +1,4 @@
-"""A whole run of a coordinator, which queries silos, trains a student and publishes it.
+"""The complete run of a coordinator, which queries silos, trains a student and publishes it.
 
 TensorFlow is imported only to train the student.
 """
@@ -42,7 +42,7 @@ DIGITS = 16  # number of digits of a digest that messages show
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabelUse, ProtectedUnit):
-    """Settings of a coordinator. `asking` has the settings of rounds, except for the mechanism."""
+    """Settings of a coordinator. `asking` contains the settings of rounds but no mechanism."""
 
     restated: ClassVar = {
         "epsilon": {
@@ -106,25 +106,26 @@ def coordinate(
     """Collects labels from silos, trains a student, and publishes it.
 
     A coordinator that was killed and is started again with the same arguments resumes from its
-    journal. After the report is written, the coordinator tells all silos and aggregators that have
-    called that the run is over. It waits at most `give_up_after` seconds for those that it can't
-    reach. If it is started again after the end of the run, it sends no queries and causes no
-    charge, and only tells late callers about the end.
+    journal. After the report is written, the coordinator tells all silos and aggregators that
+    called it that the run is over. It waits at most `give_up_after` seconds for silos and
+    aggregators that do not call again. If the coordinator is started again after the end of the
+    run, it sends no queries and causes no charge; it only tells late callers that the run is over.
 
     Args:
         run: settings of the run.
         transport: function that takes the roster and `coordinator_services`, and returns a context
-            manager that serves them. It does not have to tell silos about the end. Each aggregator
-            has `asking.seconds` for each step then. Default: a `TlsServer` with the run's address
-            and certificates.
+            manager that serves them. It does not have to tell silos about the end. With this
+            argument, each aggregator has `asking.seconds` for each step. Default: a `TlsServer`
+            with the run's address and certificates.
         on_event: called with messages about events.
-        watch: see `pate_tf.net.health.serve_health`; used only with the default transport.
+        watch: called with a function that returns the coordinator's health, see
+            `pate_tf.net.health.serve_health`; used only with the default transport.
         give_up_after: seconds to wait for unreachable silos and aggregators at the end.
 
     Returns:
-        The JSON values that are also written to `report.json`: numbers of silos and aggregators,
-        epsilon of each silo, accuracies (None if no public sample has a label), and seconds per
-        round.
+        The JSON values that are also written to `report.json`: the numbers of silos and
+        aggregators, the epsilon of each silo, accuracies (None if no public sample has a label),
+        and the duration of each round in seconds.
 
     Raises:
         ValueError: if roster, data and settings contradict each other.
@@ -151,7 +152,7 @@ def coordinate(
     student = Student.from_settings(
         run.student, directory=run.folder / artifacts.RELEASED, is_locked=True
     )
-    # Check the student first, because training an encoder takes longer.
+    # The student is checked first, because training an encoder takes longer.
     student.check(
         pool,
         run.folder / artifacts.RELEASED,
@@ -223,7 +224,7 @@ def coordinate(
 
 @dataclasses.dataclass
 class Silos:
-    """Gives labels of silos to `pipeline.execute`. Each silo charges its own cost.
+    """Provides labels from silos for `pipeline.execute`. Each silo charges its own ledger.
 
     Attributes:
         coordinator: coordinator of the silos.
@@ -238,14 +239,14 @@ class Silos:
     seconds: float = 0.0
 
     def fit(self, data: Any) -> None:
-        """Waits until silos have called. Nothing is charged."""
+        """Waits until all silos have called, or `patience` has passed. Nothing is charged."""
         del data
         called = self.coordinator.journal.gather(self.patience)
         number = len(self.coordinator.roster.names)
         self.on_event(f"{len(called)} of {number} silos called")
 
     def labels(self, plan: ReleasePlan, pool: Pool) -> Any:
-        """Returns labels; the silos charge the mechanism of the plan."""
+        """Returns labels from the silos, which charge the mechanism of the plan."""
         started = time.monotonic()
         labels: Any
         if plan.representation is None:
@@ -272,9 +273,9 @@ class Silos:
 def _mechanism_of_sums(
     run: CoordinatorRun, roster: SiloRoster, pool: Pool, on_event: Callable[[str], None]
 ) -> tuple[SecureFeatureSums, Any]:
-    """Returns the mechanism with the least noise within epsilon, and the fitted representation.
+    """Returns the mechanism with the least noise within epsilon, and the representation.
 
-    Writes the weights of the representation to a file for the silos.
+    The representation is fitted, and its weights are written to a file for the silos.
     """
     from pate_tf.representations import catalogue as representations
 
@@ -296,7 +297,7 @@ def _mechanism_of_sums(
         threshold=run.threshold,
         unit=run.unit,
     )
-    mechanism_of(num_features=1, has_moments=not pool)  # raises before anything is trained
+    mechanism_of(num_features=1, has_moments=not pool)  # fails before anything is trained
     has_pool = len(pool) > 0
     num_classes = pool.dataset.num_classes
     name = run.representation or representations.default_of_sums(pool.dataset, has_pool=has_pool)

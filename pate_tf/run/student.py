@@ -1,4 +1,4 @@
-"""Training, evaluation and publication of a student."""
+"""Trains, evaluates and publishes a student."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ from pate_tf.students.student_kinds.linear_head import LinearHead, weights_of_la
 from pate_tf.students.student_training import constant_model
 
 REPORT: Final = "student_report.json"  # file in `sensitive/`, which `pate report` reads
-CONSTANT: Final = "constant"  # kind of a student if all labels are the same class
-# Reports show the recall of each class if the fraction of the most frequent class is larger by this
-# factor than with balanced classes.
+CONSTANT: Final = "constant"  # kind of a student that always predicts one class
+# Reports show the recall of each class if the fraction of the most frequent class exceeds the
+# fraction of balanced classes by this factor.
 UNEVEN: Final = 1.25
 MAX_NAMED: Final = 12  # maximum number of classes that a message names
 COMPARED: Final = ("majority_accuracy", "accuracy", "auc")
 
 
 class Student:
-    """A model that learns only from noisy labels and public inputs. Public.
+    """The published model, which learns only from noisy labels and public inputs. Public.
 
     >>> import pate_tf
     >>> student = pate_tf.Student("supervised", model="mlp", steps=20).fit(data.pool, labels)
@@ -78,7 +78,7 @@ class Student:
     >>> 0.0 <= student.evaluate(data.held_out) <= 1.0
     True
 
-    Training costs no privacy in addition to the labels (post-processing).
+    Training costs no privacy in addition to the labels, because it is post-processing.
     """
 
     def __init__(
@@ -97,23 +97,24 @@ class Student:
         """Stores the settings. If a setting is None, its default depends on the kind of student.
 
         Args:
-            student: "supervised" (learns only from the labels), "consistency" (learns also from
-                the unlabeled pool), "gan", "random_forest", "linear_head", or another module of
-                `pate_tf.students.student_kinds`. The default for feature sums is linear_head, which
-                is not a Keras model, if inputs are tables or texts. It is also linear_head for
-                images after several rounds, unless a network is clearly better. In all other cases,
-                the default is consistency for images with an augmentation, and supervised for all
-                other inputs.
+            student: kind of student: "supervised" (learns only from the labels), "consistency"
+                (also learns from the unlabeled pool), "gan", "random_forest", "linear_head" (not a
+                Keras model), or another module of `pate_tf.students.student_kinds`. For feature
+                sums, the default is linear_head if inputs are tables or texts, or images after
+                several rounds, unless a network is clearly better for the images. In all other
+                cases, the default is consistency for images with an augmentation, and supervised
+                for other inputs.
             model: name of a model, or a function that takes a `Dataset` and returns a Keras model
-                from raw inputs to logits. The kind "random_forest" does not use it.
-            steps: maximum number of training steps. Except for "gan", training ends earlier when
-                predictions on the pool are stable.
+                that maps raw inputs to logits. The kind "random_forest" ignores it.
+            steps: maximum number of training steps. Except for "gan", training ends earlier if the
+                predictions on the pool become stable.
             batch_size: number of labeled inputs per step.
-            learning_rate: learning rate of Adam, before the schedule.
+            learning_rate: learning rate of Adam in the first step; then it decreases by cosine
+                decay, except for "gan".
             seed: seed of initial weights, shuffling and augmentation.
             callbacks: callbacks for Keras' `fit`.
             directory: public folder for logs, and for the state of an interrupted `fit`, from which
-                the next `fit` resumes. Default: neither is stored.
+                the next `fit` resumes. Default: no logs and no state are stored.
             verbose: whether progress bars are shown.
         """
         self._settings = StudentSettings(
@@ -129,9 +130,9 @@ class Student:
         self._verbose = verbose
         self._is_locked = False  # whether the caller has locked `directory`
         self._fitted: tuple[Any, Labels] | None = None
-        self._config: StudentConfig | None = None  # of the last `fit`
+        self._config: StudentConfig | None = None  # settings of the last `fit`
         self._estimate: EstimatedAccuracy | None = None
-        self._is_apart = False  # whether estimate and labels use different records
+        self._is_apart = False  # whether the estimate and the labels use different records
         self.kind = student
 
     @classmethod
@@ -143,7 +144,7 @@ class Student:
         reporting: Reporting = QUIET,
         is_locked: bool = False,
     ) -> Self:
-        """Returns a student; `is_locked` if the caller locked the folder with `only_writer`."""
+        """Returns a student. `is_locked`: whether the caller locked the folder (`only_writer`)."""
         student = cls(settings.student, directory=directory, verbose=reporting)
         student._settings = settings
         student._is_locked = is_locked
@@ -154,14 +155,14 @@ class Student:
         """Returns a student from your own Keras model.
 
         Args:
-            model: model from raw inputs to logits or to probabilities. It must have learned only
-                from these labels and public data. This can't be checked, but the statement is true
-                only for such a model.
+            model: model that maps raw inputs to logits or to probabilities. It must have learned
+                only from these labels and public data. This can't be checked, but the privacy
+                statement is true only for such a model.
             labels: labels that the model learned from.
 
         Raises:
-            ValueError: if the model does not match the data set of the labels, is random, or could
-                store its inputs.
+            ValueError: if the model does not match the data set of the labels, has random outputs,
+                or could store its inputs.
         """
         student = cls()
         name = getattr(model, "name", type(model).__name__)
@@ -181,18 +182,20 @@ class Student:
         export_formats: Sequence[str] = (),
         labels_whole_pool: bool = False,
     ) -> None:
-        """Checks everything that `fit` and `publish` would refuse. Called before the charge.
+        """Checks everything that `fit` and `publish` would refuse, before anything is charged.
 
-        All pipelines call it: the commands, `pate_tf.fit`, the classifier and the coordinator.
+        The commands, `pate_tf.fit`, the estimators and the coordinator all call this method.
 
         Args:
             pool: public pool on which the student will be trained.
-            folder: folder to which the student will be published; None to skip its checks.
+            folder: folder to which the student will be published; None to skip the checks of the
+                folder.
             export_formats: see `publish`.
-            labels_whole_pool: whether the labels will come from feature sums.
+            labels_whole_pool: whether the labels will come from feature sums, which label the whole
+                pool.
 
         Raises:
-            ValueError: if `fit` or `publish` would refuse.
+            ValueError: for the reasons for which `fit` or `publish` would raise it.
         """
         settings = self._settings
         choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
@@ -243,10 +246,9 @@ class Student:
         Args:
             pool: `data.pool`, the pool of the labels.
             labels: labels from `Labeller.label` or `Labels.load`.
-            held_out: public samples with labels, which are used only to show the accuracy in
-                TensorBoard.
-            fits: kind of student that a plan chose (`ReleasePlan.student`), used if the settings
-                name no kind. Default: chosen from the labels.
+            held_out: public samples with labels, used only to show the accuracy in TensorBoard.
+            fits: kind of student that a plan chose (`ReleasePlan.student`), which is used if the
+                settings don't name a kind. Default: chosen from the labels.
 
         Raises:
             ValueError: if student, labels and pool do not match, or there are no labels.
@@ -260,7 +262,7 @@ class Student:
         self._estimate = None
         taught = labels.training_labels
         dataset = pool.dataset
-        if labels.linear_head is None:  # for example, labels that were loaded from a file
+        if labels.linear_head is None:  # for example, if labels were loaded from a file
             dataset.require_classes("labels")
         # A linear model ranks inputs even if all labels are the same.
         ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
@@ -331,7 +333,7 @@ class Student:
 
     @property
     def model(self) -> Any:
-        """The trained model. It is called like a Keras model and maps raw inputs to logits.
+        """The trained model, which maps raw inputs to logits and is called like a Keras model.
 
         Raises:
             ValueError: if the student is not trained.
@@ -356,8 +358,9 @@ class Student:
         """Returns the predicted label of each raw input `[num_inputs, *input_shape]`.
 
         Returns:
-            For classes, int64 `[num_inputs]`. For numbers, float64 `[num_inputs]` in their unit.
-            For several labels, int64 `[num_inputs, num_labels]`: 1 if the label is likely, else 0.
+            If the target is a class, int64 `[num_inputs]`. If it is a number, float64
+            `[num_inputs]` in the unit of the number. If it is several labels, int64 `[num_inputs,
+            num_labels]`: 1 if a label is likely, else 0.
 
         Raises:
             ValueError: if the student is not trained, or the shape or type of the inputs is wrong.
@@ -375,7 +378,7 @@ class Student:
     ) -> npt.NDArray[np.float64]:
         """Returns the probability of each class or label, float64 `[num_inputs, num_classes]`.
 
-        The published student gives the same `probabilities`, in float32.
+        The published student returns the same values as `probabilities`, in float32.
 
         Args:
             inputs: raw inputs `[num_inputs, *input_shape]`.
@@ -390,10 +393,10 @@ class Student:
     def predict_interval(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
     ) -> npt.NDArray[np.float64]:
-        """Returns 95 % intervals for the predictions without noise, float64 `[num_inputs, 2]`.
+        """Returns 95 % intervals of the predictions without noise, float64 `[num_inputs, 2]`.
 
-        The intervals account only for the privacy noise, whose distribution is known, not for the
-        error of the linear model itself.
+        The intervals account for the privacy noise, whose distribution is known. They do not
+        account for the error of the linear model itself.
 
         Args:
             inputs: raw inputs `[num_inputs, *input_shape]`.
@@ -412,7 +415,7 @@ class Student:
         return np.column_stack([in_unit(share - sides, dataset), in_unit(share + sides, dataset)])
 
     def _answers(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[np.float64]:
-        """Returns numbers `[num_inputs]`, or class probabilities `[num_inputs, num_classes]`."""
+        """Predicts numbers `[num_inputs]`, or class probabilities `[num_inputs, num_classes]`."""
         model = self.model
         dataset = self.labels.pool.dataset
         raw = as_inputs(inputs, dataset)
@@ -426,19 +429,19 @@ class Student:
     def evaluate(
         self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
     ) -> float | None:
-        """Returns the accuracy, R^2 for numbers, or the mean AUC for several labels.
+        """Returns the accuracy, the R^2 of predicted numbers, or the mean AUC of several labels.
 
         The result is None if no sample has a label.
 
         Args:
-            inputs: `data.held_out`, a data frame that includes the column of the label, or raw
-                inputs `[num_samples, *input_shape]`.
-            labels: for raw inputs, their true labels or the names of these, `[num_samples]`; -1 if
-                a label is unknown.
+            inputs: `data.held_out`, a data frame that includes the label column, or raw inputs
+                `[num_samples, *input_shape]`.
+            labels: for raw inputs, the true labels or their names, `[num_samples]`; -1 if a label
+                is unknown.
 
         Raises:
-            ValueError: if the student is not trained, inputs and labels do not match, or raw inputs
-                have no labels.
+            ValueError: if the student is not trained, if inputs and labels do not match, or if raw
+                inputs have no labels.
         """
         dataset = self.labels.pool.dataset
         if labels is None:
@@ -462,20 +465,21 @@ class Student:
         return float(np.mean(predictions[is_known] == expected[is_known]))
 
     def estimate_accuracy(self, held_back: PrivateExamples, epsilon: float) -> EstimatedAccuracy:
-        """Charges and returns an estimate of the accuracy, which is included in the statement.
+        """Charges and returns an accuracy estimate, which the privacy statement will include.
 
-        For several labels, accuracy is the mean fraction of a record's labels that are correct. For
-        numbers, it is 1 minus the mean squared error divided by the squared width of the range.
+        If the target is several labels, the accuracy is the mean fraction of a record's labels that
+        are correct. If the target is a number, it is 1 minus the mean squared error divided by the
+        squared width of the range.
 
         Args:
             held_back: private records from `Data.hold_back`. If the source of the labels was fitted
-                to the other part of the same `hold_back` call, the statement has the larger of two
-                epsilons: of the labels and of the estimate. Otherwise the statement has their sum,
-                because the source may have used these records. The statement also has the sum if
-                the ledger already stored an estimate of this student. The stored estimate is
-                returned again then, and may be of other records.
-            epsilon: cost of the estimate. The ledger of the labels is charged, in addition to the
-                cost of the labels.
+                to the other part of the same `hold_back` call, the statement reports the larger
+                epsilon of the labels and the estimate. Otherwise, the statement reports the sum of
+                both, because the source may have used these records. It also reports the sum if the
+                ledger already contains an estimate for this student: the stored estimate is
+                returned again, and it may have been drawn for other records.
+            epsilon: epsilon of the estimate, which is charged to the ledger of the labels in
+                addition to the labels.
 
         Raises:
             ValueError: if the student is not trained, or the labels do not come from a `Labeller`.
@@ -487,7 +491,7 @@ class Student:
         digest = student_digest(model)
         encoding = answering(model, labels.pool.dataset)
         is_correct = np.zeros(len(held_back))
-        # The prediction for a record must not depend on other records.
+        # A record's prediction must not depend on other records.
         for rows, outputs in record_features(encoding, held_back.inputs):
             is_correct[rows] = correctness(outputs, held_back.labels[rows], held_back.dataset)
         if student_digest(model) != digest:
@@ -524,27 +528,29 @@ class Student:
         >>> sorted(path.name for path in published.folder.iterdir())
         ['privacy_statement.json', 'privacy_statement.md', 'student']
 
-        The statement describes the charges for the labels. They are read from the ledger of the
-        `Labeller`, which may be closed, or from the silos' replies to an open `Coordinator`.
+        The statement describes the charges for the labels. These charges are read from the ledger
+        of the `Labeller`, which may be closed, or from the silos' replies to an open `Coordinator`.
 
         Args:
             folder: folder for `student/1`, and for the statement as JSON and as a page. Default:
-                `released/` in the run folder with the charged ledger, where `pate report` and
-                `pate audit` look for it.
-            evaluate_on: `data.public`. The exported student is evaluated on the held-out samples,
-                and the labels on the pool, if these have true labels. Default: no evaluation.
+                `released/` in the run folder with the charged ledger, where `pate report` and `pate
+                audit` look for the student.
+            evaluate_on: `data.public`. The exported student is evaluated on the held-out samples if
+                they have true labels, and the labels are evaluated on the pool if it has true
+                labels. Default: no evaluation.
             export_formats: additional formats, "onnx" and "litert".
             holder: name of the data holder in the statement. Default: left out.
             purpose: purpose of the release in the statement. Default: left out.
-            run_name: name of this release in the statement. Default: date and version number.
+            run_name: name of this release in the statement. Default: the date and the version
+                number.
 
         Returns:
-            An object with `statement` (for silos, a `SilosStatement`), `folder`, `student_folder`
-            and `measured`.
+            An object with the attributes `statement` (for silos, a `SilosStatement`), `folder`,
+            `student_folder` and `measured`.
 
         Raises:
-            ValueError: if the student is not trained or can't be exported, or if labels and ledger
-                do not belong together.
+            ValueError: if the student is not trained or can't be exported, or if the labels were
+                not charged to the ledger.
         """
         model, labels = self._trained()
         labeller = labels.labeller
@@ -599,7 +605,7 @@ class Student:
 
 
 def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
-    """Returns a linear head on the labels' frozen encoder; None if there is no such encoder."""
+    """Returns a linear head on the frozen encoder of the labels; None without a frozen encoder."""
     taught = labels.training_labels
     pool = labels.pool
     name = labels.representation
@@ -607,7 +613,7 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
         return None
     try:
         encoder = encoder_of(pool, name)
-    except ValueError:  # Stored labels contain only the name of the encoder's file.
+    except ValueError:  # stored labels contain only the name of the encoder's file
         reporting.warn(
             f"The encoder {name_of(name)} was not found: the student learns from raw inputs."
         )
@@ -626,14 +632,14 @@ def measure(
     """Evaluates labels and a student on public samples; returns JSON values. Public.
 
     Accuracies and fractions of the most frequent class are None if the public samples have no
-    labels. Shows a warning if there are classes that the student never predicts on the held-out
-    samples, or on the first samples of the pool if there are no held-out samples.
+    labels. The function shows a warning about classes that the student never predicts on the
+    held-out samples, or on the first samples of the pool if there are no held-out samples.
 
     Args:
-        model: exported model of the student, from raw inputs to logits.
+        model: exported model of the student, which maps raw inputs to logits.
         labels: labels that the student learned from.
         public: the pool, and the held-out samples on which the student is evaluated.
-        reporting: how warnings are shown.
+        reporting: shows warnings.
     """
     samples = public.held_out.labelled()
     dataset = public.dataset
@@ -645,7 +651,7 @@ def measure(
         "is_no_better_than_constant": None,
         "is_outside_of_forecast": None,
     }
-    if labels.has_public_labels:  # The student was trained on these labels.
+    if labels.has_public_labels:  # the student learned from these labels
         values |= {"label_accuracy": None, "inferred_label_accuracy": None}
     inputs = (
         public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
@@ -703,7 +709,7 @@ def measure(
 
 
 def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Returns those results of `measure` that are numbers about the student, for its statement."""
+    """Returns the numeric results of `measure` about the student, for its privacy statement."""
     low, high = measured.get("student_accuracy_interval", (None, None))
     values = {**measured, "student_accuracy_low": low, "student_accuracy_high": high}
     return {
@@ -714,12 +720,12 @@ def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def few_of(names: Sequence[str]) -> str:
-    """Returns text with the first names of a list, separated by commas."""
+    """Joins the first names of a list with commas."""
     return ", ".join(names[:MAX_NAMED]) + ", ..." * (len(names) > MAX_NAMED)
 
 
 def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
-    """Returns results of `measure` as rows of a table; includes recall if classes are uneven."""
+    """Returns results of `measure` as rows of a table, with recall if classes are unbalanced."""
     if dataset.target != CLASS:
         found = {name.removeprefix("student_"): value for name, value in measured.items()}
         names = [dataset.class_name(label) for label in range(dataset.num_classes)]

@@ -1,4 +1,4 @@
-"""Shared training without sharing records: distributed selective SGD.
+"""Shared training: participants train one model together without sharing their records.
 
     import pate_tf
     from pate_tf import selective_sgd

@@ -1,7 +1,7 @@
-"""Models, participants, and rounds in which participants download, train and upload.
+"""Local training: participants download parameters, train on their records, and upload changes.
 
-All participants of a process share one traced graph. For convolutions on CPUs, training one
-participant after another is faster than training several at the same time.
+All participants in a process share one traced graph. For convolutions on CPUs, training
+participants one after another is faster than training several at the same time.
 """
 
 import dataclasses
@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 
 
 class FlatView:
-    """The parameters of a model as a vector float32 `[num_parameters]`.
+    """Reads and sets the parameters of a model as a vector, float32 `[num_parameters]`.
 
     Args:
-        model: a Keras model from raw inputs to logits.
-
-    Raises:
-        ValueError: if the model has no trainable parameters, or has non-trainable variables, such
-            as statistics of batch normalization.
+        model: a Keras model that maps raw inputs to logits. Raises: ValueError: if the model has no
+            trainable parameters, or has non-trainable variables, such as statistics of batch
+            normalization.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -65,19 +63,19 @@ class FlatView:
         return self.model
 
     def pieces(self, flat: tf.Tensor) -> list[tf.Tensor]:
-        """Splits a vector into tensors with the shapes of the model's parameters, in order."""
+        """Splits a vector into tensors, which have the shapes of the model's parameters."""
         parts = tf.split(flat, self._sizes)
         return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def loss_and_gradient(
         self, pieces: Sequence[tf.Tensor], inputs: tf.Tensor, labels: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the mean training loss, and its gradient, float32 `[num_parameters]`.
+        """Returns the mean training loss, and its gradient as a vector, float32 `[num_parameters]`.
 
         Args:
-            pieces: tensors of the parameters, in the order of the model.
-            inputs: float32 `[batch, *input_shape]`.
-            labels: int64 `[batch]`.
+            pieces: the parameters as tensors, in the order of the model; see `pieces`.
+            inputs: raw inputs, float32 `[batch, *input_shape]`.
+            labels: classes, int64 `[batch]`.
         """
         with tf.GradientTape() as tape:
             tape.watch(pieces)
@@ -92,18 +90,18 @@ class FlatView:
                 loss += tf.cast(penalty, loss.dtype)
         unconnected = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(loss, pieces, unconnected_gradients=unconnected)
-        # This also makes sparse gradients of embeddings dense.
+        # The conversion also makes sparse gradients of embeddings dense.
         flat = [tf.reshape(tf.convert_to_tensor(gradient), [-1]) for gradient in gradients]
         return loss, tf.concat(flat, 0)
 
 
 def build(name: Named | None, dataset: Dataset, *, seed: int) -> keras.Model:
-    """Returns a model from raw inputs to logits.
+    """Builds a Keras model that maps raw inputs to logits.
 
     Args:
-        name: "linear", or another name for `models.catalogue.build`. Default: "cnn" for images,
-            else "mlp".
-        dataset: data set that defines input shape and classes.
+        name: "linear", or another name that `models.architectures.build` accepts. Default: "cnn"
+            for images, else "mlp".
+        dataset: data set that defines the input shape and the classes.
         seed: seed of the initial parameters.
     """
     builder = name or architectures.default_model(dataset)
@@ -132,7 +130,7 @@ def private_shards(
 ) -> list[PrivateExamples]:
     """SENSITIVE: partitions the records of a data set into shards, one for each participant.
 
-    The shard of a record depends only on its position and on public numbers.
+    The shard to which a record belongs depends only on its position and on public numbers.
     """
     order = np.random.default_rng(seed).permutation(len(private))
     return [
@@ -141,11 +139,11 @@ def private_shards(
     ]
 
 
-SHUFFLE = 3  # third number of the seed for the order of records
+SHUFFLE = 3  # third component of the seed that determines the order of records
 
 
 def largest(changes: FloatArray, number: int) -> IntArray:
-    """Returns the ascending indices of the changes with the largest absolute values, `[number]`.
+    """Returns the indices of the largest changes by absolute value, ascending, `[number]`.
 
     These indices depend on private records, so an upload reveals them without protection.
     """
@@ -155,10 +153,10 @@ def largest(changes: FloatArray, number: int) -> IntArray:
 
 
 class Participants:
-    """SENSITIVE: the records of participants, and the local training that computes their uploads.
+    """SENSITIVE: trains on the records of participants and computes their uploads.
 
-    This class adds no noise, so uploads reveal information about the records, even if they contain
-    only a few changes.
+    This class adds no noise, so uploads reveal information about the records, even if an upload
+    contains only a few changes.
 
     Args:
         settings: settings of the run.
@@ -166,7 +164,7 @@ class Participants:
         records: maps the number of each participant, from 0, to its records.
 
     Raises:
-        ValueError: if the model can't be used, or a participant has no records.
+        ValueError: if the model does not fit `FlatView`, or a participant has no records.
     """
 
     def __init__(
@@ -182,7 +180,7 @@ class Participants:
     def upload(
         self, participant: int, round_number: int, parameters: Parameters
     ) -> tuple[Upload, float]:
-        """Trains from the downloaded parameters; returns the upload and the mean local loss.
+        """Trains a participant on downloaded parameters; returns its upload and mean loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -200,7 +198,7 @@ class Participants:
     def _selected(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[IntArray, FloatArray, float]:
-        """Returns the indices and values of an upload, and the mean local loss."""
+        """Returns the indices and values of an upload, and the participant's mean loss."""
         change, loss = self.change(participant, round_number, parameters)
         indices = largest(change, self.settings.num_uploaded(self.view.num_parameters))
         values = change[indices]
@@ -212,7 +210,7 @@ class Participants:
     def change(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Returns how one local epoch of SGD changes the parameters, and the mean loss.
+        """Returns how one epoch of local SGD changes the parameters, and the mean loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -236,9 +234,9 @@ class Participants:
         order: tf.Tensor,
         learning_rate: tf.Tensor,
     ) -> Any:
-        """Runs local SGD. Its variable is the change since the download, not the parameters.
+        """Runs local SGD. The loop variable is the change since the download, not the parameters.
 
-        This avoids the rounding error of subtracting parameters: after a single step, the change is
+        This avoids the rounding error of subtracting parameters. After a single step, the change is
         exactly -learning_rate * gradient.
         """
         size = self.settings.batch_size
@@ -260,40 +258,42 @@ class Participants:
         return change, total / tf.cast(num_steps, tf.float32)
 
 
-# The rest of this module computes uploads with noise. They are charged before they are sent, and
-# their privacy cost is at most the charge.
+# The rest of this module computes uploads with noise. The uploads are charged before they are sent,
+# and their privacy cost is at most the charge.
 
-MAX_GRADIENT_ENTRIES = 2**25  # maximum number of entries of all gradients in a batch
+MAX_GRADIENT_ENTRIES = 2**25  # maximum total number of entries of a batch's gradients
 MAX_RECORDS = 1024  # maximum number of records in a batch
-# This factor is smaller than 1 by more than the rounding errors of norms in float64.
+# The difference of this factor to 1 exceeds the rounding errors of norms in float64.
 JUST_BELOW = 1.0 - 1e-9
-# With this operation, the batch of a record would depend on the branches of other records.
+# With this TensorFlow operation, the batch in which a record is computed would depend on the
+# branches of other records.
 BRANCHING_OPERATION = "DynamicPartition"
-CHOICE = 5  # third number of the seed for the choice of parameters
+CHOICE = 5  # third component of the seed that determines the uploaded parameters
 TWO_TO_64 = 2.0**64
 
 
 class RecordGradients:
-    """Sums of clipped gradients over records.
+    """Computes exact sums of the clipped gradients of records.
 
-    Guarantee. The result is the exact sum of one vector for each drawn record. Each vector has
-    integer entries and a norm of at most `LATTICE`. It depends only on its record, on the record's
-    position among the participant's records and on public values. It does not depend on which other
-    records are drawn:
+    Guarantee. A sum consists of one vector for each drawn record, and is exact. Each vector has
+    integer entries and a norm of at most `LATTICE`. A vector depends only on its record, on the
+    record's position among the participant's records and on public values. A vector does not depend
+    on which other records are drawn, for these reasons:
 
-    - A record is always computed at the same position of a batch of the same size. Position and
-      size are determined by the record's position among the participant's records and by their
-      number, which is public. Other positions contain other records or a fixed input. The last bits
-      of a row of a matrix product depend on the size of the batch and on the position of the row,
-      but not on the values of other rows. At a threshold of the model, these bits can change the
-      whole gradient.
+    - A record is always computed at the same position of a batch of the same size. This position
+      and size follow from the record's position among the participant's records and from the number
+      of records, which is public. Other positions contain other records or a fixed input. The last
+      bits of a row of a matrix product depend on the size of the batch and on the position of the
+      row, but not on the values of other rows. At a threshold of the model, these bits could change
+      the whole gradient.
     - Gradients are scaled in float64 and rounded toward zero, which never increases a norm.
       Integers are added exactly.
-    - The vector is zero if the gradient is not finite, or if an operation of the model fails.
+    - The vector of a record is zero if its gradient is not finite, or if an operation of the model
+      fails for it.
 
     Args:
-        view: view of the model. The model must process each record separately, without branches
-            that depend on a record.
+        view: the parameters of the model. The model must process each record separately, without
+            branches that depend on a record.
         shards: maps the number of each participant to its records. All participants use the same
             batch size.
 
@@ -327,7 +327,7 @@ class RecordGradients:
                 tf.TensorSpec([], tf.float64),
             ],
         )
-        # Trace the graph, and run it without any record.
+        # Traces the graph, and runs it without any record.
         graph = self._graph.get_concrete_function().graph.as_graph_def()
         functions = [function.node_def for function in graph.library.function]
         if any(
@@ -355,19 +355,20 @@ class RecordGradients:
         indices: IntArray,
         clip: float,
     ) -> IntArray:
-        """SENSITIVE: returns the sum, int64 `[num_indices]`, as multiples of clip / LATTICE.
+        """SENSITIVE: returns the sum, int64 `[num_indices]`, in units of clip / LATTICE.
 
         Args:
             participant: number of the participant.
             drawn: positions of the drawn records, without duplicates, int64 `[num_drawn]`.
-            parameters: float32 `[num_parameters]`.
+            parameters: parameters of the model, float32 `[num_parameters]`.
             indices: indices of the uploaded parameters.
-            clip: clipping norm for the gradient of a record with respect to these parameters.
+            clip: norm to which the gradient of a record with respect to the uploaded parameters is
+                clipped.
         """
         shard = self._shards[participant]
 
         def sum_of(rows: IntArray) -> IntArray:
-            """Returns the sum over records with different positions in the batch."""
+            """Returns the sum over records that have different positions in the batch."""
             places = 1 + rows % self._num_places
             inputs = self._fixed.copy()
             inputs[places] = shard.inputs[rows]
@@ -379,13 +380,14 @@ class RecordGradients:
                 total = self._graph(parameters, inputs, labels, is_drawn, indices, np.float64(clip))
                 return np.asarray(total.numpy())
             except tf.errors.InvalidArgumentError:
-                # An operation fails for one of the records. The sum must still include the others.
+                # An operation fails for one of the records. The sum must still include the other
+                # records.
                 total = np.zeros(len(indices), np.int64)
                 for row in rows[:, np.newaxis] if len(rows) > 1 else ():
                     total += sum_of(row)
                 return total
 
-        # Records with the same position in the batch are in different batches.
+        # Records with the same position in the batch are computed in different batches.
         total = np.zeros(len(indices), np.int64)
         for start in range(0, len(shard), self._num_places):
             is_here = (drawn >= start) & (drawn < start + self._num_places)
@@ -411,7 +413,7 @@ class RecordGradients:
         gradients = tf.cast(tf.vectorized_map(gradient, (inputs, labels)), tf.float64)
         lengths = tf.sqrt(tf.reduce_sum(gradients**2, axis=1, keepdims=True))
         steps = LATTICE * JUST_BELOW / tf.maximum(lengths, clip)
-        # The cast rounds toward zero. Gradients that are not finite are excluded from the sum.
+        # The cast rounds toward zero. The sum excludes gradients that are not finite.
         is_counted = is_drawn[:, tf.newaxis] & tf.math.is_finite(lengths)
         whole = tf.cast(tf.where(is_counted, gradients * steps, 0.0), tf.int64)
         return tf.reduce_sum(whole, axis=0)
@@ -420,25 +422,26 @@ class RecordGradients:
 class NoisyParticipants(Participants):
     """SENSITIVE: participants that add independent Gaussian noise to their uploads.
 
-    Guarantee. All uploads of a participant together are differentially private with the cost in its
-    ledger, for replace-one records. This holds toward everyone else, including the server
-    (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed determines which parameters
-    are uploaded. It remains secret which records are drawn. Private records can neither stop a run
-    nor prevent an upload: a record contributes nothing if its gradient is not finite, or if an
-    operation of the model fails for it.
+    Guarantee. All uploads of a participant together are differentially private at the cost in the
+    participant's ledger, if one record is replaced. This protects against everyone else, including
+    the server (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed determines which
+    parameters are uploaded. Which records are drawn remains secret. Private records can neither
+    stop a run nor prevent an upload: a record contributes nothing if its gradient is not finite, or
+    if an operation of the model fails for it.
 
     Args:
         settings: settings of the run.
         model: a Keras model from raw inputs to logits.
         records: maps the number of each participant, from 0, to its records.
-        run: charges all rounds after all other checks have passed. Nothing is drawn before the
-            charge.
+        run: the durable run, which charges all rounds after all other checks have passed. Nothing
+            is drawn before the charge.
         noise: noise source, which also chooses the drawn records. Default: the operating system's
             entropy.
-        declare: called with the facts of the ledger after the charge.
+        declare: function that is called with the facts of the ledger after the charge.
 
     Raises:
-        ValueError: if the arguments don't match. Nothing was charged.
+        ValueError: if the settings, the model and the records do not fit together, or if there is
+            no `run`. Nothing was charged then.
     """
 
     def __init__(
@@ -464,13 +467,13 @@ class NoisyParticipants(Participants):
     def _selected(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[IntArray, FloatArray, float]:
-        """Returns indices and noisy values of an upload, and NaN instead of the private loss."""
+        """Returns indices and noisy values of an upload; and NaN, because the loss is private."""
         settings = self.settings
         num_parameters = self.view.num_parameters
         generator = np.random.default_rng([settings.seed, round_number, CHOICE])
         chosen = generator.permutation(num_parameters)[: settings.num_uploaded(num_parameters)]
         indices = np.sort(chosen)
-        # The number of records is public. The number of drawn records is secret, and not used.
+        # The number of records is public. The number of drawn records is secret, so it is not used.
         number = len(self.records[participant])
         drawn = np.arange(number)
         if settings.sampling_rate < 1.0:
@@ -499,7 +502,7 @@ def participants_of(
 
 @dataclasses.dataclass(repr=False, eq=False)
 class SharedTraining:
-    """SENSITIVE: the rounds of training, in which participants exchange parameters with a server.
+    """SENSITIVE: runs rounds in which participants exchange parameters with a server.
 
     Attributes:
         participants: the participants in this process.
@@ -513,15 +516,15 @@ class SharedTraining:
     _downloaded: dict[int, Parameters] = dataclasses.field(default_factory=dict, init=False)
 
     def run_round(self) -> float:
-        """Lets every participant train and upload once; returns the mean local loss. SENSITIVE.
+        """Lets every participant train and upload once; returns the mean loss. SENSITIVE.
 
         Raises:
-            ValueError: if an upload was refused or, without noise, a loss is not finite.
+            ValueError: if an upload was refused, or if there is no noise and a loss is not finite.
         """
         participants = self.participants
         settings = participants.settings
-        # Simulate stale parameters, as if participants trained while others upload: all of them
-        # download before the first one uploads.
+        # Simulates stale parameters, as if participants trained while others upload: all
+        # participants download before the first participant uploads.
         is_stale = settings.protocol == "asynchronous" and len(participants.records) > 1
         if is_stale and not self._downloaded:
             self._downloaded = {each: self._pull(each, self.round) for each in participants.records}

@@ -21,21 +21,21 @@ from pate_tf.selective_sgd.training_settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
 _log = logging.getLogger(__name__)
-WAIT_SECONDS: Final = 20.0  # time that a call waits at the server for its turn
+WAIT_SECONDS: Final = 20.0  # maximum time that the server holds a call until its turn
 
 # The first entry of each request is the identifier of the run.
-# The second entry has the facts of a participant's ledger; None without privacy.
+# The second entry contains the facts of a participant's ledger; it is None without privacy.
 JoinRequest = tuple[bytes, LedgerFacts | None]
-# The second entry is the round whose parameters are requested. For the final parameters, it is the
-# number of rounds.
+# The second entry is the round whose parameters are requested; to request the final parameters, it
+# is the number of rounds.
 PullRequest = tuple[bytes, int]
-# The other entries are round, version, ascending indices of the changed parameters (None for all),
-# and values of an upload.
+# The other entries describe an upload: its round, its version, the ascending indices of the changed
+# parameters (None for all parameters), and the changes.
 PushRequest = tuple[bytes, int, int, npt.NDArray[np.uint32] | None, FloatArray]
 
 
 class ParameterService:
-    """Serves parameters and accepts uploads in turn. Callers are identified by their certificates.
+    """Sends parameters and accepts uploads, in turn, from callers with known certificates.
 
     Thread-safe.
 
@@ -43,13 +43,14 @@ class ParameterService:
         server: the parameter server, which applies uploads.
         terms: terms of the run.
         ledgers: path of a file in `sensitive/` that stores the facts that participants report about
-            their ledgers. With privacy, a participant's uploads are applied only after its report.
+            their ledgers. With privacy, a participant's uploads are applied only after the
+            participant reported these facts.
 
     Attributes:
         facts: maps the name of each participant to the facts that it reported about its ledger.
-            Later charges are not included.
-        called: names of participants that called this process.
-        fetched: names of participants that have the final parameters.
+            They do not include later charges.
+        called: names of the participants that have called this process.
+        fetched: names of the participants that have fetched the final parameters.
     """
 
     def __init__(self, server: ParameterServer, terms: Terms, *, ledgers: pathlib.Path) -> None:
@@ -91,7 +92,7 @@ class ParameterService:
 
         The server waits for all participants that have rounds left and have not called this process
         yet. If there are no such participants, it waits for the participant whose turn it is. With
-        "asynchronous", it waits for all participants that have rounds left instead.
+        the protocol "asynchronous", it instead waits for all participants that have rounds left.
         """
         state = self._server.state
         settings = self._terms.settings
@@ -104,14 +105,15 @@ class ParameterService:
         return {self._terms.names[int(state.version) % settings.num_participants]}
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
-        """Waits at most `seconds` until a condition is true; checks it again after every call."""
+        """Waits at most `seconds` until a condition, checked after every call, is true."""
         with self._changed:
             self._changed.wait_for(until, seconds)
 
     def join(self, request: JoinRequest, caller: Caller) -> int:
-        """Durably stores the facts of the caller's ledger, and returns the number of parameters.
+        """Durably stores the facts of the caller's ledger; returns the number of parameters.
 
-        The server can't verify these facts. Only an auditor with access to the ledger can.
+        The server can't verify these facts. Only an auditor with access to the ledger can verify
+        them.
         """
         run, facts = request
         self._number(caller, run)
@@ -169,7 +171,7 @@ class ParameterService:
         return is_applied
 
     def _number(self, caller: Caller, run: bytes) -> int:
-        """Checks that the caller has the same roster, and returns the caller's number."""
+        """Checks that the caller has the same roster, and returns the number of the participant."""
         if run != self._terms.run_id:
             raise ValueError("the caller has a different roster; copy one file to all participants")
         number = self._terms.number(caller.name)
@@ -187,10 +189,10 @@ def message_limits(num_parameters: int) -> Limits:
 class RemoteServer(Connection):
     """A participant's connection to its parameter server.
 
-    Participants only open connections; they never accept any. A call is repeated while the server
+    Participants open connections, but never accept connections. A call is repeated while the server
     can't be reached or other participants come first. An upload is stored before it is sent. So a
     participant that was killed at any point sends exactly the same numbers again, and the server
-    applies them once. Noise is never redrawn for an upload that may have been sent.
+    applies them once. Noise is never drawn again for an upload that may have been sent.
 
     Args:
         address: `host:port` of the server.
@@ -198,10 +200,11 @@ class RemoteServer(Connection):
         files: files with the certificate and key of the participant, and the authority's
             certificate.
         num_parameters: number of parameters of the model.
-        run: stores the last upload.
-        wait_seconds: maximum time that a call waits at the server for its turn.
-        give_up_after: a call raises ConnectionError after this number of seconds without a
-            connection.
+        run: the durable run, which stores the last upload.
+        wait_seconds: maximum time in seconds that the server holds a call until the participant's
+            turn.
+        give_up_after: number of seconds without a connection after which a call raises
+            ConnectionError.
 
     Raises:
         OSError: if a file can't be read.
@@ -255,10 +258,10 @@ class RemoteServer(Connection):
         return parameters
 
     def push(self, upload: Upload) -> bool:
-        """Stores an upload, and sends it until it is applied.
+        """Stores an upload, and sends it repeatedly until the server applies it.
 
         Raises:
-            LedgerError: if a copy of this run was resumed. Nothing is sent then.
+            LedgerError: if a copy of this run was resumed elsewhere. Nothing is sent then.
             PermissionError: if this participant is not on the server's roster.
             ValueError: if the server refuses the upload.
         """
@@ -268,7 +271,7 @@ class RemoteServer(Connection):
         return True
 
     def push_again(self) -> None:
-        """Sends the last stored upload again, if there is one. Raises the same errors as `push`."""
+        """Sends the last stored upload again, if there is any. Raises the same errors as `push`."""
         saved = dict(self._run.saved)
         if ROUND in saved:
             numbers = {name: int(saved[name]) for name in ("participant", "round", "version")}

@@ -1,4 +1,4 @@
-"""A run on disk: its state and its ledger. The ledger has one charge, and notes released states."""
+"""The state of a run on disk, and its ledger, which has one charge and notes released states."""
 
 import contextlib
 import dataclasses
@@ -25,32 +25,31 @@ from pate_tf.selective_sgd.training_settings import TrainingSettings
 
 STATE = "state.npz"
 LEDGER = "ledger"  # folder in `sensitive/`
-# Keys of the state of a run.
+# Keys of the arrays in the state of a run.
 NONCE = "nonce"  # random identifier of the run, stored before the run is charged
-TOKEN = "token"  # random identifier of the state
+TOKEN = "token"  # random identifier of a stored state
 ROUND = "num_rounds"  # number of finished rounds
 NONCE_BYTES = 32
-# What the ledger records about a run: the row that charged the run, and the round and the token of
-# the last released state.
+# The facts that the ledger records about a run: the row that charged the run, and the round and the
+# token of the last released state.
 Noted = tuple[int | None, int, bytes]
 NOTHING: Noted = (None, 0, b"")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerFacts(EpsilonDelta):
-    """Facts of a ledger about a run and about all other charges in the ledger. Public.
+    """Public facts of a participant's ledger about a run and about all other charges.
 
     Attributes:
         ledger_sequence: sequence number of the last row.
         ledger_digest: digest of the last row, 64 hexadecimal digits.
-        secure_noise: whether all noise was unpredictable.
+        secure_noise: whether all noise came from the operating system's entropy.
         was_reset: whether an earlier ledger, or rows of this ledger, were missing.
         epsilon_source: total epsilon of everything that was charged to the source; None if it is
             unknown.
         delta_source: delta of `epsilon_source`; None if it is unknown.
         num_ledgers: number of ledgers of the source; None if it is unknown.
-        fewest_records: number of records of the participant with the fewest records; None without
-            privacy.
+        fewest_records: the smallest number of records of a participant; None without privacy.
 
     Raises:
         ValueError: if a value is out of range.
@@ -80,28 +79,30 @@ class LedgerFacts(EpsilonDelta):
 
 
 class DurableRun(contextlib.ExitStack):
-    """A run in a folder, locked for this process: its state and, with privacy, its ledger.
+    """A run in a folder that is locked for this process: its state and, with privacy, its ledger.
 
     Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. Each
-    round is sent only once if the caller sends nothing of a round before `save` returns: if several
-    copies or processes resume from the same state, `save` succeeds for at most one of them.
-    `charge` refuses a state that is older than the last noted state, or a different state of the
-    same round. If rows of the ledger are missing and its user acknowledged that, the run is charged
-    again (docs/proofs/selective_sgd.md, Proposition F4).
+    round is sent only once, provided that the caller sends nothing of a round before `save`
+    returns. If several copies or processes resume from the same state, `save` succeeds for at most
+    one of them. `charge` refuses a state that is older than the last noted state, or a different
+    state of the same round. If rows of the ledger are missing and its user acknowledged that, the
+    run is charged again (docs/proofs/selective_sgd.md, Proposition F4).
 
-    Assumptions. The assumptions of `Ledger` hold. Copies are detected by the registry of this user,
-    so a copy on another machine is not detected. Use the object in one thread only.
+    Assumptions. The assumptions of `Ledger` hold. The registry of this user detects copies, so a
+    copy on another machine is not detected. Use the object in one thread only.
 
     Args:
         directory: the run folder; all files are in its subfolder `sensitive/`.
-        name: name of the folder for the state, next to the folder of the ledger.
-        identity: JSON values by name that determine the result of the run. Public.
+        name: name of the folder for the state, which is next to the folder of the ledger.
+        identity: public values, by name, that determine the result of the run. They must be JSON
+            values.
         shards: records of each participant. A resumed run trains on the records that are passed
             when it resumes. If records are protected, the number of records in each shard is public
             and can't change.
         settings: settings of the run, with its budget and delta. Without privacy, there is no
             ledger.
-        source: the source that the run is charged to; None for the run folder itself.
+        source: the private data source that the run is charged to; None if the run folder is its
+            own source.
         acknowledge_reset: whether to resume although the ledger, or rows of it, are missing. Their
             known costs and the run are charged again. The budget is raised to cover these charges.
             The ledger records this permanently.
@@ -135,7 +136,7 @@ class DurableRun(contextlib.ExitStack):
         self._source = source
         self._acknowledge_reset = acknowledge_reset
         self._ledger: Ledger | None = None
-        self._noted = NOTHING  # as recorded up to the last row
+        self._noted = NOTHING  # what the ledger recorded up to its last row
         self._fewest_records: int | None = None
         if settings is not None and settings.privacy == "record":
             sizes = [len(shard) for shard in shards]
@@ -158,7 +159,7 @@ class DurableRun(contextlib.ExitStack):
 
         Raises:
             LedgerError: if the ledger can't be used, if the budget is too small, or if the ledger
-                has noted a later round. Nothing may be uploaded then.
+                has noted a later round. The caller must not upload anything then.
         """
         settings = self._settings
         if settings is None or settings.target_epsilon is None:
@@ -190,7 +191,7 @@ class DurableRun(contextlib.ExitStack):
             if debit is None:
                 charges = ledger.charges + Counter({charge: 1})
                 if self._acknowledge_reset and ledger.was_reset:
-                    # The budget must also cover the costs of missing rows.
+                    # The new budget must also cover the costs of missing rows.
                     epsilon, _ = smallest_epsilon(charges, settings.delta)
                     budget = max(settings.target_epsilon, float(rounded_up(epsilon)))
                     ledger.replace_budget(budget, settings.delta)
@@ -202,15 +203,15 @@ class DurableRun(contextlib.ExitStack):
         return self.facts()
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Stores a state and notes it in the ledger. The state counts as released from then on.
+        """Stores a state and notes it in the ledger, from when on it is treated as released.
 
         Args:
-            state: arrays by name, from which the run can resume. Must include `ROUND` if the run
-                was charged.
+            state: arrays by name from which the run can resume. If the run was charged, `ROUND`
+                must be included.
 
         Raises:
             LedgerError: if a copy of this run was resumed, if another process resumed this run, or
-                if the state can't be noted. Nothing of the state may be sent then.
+                if the state can't be noted. The caller must not send anything of the state then.
             OSError: if the state can't be written.
         """
         token = secrets.token_bytes(NONCE_BYTES)
@@ -241,7 +242,7 @@ class DurableRun(contextlib.ExitStack):
         )
 
     def _note(self, ledger: Ledger, round_number: int, token: bytes) -> None:
-        """Durably notes that a state is about to be released, before anything of it is sent."""
+        """Notes durably that a state is about to be released, before any of it is sent."""
         debit, *_ = self._noted
         with ledger.exclusive():
             if debit is None or _noted(ledger) != self._noted:
@@ -249,14 +250,14 @@ class DurableRun(contextlib.ExitStack):
             ledger.store_release(debit, {"round": round_number, "token": token.hex()})
             self._noted = (debit, round_number, token)
         with ledger.exclusive():
-            pass  # If two copies noted a state at once, at least one fails here: it sees both rows.
+            pass  # if two copies noted a state at once, at least one sees both rows and fails
 
 
 def _noted(ledger: Ledger) -> Noted:
     """Returns what the ledger records about the run.
 
-    After missing rows were acknowledged, this is `NOTHING` until the run is charged again, because
-    the missing rows may contain later rounds than the stored state.
+    After the user acknowledged missing rows, the result is `NOTHING` until the run is charged
+    again, because the missing rows may contain later rounds than the stored state.
     """
     noted = NOTHING
     for row in ledger.history():

@@ -1,4 +1,4 @@
-"""The parameter server, which adds up the uploads of participants, each once and in turn.
+"""The parameter server, which adds each upload of a participant once and in turn.
 
 The server has no private records. It can read all uploads, so uploads without noise reveal private
 information to it.
@@ -35,14 +35,15 @@ class Parameters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Upload:
-    """Changes of some parameters by a participant. SENSITIVE unless noise was added.
+    """A participant's changes of some parameters. SENSITIVE unless noise was added.
 
     Attributes:
         participant: number of the participant, from 0.
-        round: round of the participant, from 0. An upload is identified by participant and round.
+        round: number of the participant's round, from 0. The participant and the round identify an
+            upload.
         version: version of the parameters on which the participant trained.
-        indices: int64 `[num_changes]`, indices of the changed parameters, ascending.
-        values: float32 `[num_changes]`, the changes.
+        indices: indices of the changed parameters, ascending, int64 `[num_changes]`.
+        values: the changes of these parameters, float32 `[num_changes]`.
     """
 
     participant: int
@@ -57,7 +58,7 @@ class Upload:
 
 
 def upload_bytes(num_changes: int, num_parameters: int) -> int:
-    """Returns the size of an upload: its values, and its indices unless all parameters change."""
+    """Returns the bytes of an upload's values, and of its indices unless all parameters change."""
     return (4 if num_changes == num_parameters else 8) * num_changes
 
 
@@ -68,8 +69,8 @@ class ServerState:
     Attributes:
         values: float32 `[num_parameters]`.
         round_values: the parameters at the start of the round, float32 `[num_parameters]`.
-        average: sum, over all finished rounds in the second half of training, of the parameters
-            after the round, `[num_parameters]`.
+        average: sum of the parameters after each finished round in the second half of training,
+            `[num_parameters]`.
         version: number of applied uploads.
         rounds: round of each participant's last upload, int64 `[num_participants]`; -1 before the
             first upload.
@@ -85,28 +86,28 @@ class ServerState:
 
 
 class ParameterServer:
-    """The parameters of one run: `values[indices] += factor * upload`.
+    """The parameters of a run. An upload changes them: `values[indices] += factor * upload`.
 
     Guarantees. An upload is identified by its participant and its round, and is applied once, even
     if it is sent again. With `run`, the upload is durable before `push` returns, and the server can
     resume after it was killed at any point. An upload that is refused changes nothing.
 
     Each participant uploads once per round, so the number of applied uploads determines whose turn
-    it is. "round_robin": only the participant whose turn it is can download and upload.
-    "synchronous": all participants download the parameters from the start of the round. Their
-    uploads are applied in order, and averaged. "asynchronous": participants can download and upload
-    at any time. If s other uploads were applied since the download, an upload is multiplied by
-    1 / (1 + s).
+    it is. The protocol determines the order. With "round_robin", only the participant whose turn it
+    is can download and upload. With "synchronous", all participants download the parameters from
+    the start of the round; their uploads are applied in order, and averaged. With "asynchronous",
+    participants can download and upload at any time; if s other uploads were applied since the
+    download, an upload is multiplied by 1 / (1 + s).
 
     This class is not thread-safe.
 
     Args:
         settings: settings of the run.
         initial: initial parameters, float32 `[num_parameters]`.
-        run: stores the state. Default: the state is not stored.
+        run: the durable run, which stores the state. Default: the state is not stored.
 
     Attributes:
-        state: the current state; replaced as a whole, and never modified.
+        state: the current state. An upload replaces the whole object, which is never modified.
         num_parameters: number of parameters of the model.
 
     Raises:
@@ -149,18 +150,18 @@ class ParameterServer:
 
     @property
     def round(self) -> int:
-        """Number of finished rounds. Not meaningful for asynchronous training."""
+        """Number of finished rounds; not meaningful for asynchronous training."""
         return self.version // self.settings.num_participants
 
     def pull(self, participant: int, round_number: int) -> Parameters | None:
-        """Returns the parameters for a participant in a round; None if its turn has not come.
+        """Returns the parameters for a participant in a round; None if it must wait for its turn.
 
         Args:
             participant: number of the participant, from 0.
             round_number: number of the round, from 0; `settings.rounds` for the final parameters.
 
         Raises:
-            ValueError: if there is no such round, or the upload of this round was already applied.
+            ValueError: if the round does not exist, or its upload was already applied.
         """
         settings = self.settings
         last = int(self.state.rounds[participant])
@@ -188,8 +189,8 @@ class ParameterServer:
         """Applies an upload, unless it was applied before.
 
         Returns:
-            True if the upload is applied now or was applied before; False if other participants
-            come first in a synchronous round.
+            True if the upload was applied, now or earlier; False if other participants come first
+            in a synchronous round.
 
         Raises:
             ValueError: if the upload is too large, out of turn, not finite or out of range, or if a
@@ -232,8 +233,8 @@ class ParameterServer:
     def released(self) -> FloatArray:
         """Returns the parameters of the global model.
 
-        With noise, this is the mean over the second half of the rounds. The mean costs nothing,
-        because the parameters of each round are already released.
+        With noise, the result is the mean over the second half of the rounds. Computing the mean
+        costs no privacy, because the parameters of each round are already released.
         """
         num_averaged = self.round - self.settings.rounds // 2
         if not self.settings.is_noisy or num_averaged < 1:

@@ -1,4 +1,4 @@
-"""Shared training from records to a report, in a single process or across organizations."""
+"""Runs shared training from records to a report, in one process or across organizations."""
 
 import contextlib
 import dataclasses
@@ -36,15 +36,15 @@ from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.several_holders import SharedTrainingStatement
 
 _log = logging.getLogger(__name__)
-WHITENED = "whitened"  # name of the default representation with partial whitening
+WHITENED = "whitened"  # the data set's default representation with partial whitening
 REPORT = "selective_sgd_report.json"
 SAMPLES_PER_BATCH = 500
 MAX_NAMES_LENGTH = 200  # maximum length of the list of missing participants in a log line
-LINGER_SECONDS = 60.0  # After training, wait this long for all participants without a message.
+LINGER_SECONDS = 60.0  # after training, the time until a message says who is missing
 
 
 class ModelOnFeatures(tf.Module):
-    """An encoder followed by a model. The whole maps raw inputs to logits."""
+    """A module that maps raw inputs to logits: an encoder, followed by a model."""
 
     def __init__(self, encoder: Encoder, model: keras.Model) -> None:
         super().__init__()
@@ -75,14 +75,14 @@ def learn_encoder(name: Named, pool: Pool, *, seed: int, reporting: Reporting = 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedModel:
-    """A model that participants trained together, with the facts for its statement.
+    """A model that participants trained together, and the facts for its privacy statement.
 
     Attributes:
         model: the model, which maps raw inputs to logits.
         dataset: the data set whose inputs the model takes.
         settings: settings of the run.
         num_parameters: number of trained parameters.
-        facts: facts of the ledger of each participant, or of the one ledger that all participants
+        facts: facts of each participant's ledger, or of the single ledger that all participants
             share; empty without noise.
     """
 
@@ -93,7 +93,7 @@ class SharedModel:
     facts: tuple[LedgerFacts, ...]
 
     def accuracy(self, samples: PublicExamples | None) -> float | None:
-        """Returns the accuracy on samples; None if there are no samples with labels."""
+        """Returns the accuracy on public samples; None if no sample has a label."""
         labelled = None if samples is None else samples.labelled()
         if labelled is None:
             return None
@@ -102,7 +102,7 @@ class SharedModel:
         return float((np.concatenate(answers) == labelled.labels).mean())
 
     def costs(self) -> dict[str, Any]:
-        """Returns each fact's worst value over all ledgers; None if a ledger lacks the fact."""
+        """Returns, for each fact, its worst value over all ledgers; None if a ledger lacks it."""
         costs: dict[str, Any] = {"secure_noise": all(each.secure_noise for each in self.facts)}
         for name in ("epsilon", "delta", "epsilon_source", "delta_source", "num_ledgers"):
             values = [getattr(each, name) for each in self.facts]
@@ -116,9 +116,9 @@ class SharedModel:
         evaluate_on: PublicExamples | None = None,
         reporting: Reporting = QUIET,
     ) -> RunReport:
-        """Exports the model with its statement, and returns a report.
+        """Exports the model with its privacy statement, and returns a report.
 
-        With noise, the model and the statement are written to `released/`. Without noise, nothing
+        With noise, the model and the statement are written to `released/`. Without noise, neither
         may be published. So both are written to `sensitive/`, and the statement gives the reason.
 
         Args:
@@ -201,16 +201,19 @@ def train(
     Without `privacy`, neither the uploads nor the model have a privacy guarantee.
 
     Args:
-        private: the records. SENSITIVE.
+        private: the private records. SENSITIVE.
         settings: settings of the training and of the protection of uploads.
-        model: "linear", another name in `models.catalogue`, or a function that takes the data set
-            and returns a Keras model from inputs to logits.
-        encoder: encoder that was trained on public samples only. Default: use raw inputs.
+        model: "linear", another name in `models.architectures`, or a function that takes the data
+            set and returns a Keras model that maps inputs to logits.
+        encoder: encoder that was trained only on public samples. Default: the model takes raw
+            inputs.
         directory: run folder, which stores the ledger and the state from which a stopped run
             resumes. Required with privacy. Default: nothing is stored.
-        acknowledge_reset: see `DurableRun`.
+        acknowledge_reset: whether to resume although rows of the ledger are missing, see
+            `DurableRun`.
         noise: noise source. Default: the operating system's entropy.
-        on_round: called after each round with its number, from 0, and the mean loss. SENSITIVE.
+        on_round: function that is called after each round with the number of the round, from 0,
+            and the mean loss. SENSITIVE.
 
     Raises:
         ValueError: if the arguments contradict each other. Nothing was charged then.
@@ -284,12 +287,12 @@ def join(
 ) -> pathlib.Path:
     """Runs all rounds of a participant, and returns the path of the final shared parameters.
 
-    A participant that was killed and is started again with the same arguments resumes. It needs no
-    server if it already has the final parameters.
+    If a participant was killed and is started again with the same arguments, it resumes. It needs
+    no server if it already has the final parameters.
 
     Args:
         terms: terms of the run.
-        participant: name of the participant, on the roster and in its certificate.
+        participant: name of the participant, as on the roster and in its certificate.
         shard: records of the participant. SENSITIVE.
         address: address of the server, HOST:PORT.
         certificates: folder with the certificates of the authority and the participant.
@@ -300,8 +303,8 @@ def join(
 
     Raises:
         ConnectionError: if the server could not be reached for `give_up_after` seconds.
-        ValueError: if roster, records and server contradict each other, or if the server refuses an
-            upload. Nothing was charged in the first case.
+        ValueError: if the roster, the records and the server do not match (nothing was charged
+            then), or if the server refuses an upload.
         PermissionError: if the participant is not on the server's roster.
         LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
             run was resumed.
@@ -363,11 +366,11 @@ def serve(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> RunReport:
-    """Serves all rounds, then exports the global model with its statement.
+    """Serves all rounds of training, then exports the global model with its privacy statement.
 
-    A server that was killed and is started again with the same arguments resumes. After the last
+    If a server was killed and is started again with the same arguments, it resumes. After the last
     round, the server waits at most `give_up_after` seconds until all callers have fetched the final
-    parameters. To serve the parameters to late callers, start it again.
+    parameters. To serve the parameters to late callers, start the server again.
 
     Args:
         terms: terms of the run.
@@ -381,7 +384,7 @@ def serve(
         give_up_after: seconds to wait for participants that have not fetched the final parameters.
 
     Raises:
-        ValueError: if roster, data and state contradict each other.
+        ValueError: if the roster, the data and the stored state do not match.
         OSError: if a file can't be read or written.
     """
     from pate_tf.net.credentials import COORDINATOR, TlsFiles  # gRPC is in an extra

@@ -1,4 +1,4 @@
-"""Settings of shared training: local training, protection of uploads, and the privacy cost."""
+"""Settings of shared training, and the privacy cost that follows from them."""
 
 import dataclasses
 from math import sqrt
@@ -12,15 +12,15 @@ from pate_tf.net.credentials import Roster
 
 PROTOCOLS = ("round_robin", "asynchronous", "synchronous")
 LATTICE = 2**20  # lattice steps per clipping norm
-MAX_NOISE = 2.0**30  # largest noise scale that can be drawn exactly, in lattice steps
+MAX_NOISE = 2.0**30  # maximum scale of noise that can be drawn exactly, in lattice steps
 # Outside this range, a lattice step of the clipping norm is not a float32.
 MIN_CLIP = 1e-30
 MAX_CLIP = 1e30
-ROUNDING = 8.0  # extra scale that covers the rounding of continuous noise, in lattice steps
+ROUNDING = 8.0  # added to the scale, to cover the rounding of continuous noise; lattice steps
 LAST_RATE = 0.1  # learning rate of the last round, as a fraction of the first round's
 
-# For each value of `privacy`, the default values of the settings that depend on it. A setting of
-# CONDITIONAL that is missing here can't be used with this value of `privacy`.
+# For each value of `privacy`, the default values of the settings that depend on `privacy`. If a
+# setting of CONDITIONAL is missing here, it can't be used with this value of `privacy`.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": 0.5},
     "record": {
@@ -37,10 +37,9 @@ CONDITIONAL = tuple(dict.fromkeys(name for names in DEFAULTS.values() for name i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Seeded):
-    """Settings of distributed selective SGD (Shokri and Shmatikov 2015). Public.
+    """Public settings of distributed selective SGD (Shokri and Shmatikov 2015).
 
-    The default of a setting that is None depends on `privacy`. Privacy noise never comes from
-    `seed`.
+    If a setting is None, its default depends on `privacy`. Privacy noise never comes from `seed`.
 
     Raises:
         ValueError: if a setting is out of range, or can't be combined with `privacy`.
@@ -133,7 +132,7 @@ class TrainingSettings(Seeded):
 
     @property
     def is_noisy(self) -> bool:
-        """Whether noise protects uploads."""
+        """Whether noise protects the uploads."""
         return self.privacy != "none"
 
     def num_uploaded(self, num_parameters: int) -> int:
@@ -146,10 +145,10 @@ class TrainingSettings(Seeded):
         return self.learning_rate * (1.0 - (1.0 - LAST_RATE) * progress)
 
     def charge(self) -> NoisyTraining | None:
-        """Returns the charge for all rounds, due before the first upload; None without noise.
+        """Returns the charge for all rounds, which is due before any upload; None without noise.
 
         Raises:
-            ValueError: if the target needs more noise than can be drawn.
+            ValueError: if `target_epsilon` needs more noise than can be drawn exactly.
         """
         if self.target_epsilon is None:
             return None
@@ -166,14 +165,14 @@ class TrainingSettings(Seeded):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Terms(Roster):
-    """The terms of a run, from a small TOML file. Public. Participants read them before they join.
+    """The public terms of a run, which participants read from a small TOML file before they join.
 
-    Participants take their turns in the order of their names in the file.
+    Participants take turns in the order in which the file lists their names.
 
     Attributes:
-        dataset: data set that defines shapes and classes: a name in `data.catalogue`, or
+        dataset: data set that defines shapes and classes: a name in `data.datasets`, or
             `module:function`.
-        model: model, see `local_training.build`; None for the default of the data set.
+        model: name of the model, see `local_training.build`; None for the default of the data set.
         settings: settings of the run.
     """
 
@@ -204,7 +203,7 @@ class Terms(Roster):
 
 
 def noise_scale(charge: NoisyTraining) -> float:
-    """Returns the scale of the discrete Gaussian, in lattice steps.
+    """Returns the scale of the discrete Gaussian noise, in lattice steps.
 
     The scale is slightly larger than sigma * LATTICE. So the discrete noise costs no more privacy
     than continuous noise with the standard deviation sigma (docs/proofs/selective_sgd.md,

@@ -1,1 +1,1 @@
-"""Students as SavedModels, which TensorFlow Serving loads."""
+"""Exports students as SavedModels, which TensorFlow Serving loads, and reads them."""

@@ -1,9 +1,9 @@
 """Exports a student as a numbered SavedModel that takes raw inputs and needs no Python.
 
 Also exports students as ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and as LiteRT.
-Both take raw inputs under the same name as `serving_default` and return `probabilities` and
-`label`. Forests can't be converted: they use float64 and gather from variables inside a loop, and
-neither format has operations for that.
+Models in both formats take raw inputs under the same name as the signature `serving_default`, and
+return `probabilities` and `label`. Forests can't be converted: they use float64 and gather from
+variables inside a loop, and neither format has such operations.
 """
 
 import datetime
@@ -25,23 +25,24 @@ from pate_tf.serving import served
 
 TEXT = "text"  # the input of SERVING_DEFAULT for texts
 ENCODED_IMAGES = "encoded_images"
-PNG = b"\x89PNG"  # first bytes of a file
+PNG = b"\x89PNG"  # first bytes of a PNG file
 IMAGE_BYTES = "image_bytes"  # the only input of ENCODED_IMAGES
-GRAY = (19595, 38470, 7471)  # weights of red, green, blue in 65,536ths: ITU-R BT.601, as Pillow
+GRAY = (19595, 38470, 7471)  # weights of red, green, blue / 65,536: ITU-R BT.601, as in Pillow
 STRINGS = tf.TensorSpec([None], tf.string)
-OPSET = 18  # operations of ONNX as of 2022, which current runtimes support
+OPSET = 18  # ONNX operators as of 2022, which current runtimes support
 
 RawInputs = Callable[[dict[str, tf.Tensor]], tf.Tensor]  # from a signature's named inputs
 
 
 def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, Any]:
-    """Returns the function of each signature of a student; all preprocessing is in the graph.
+    """Maps the name of each signature of a student to its function, with all preprocessing.
 
     For classes, signatures return `probabilities` float32 `[batch, num_classes]`, `label` int64
-    `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. For a number,
-    they return `value` float32 `[batch]` in the unit of the number, and the limits `low` and `high`
-    of a 95 % interval for the value without noise. For several labels, they return `probabilities`
-    and `labels` int64 of 0 and 1, both `[batch, num_labels]`. The batch may have any size, also 0.
+    `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. If the target
+    is a number, they return `value` float32 `[batch]` in the unit of the number, and the limits
+    `low` and `high` of a 95 % interval for the value without noise. If the target is several
+    labels, they return `probabilities` and `labels` int64 of 0 and 1, both `[batch, num_labels]`.
+    The batch may have any size, including 0.
 
     `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
     *input_shape]`; NaN and infinite values are errors. For texts, it takes `text` string `[batch]`,
@@ -61,7 +62,8 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             if inputs.dtype.is_floating:
                 name = dataset.input_name
                 inputs = tf.debugging.check_numerics(inputs, f"{name} must be finite numbers")
-            # Some convolutions refuse an empty batch. It gets a sample, whose outputs are dropped.
+            # Some convolutions refuse an empty batch, so a sample is added and its outputs are
+            # dropped.
             size = tf.shape(inputs)[0]
             paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
             padded = answer_of(tf.pad(inputs, paddings))
@@ -88,7 +90,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
 
 def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInputs]:
-    """Returns the named inputs of `serving_default`, and a function from these to raw inputs."""
+    """Returns the inputs of `serving_default`, by name, and a function from them to raw inputs."""
     schema: Schema | None = dataset.schema
     if dataset.kind == "text":
         return {TEXT: STRINGS}, lambda fields: preprocessing.text_inputs(fields[TEXT], dataset)
@@ -111,7 +113,7 @@ def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInput
 def answer(
     model: keras.Model | tf.Module, inputs: tf.Tensor, dataset: Dataset
 ) -> dict[str, tf.Tensor]:
-    """Returns the outputs of signatures for raw inputs `[batch, *input_shape]`."""
+    """Returns the outputs of a signature for raw inputs `[batch, *input_shape]`."""
     logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
     if dataset.target_range is not None:
         lowest, highest = dataset.target_range
@@ -128,12 +130,11 @@ def answer(
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
 
 
-# The functions below encode columns inside the graph, exactly as `TableColumn.encode` does in
-# Python.
+# The functions below encode columns in the graph, exactly as `TableColumn.encode` does in Python.
 
 
 def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
-    """Returns features float32 `[batch, width]`, given a column's raw values `[batch]`."""
+    """Encodes raw values of a column, `[batch]`, as features, float32 `[batch, width]`."""
     if column.is_number:
         if column.missing is not None:
             values = tf.where(tf.math.is_nan(values), float(column.missing), values)
@@ -176,8 +177,8 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
             )
             for part in ("%Y", "%m", "%d")
         )
-        # Days of the Gregorian calendar, of which January 1 of year 1 is day 1. In this formula
-        # years begin in March, so that the leap day is the last day of a year.
+        # January 1 of year 1 is day 1 of the Gregorian calendar. In this formula, years begin in
+        # March, so that the leap day is the last day of a year.
         is_early = month <= 2
         leap = tf.where(is_early, year - 1, year)
         of_year = (153 * tf.where(is_early, month + 9, month - 3) + 2) // 5 + day
@@ -189,12 +190,13 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
 
 
 def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
-    """Returns raw inputs `[batch, *input_shape]` for PNG or JPEG files `[batch]` of any size.
+    """Decodes PNG or JPEG files `[batch]` of any size to raw inputs `[batch, *input_shape]`.
 
-    Images are processed like images in folders: they become gray or colored, get a background
-    behind transparent pixels, and are resized by a bilinear filter that averages when it shrinks an
-    image. But EXIF rotations are ignored, and values have 8 bits. Finally the range 0 to 255 is
-    mapped to the data set's range. A file that is not an image is an error for the whole batch.
+    Images are processed like images in folders: they are converted to gray or color, get a
+    background behind transparent pixels, and are resized by a bilinear filter that averages when it
+    shrinks an image. There are two differences: EXIF rotations are ignored, and values have 8 bits.
+    Finally, the range 0 to 255 is mapped to the data set's range. A file that is not an image is an
+    error for the whole batch.
     """
     height, width, channels = dataset.input_shape
     low, high = (tf.constant(side, tf.float32) for side in dataset.value_range)
@@ -203,7 +205,7 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
         pixels = tf.cond(
             tf.equal(tf.strings.substr(image, 0, 4), PNG),
             lambda: _on_background(tf.io.decode_png(image, channels=4), dataset.background),
-            # This method is accurate, as in Pillow.
+            # The accurate method gives the same pixels as Pillow.
             lambda: tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE"),
         )
         if channels == 1:
@@ -220,21 +222,21 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
 
 def _on_background(pixels: tf.Tensor, background: str) -> tf.Tensor:
-    """Returns colors uint8 `[height, width, 3]` of transparent pixels on a background."""
+    """Puts transparent pixels on a background; returns colors uint8 `[height, width, 3]`."""
     colors, alpha = tf.split(tf.cast(pixels, tf.int32), [3, 1], axis=2)
     ground = BACKGROUNDS[background]
     return tf.cast((colors * alpha + ground * (255 - alpha) + 127) // 255, tf.uint8)
 
 
 def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
-    """Returns the weights of a student in the order in which their digest covers them."""
+    """Returns the weights of a student in the order of `student_digest`."""
     if isinstance(model, keras.Model):
         return [weight.value for weight in model.weights]
     return list(model.variables)
 
 
 def student_digest(model: keras.Model | tf.Module) -> str:
-    """Returns the SHA-256 of a student's weights: `student_digest` in its privacy statement.
+    """Returns the SHA-256 of a student's weights, which its privacy statement contains.
 
     The attribute `weights` of a SavedModel contains these weights in the same order.
     """
@@ -250,31 +252,34 @@ def export_student(
     formats: Sequence[str] = (),
     seal: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> pathlib.Path:
-    """Writes the next version below `folder`, completely or not at all.
+    """Writes the next version of a student into `folder`, completely or not at all.
 
-    TensorFlow Serving loads a version with its `signatures`. `assets.extra` contains the privacy
-    statement, `student.keras` for a Keras model, `dataset.json`, `schema.toml` for a table with a
-    schema, the requested `formats`, and the manifest `digests.json`. The manifest contains `model`
-    and `version`, the SHA-256 of every other file, and a `seal` of all of these.
+    A version is a SavedModel with the `signatures`, which TensorFlow Serving loads. `assets.extra`
+    contains the privacy statement, `student.keras` for a Keras model, `dataset.json`, `schema.toml`
+    for a table with a schema, the requested `formats`, and the manifest `digests.json`. The
+    manifest contains `model` and `version`, the SHA-256 of every other file, and a `seal` of all
+    these values.
 
     Args:
-        model: maps raw inputs to logits.
+        model: the student, which maps raw inputs to logits.
         dataset: data set of the inputs.
         folder: the model's folder, such as `released/student`.
-        statement: JSON values for `assets.extra/privacy_statement.json`.
+        statement: privacy statement as JSON values, written to
+            `assets.extra/privacy_statement.json`.
         formats: any of "onnx" and "litert", for `student.onnx` and `student.tflite` in
             `assets.extra`.
-        seal: `Ledger.mac` of the charged ledger; None if there is no ledger.
+        seal: function that authenticates JSON values, `Ledger.mac` of the charged ledger; None if
+            there is no ledger.
 
     Returns:
         The folder of the new version.
 
     Raises:
-        ValueError: if a signature could store its inputs, the statement contains NaN or infinity,
-            or the student can't be written in one of the formats.
+        ValueError: if a signature could store its inputs, if the statement contains NaN or
+            infinity, or if the student can't be written in a requested format.
     """
-    # A new module is saved instead of the Keras model: a server without Python would not restore
-    # the variables inside of Keras' variables, and the LiteRT converter would read NaN.
+    # A new module is saved instead of the Keras model. Otherwise, a server without Python would not
+    # restore the variables inside of Keras' variables, and the LiteRT converter would read NaN.
     module = tf.Module()
     by_name = signatures(model, dataset)
     for function in by_name.values():
@@ -329,7 +334,7 @@ def write_formats(
     folder: pathlib.Path,
     formats: Sequence[str],
 ) -> None:
-    """Writes the requested formats; raises ValueError if the student can't be converted."""
+    """Writes a student in other formats; raises ValueError if it can't be converted."""
     signature = [preprocessing.input_spec(dataset)]
     function = tf.function(
         lambda inputs: answer(model, inputs, dataset), autograph=False, input_signature=signature

@@ -1,4 +1,4 @@
-"""Loads an exported student as a server does; verifies it, and predicts for files."""
+"""Loads an exported student as a server does, verifies the student, and predicts for files."""
 
 import csv
 import dataclasses
@@ -34,8 +34,8 @@ DATASET = "dataset.json"
 SERVING_DEFAULT = "serving_default"
 FEATURES = "features"  # signature that takes encoded strings or columns
 PREDICTED = "predicted"
-INTERVAL = ("lowest without noise", "highest without noise")  # ends of a 95 % interval
-# Names of a student's outputs for each target: predictions, then their confidence.
+INTERVAL = ("lowest without noise", "highest without noise")  # limits of a 95 % interval
+# For each type of target, the names of the outputs with predictions and with their confidence.
 OUTPUTS = {
     CLASS: ("label", "probabilities"),
     NUMBER: ("value", "low", "high"),
@@ -49,7 +49,7 @@ def load_student(folder: pathlib.Path) -> Any:
 
     try:
         loaded = load_graph(str(folder))
-        # Other SavedModels may lack one of these.
+        # A SavedModel that is no student may lack a signature or the weights.
         _ = loaded.signatures["serving_default"], loaded.weights
     except Exception as error:  # TensorFlow raises several kinds
         needs = ". Run pip install 'pate_tf[hub]'." if isinstance(error, ImportError) else ""
@@ -65,9 +65,10 @@ def answers(
     """Returns predictions and their confidence; see `ServedStudent.answer`.
 
     Args:
-        serve: takes a batch of raw inputs, which may be empty, and returns a signature's outputs.
+        serve: function that takes a batch of raw inputs, which may be empty, and returns the
+            outputs of a signature.
         inputs: raw inputs `[batch, *input_shape]`.
-        dataset: data set of the inputs, which states the kind of the target.
+        dataset: data set of the inputs, which states the type of target.
     """
     predicted, *others = OUTPUTS[dataset.target]
     labels = []
@@ -81,10 +82,11 @@ def answers(
 
 @dataclasses.dataclass(frozen=True)
 class ServedStudent:
-    """A student in its SavedModel, with the public facts about its data.
+    """A student that is loaded from its SavedModel, and public facts about its data.
 
     Attributes:
-        folder: a version that `export_student` wrote; `answer` loads its SavedModel.
+        folder: folder of a version that `export_student` wrote; `answer` loads the SavedModel in
+            it.
     """
 
     folder: pathlib.Path
@@ -92,7 +94,7 @@ class ServedStudent:
     @functools.cached_property
     def _serve(self) -> Any:
         signatures = load_student(self.folder).signatures
-        # Within a run, texts and columns are already encoded.
+        # Within a run, the raw inputs of texts and tables are already encoded.
         return signatures[FEATURES if FEATURES in signatures else SERVING_DEFAULT]
 
     @functools.cached_property
@@ -112,9 +114,9 @@ class ServedStudent:
         """Returns predictions and their confidence.
 
         For classes, returns labels int64 `[batch]` and probabilities float32
-        `[batch, num_classes]`. For several labels, both have the shape `[batch, num_labels]`. For
-        numbers, returns values float32 `[batch]` and the ends of their 95 % intervals, `[batch,
-        2]`.
+        `[batch, num_classes]`. If the target is several labels, both have the shape `[batch,
+        num_labels]`. If the target is a number, returns values float32 `[batch]` and the limits of
+        their 95 % intervals, `[batch, 2]`.
 
         Args:
             inputs: raw inputs `[batch, *input_shape]`.
@@ -135,7 +137,7 @@ class ServedStudent:
             raise ValueError(f"student: {name} must be finite, of the exported shape") from error
 
     def form(self, path: Path) -> tables.TextForm:
-        """Returns the format of a table's file: stated by the schema, or inferred from the file."""
+        """Returns the format of a table's file, as the schema states it or as the file shows it."""
         source = pathlib.Path(path)
         schema = self.dataset.schema
         if schema is None or source.suffix.lower() in tables.PARQUET or source.is_dir():
@@ -145,17 +147,17 @@ class ServedStudent:
     def read(
         self, path: Path, *, strict: bool = False
     ) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
-        """Reads a table or a folder of images; returns its columns by name, and raw inputs.
+        """Reads a table or a folder of images; returns columns by name, and raw inputs.
 
         Args:
             path: a table with the columns of the schema, or a folder of images, with or without
                 class folders. The columns of images are `file` and, with class folders, `label`.
-            strict: whether a record that does not fit is an error. Default: the record is left out,
-                and a warning names its line.
+            strict: whether a record that does not fit the schema is an error. Default: such a
+                record is left out, and a warning names its line.
 
         Raises:
-            ValueError: if the path can't be read, no record fits, or a record does not fit and
-                `strict` is true.
+            ValueError: if the path can't be read, if no record fits, or if `strict` is true and a
+                record does not fit.
         """
         source = pathlib.Path(path)
         dataset = self.dataset
@@ -193,13 +195,13 @@ class ServedStudent:
 
 
 def file_digests(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the hexadecimal SHA-256 of each file except the manifest, by the path of the file.
+    """Maps the path of each file except the manifest to the file's hexadecimal SHA-256.
 
     Args:
-        folder: a SavedModel, with other formats in `assets.extra`.
+        folder: folder of a SavedModel, whose `assets.extra` may contain other formats.
 
     Raises:
-        ValueError: if there is no SavedModel.
+        ValueError: if the folder contains no SavedModel.
     """
     if not (folder / GRAPH).is_file():
         raise ValueError(f"student: {folder} is not a SavedModel")
@@ -215,10 +217,10 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
 def matches_statement(folder: pathlib.Path) -> bool:
     """Whether all files are unchanged since the export, and the weights match the statement.
 
-    Compares the weights with the statement, and the files with the manifest
-    `assets.extra/digests.json`. This finds files that were damaged or exchanged, unless the
-    manifest was changed as well. Only `pate audit run` finds a changed manifest, because it has the
-    ledger that sealed the manifest. A changed graph is not loaded.
+    This function compares the weights with the statement, and the files with the manifest
+    `assets.extra/digests.json`. It detects files that were damaged or replaced, unless the manifest
+    was changed as well. Only `pate audit run` detects a changed manifest, because it has the ledger
+    that sealed the manifest. If the graph was changed, it is not loaded.
 
     Args:
         folder: a version that `export_student` wrote.
@@ -246,7 +248,7 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
     """Returns the folder of the newest version of a student.
 
     Args:
-        folder: a run folder, its `released/`, the `student/` in there, or a version.
+        folder: a run folder, its subfolder `released/` or `released/student/`, or a version.
 
     Raises:
         ValueError: if the folder contains no published student.
@@ -267,9 +269,9 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     has the delimiter, the encoding and the decimal mark of the inputs.
 
     Args:
-        student: a version, or a folder that `newest_version` takes.
+        student: folder of a student; see `newest_version`.
         inputs: a table, with or without labels, or a folder of images.
-        output: a new file of separated values.
+        output: path of the new file, a table like the inputs.
         strict: whether a record that does not fit the schema is an error. Default: the record is
             left out, with a warning.
 
@@ -326,7 +328,7 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     expected calibration error. The result is not sensitive.
 
     Args:
-        student: a version, or a folder that `newest_version` takes.
+        student: folder of a student; see `newest_version`.
         inputs: a table, or a folder with class folders of images.
         label: name of the label's column. Default: as in the schema, else `label`.
 

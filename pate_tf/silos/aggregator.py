@@ -1,8 +1,9 @@
-"""An aggregator adds up secret shares. It answers or refuses the task of each protocol step.
+"""An aggregator, which adds up secret shares and answers or refuses each task of the protocol.
 
-For each batch, an aggregator sends its share of the sum only once, for one set of silos, with noise
-that was drawn before. The protocol is secure even if the coordinator, up to `threshold` aggregators
-and any silos collude and lie on every step (docs/proofs/secure.md, Theorem V4).
+For each batch of queries, an aggregator sends its share of the sum only once, for one set of silos,
+with noise that was drawn in the first step. The protocol is secure even if the coordinator, up to
+`threshold` aggregators and any silos collude and lie in every step (docs/proofs/secure.md, Theorem
+V4).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class BatchSecrets:
     """SENSITIVE: an aggregator's secrets of a batch until the release.
 
     Attributes:
-        part: the aggregator's part of the challenge, secret until all aggregators have committed.
+        part: the aggregator's part of the random seed of the checks; secret until all aggregators
+            have committed to their parts.
         shares: maps the name of each silo whose share this aggregator could open to that share.
     """
 
@@ -62,13 +64,13 @@ class BatchSecrets:
 
 
 class AggregatorJournal(Store):
-    """SENSITIVE: the actions of an aggregator, stored on disk before they are sent.
+    """SENSITIVE: the messages of an aggregator, stored on disk before they are sent.
 
-    Each step of a batch has a row with the digest of a file, which contains the signed message and
+    For each step of a batch, a row has the digest of a file, which contains the signed message and
     the messages that led to it. A repeated task gets the same message, byte for byte. A different
-    task for the same step is refused. So an aggregator that is killed and restarted never draws
-    noise twice and opens the same shares in only one way. The journal is a `Store` with the
-    aggregator's key as its identity, so a lost journal or an older copy of it is refused.
+    task for the same step is refused. So even if the aggregator is killed and restarted, it never
+    draws noise twice for a batch, and sends only one message in each step. The journal is a `Store`
+    with the aggregator's key as its identity, so a lost journal or an older copy of it is refused.
 
     Args:
         folder: folder of the journal, mode 0700.
@@ -84,7 +86,7 @@ class AggregatorJournal(Store):
         key = identity.signing_key.hex()
         super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
-        self.latest: Transcript | None = None  # of the last answered task
+        self.latest: Transcript | None = None  # transcript of the last answered task
         try:
             self.open_or_verify({"party": identity.name, "key": key})
             if self.opened is None or self.opened.details["key"] != key:
@@ -115,7 +117,7 @@ class AggregatorJournal(Store):
         return self.step(task.terms, task.step)[0]
 
     def transcript(self, task: AggregatorTask) -> Transcript:
-        """Returns the transcript of all messages before a new task, including its own messages.
+        """Returns the transcript of all messages before a new task, including the task's messages.
 
         Raises:
             ProtocolError: if a message is missing or forged.
@@ -173,11 +175,11 @@ class AggregatorJournal(Store):
             self._steps[row.details["batch"], row.details["step"]] = row
 
     def path_of(self, terms: BatchTerms, what: str) -> pathlib.Path:
-        """Returns the path of a file of a batch."""
+        """Returns the path of the file with the given name of a batch."""
         return self.folder / terms.digest.hex() / f"batch.{what}"
 
     def write_file(self, terms: BatchTerms, what: str, content: bytes) -> None:
-        """Writes a file of a batch durably, readable only by the current user."""
+        """Writes a batch's file durably, readable only by the current user; see `path_of`."""
         path = self.path_of(terms, what)
         artifacts.make_sensitive_folder(path.parent)
         with artifacts.atomic_file(path, private=True) as file:
@@ -187,13 +189,14 @@ class AggregatorJournal(Store):
 def noise_scale(mechanism: SecureHistogram) -> float:
     """Returns the scale of one aggregator's discrete Gaussian noise, in lattice steps, rounded up.
 
-    The sum of the noise of num_parties - threshold aggregators has a variance of at least sigma^2.
+    If `threshold` aggregators add no noise, the noise of the other aggregators still has a total
+    variance of at least sigma^2.
     """
     return float(mechanism.sigma * LATTICE / np.sqrt(mechanism.num_honest) * _ROUNDED_UP)
 
 
 class Aggregator(contextlib.ExitStack):
-    """An aggregator with its keys and its journal. Safe to call from threads and processes.
+    """An aggregator with its keys and its journal. Several threads and processes may call it.
 
     Args:
         keys: keys of the aggregator.
@@ -219,7 +222,7 @@ class Aggregator(contextlib.ExitStack):
         Raises:
             ProtocolError: if a message in the task is missing, forged or contradictory, or if the
                 step was answered for a different task before.
-            ValueError: if the terms don't list this aggregator.
+            ValueError: if the batch's terms don't list this aggregator.
             LedgerError: if the journal can't be used.
         """
         terms = task.terms
@@ -266,7 +269,7 @@ class Aggregator(contextlib.ExitStack):
         if not shares:
             raise TooFewSilosError("commit: no silo has shares that open")
         noise: tuple[bytes, ...] = ()
-        if isinstance(terms.mechanism, SecureHistogram):  # for feature sums, silos add the noise
+        if isinstance(terms.mechanism, SecureHistogram):  # for feature sums, silos add noise
             drawn = self._noise.gaussian_integers(noise_scale(terms.mechanism), terms.size)
             dealt = shamir.share(
                 shamir.from_integers(drawn),
@@ -282,7 +285,7 @@ class Aggregator(contextlib.ExitStack):
         return encode(Commitment(dealings=dealings, part_digest=commitment, noise=noise))
 
     def _content(self, step: Step, transcript: Transcript, number: int) -> bytes:
-        """Returns the content of the message on a step after the first."""
+        """Returns the content of this aggregator's message in any step but the first."""
         terms = transcript.terms
         path = self.journal.path_of(terms, "secret")
         held: BatchSecrets = decode(BatchSecrets, path.read_bytes())
@@ -298,7 +301,7 @@ class Aggregator(contextlib.ExitStack):
             masked = [transcript.challenge.masked(row) for row in shares_of(transcript.silos)]
             return b"".join(map(shamir.to_bytes, masked))
         if step is Step.CHECK:
-            # If a silo's masked sums are inconsistent, none of its other values are opened.
+            # If the shares of a silo's masked sums are inconsistent, its check value is not opened.
             values = [
                 np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
                 for row, y in zip(shares_of(transcript.silos), transcript.masked, strict=True)

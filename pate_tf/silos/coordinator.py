@@ -1,4 +1,4 @@
-"""An untrusted coordinator, which sees only charged answers and computes labels from them."""
+"""The untrusted coordinator, which sees only charged answers and computes labels from them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ Ask = Callable[[protocol.AggregatorTask], protocol.AggregatorMessage]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedHistogram:
-    """The noisy sum of a batch: its only values that are opened. Publishable.
+    """The noisy sum of a batch. Publishable: nothing else about votes or sums is opened.
 
     Attributes:
         noisy_counts: for votes, int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes;
             for feature sums, int64 `[1, size]`, in units of 1 / LATTICE.
         silos: sorted names of the silos whose votes or sums are included.
-        left_out: sorted names of the other silos, which stay charged.
+        left_out: sorted names of the silos that are not included. Their charges remain.
     """
 
     noisy_counts: IntArray
@@ -68,9 +68,9 @@ def open_histogram(
     """Runs the secure aggregation of the silos' votes and returns the noisy histogram.
 
     The coordinator relays messages between aggregators, which refuse messages that were altered.
-    After any failure, you can call this function again with the same arguments: each aggregator
-    then repeats its answers. The last step needs `2 * threshold + 1` aggregators; the other steps
-    need all aggregators.
+    After any failure, you can call this function again with the same arguments. Each aggregator
+    then sends its earlier messages again. The last step needs `2 * threshold + 1` aggregators; the
+    other steps need all aggregators.
 
     Args:
         terms: terms of the batch.
@@ -82,15 +82,15 @@ def open_histogram(
         ConnectionError: if an aggregator can't be reached. No histogram has been opened then. The
             batch resumes from this step when the aggregator is reachable again.
         ProtocolError: if an aggregator's message violates the protocol.
-        TooFewSilosError: if too few silos have valid shares. No histogram can be opened for these
-            terms then.
+        TooFewSilosError: if too few silos have valid shares. The histogram of this batch can then
+            never be opened.
         ValueError: if an aggregator refuses its task.
     """
     transcript = protocol.Transcript(terms)
     messages: tuple[protocol.AggregatorMessage, ...] = ()
 
     def ask(number: int) -> protocol.AggregatorMessage | None:
-        """Returns an aggregator's message for this step; None if it can't be reached."""
+        """Returns an aggregator's message in this step; None if the aggregator can't be reached."""
         dealt = sealed if step is protocol.Step.COMMIT else {}
         task = protocol.AggregatorTask(
             step=step,
@@ -116,7 +116,7 @@ def open_histogram(
             if len(messages) < (2 * terms.threshold + 1 if is_last else len(answers)):
                 raise ConnectionError(
                     f"{terms.aggregators[answers.index(None)].name} could not be reached at the "
-                    f"step {step.value}. Nothing has opened. Start this aggregator again with its "
+                    f"step {step.value}. No sum was opened. Start this aggregator again with its "
                     "own folder and repeat the call."
                 )
             transcript = transcript.after(messages)
@@ -131,8 +131,8 @@ UNIT = "silo"
 # Silos in the same process answer one after another and may take a long time.
 IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 
-# The noise on the sums of a class exceeds this many standard deviations with a probability below
-# 1e-10.
+# With a probability above 1 - 1e-10, the noise on the sums of a class is below this many standard
+# deviations.
 MAX_DEVIATIONS = 7.0
 
 
@@ -143,7 +143,7 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
     of the round as the seed.
 
     Args:
-        round_: a round, whose `replies` contain the silos' randomized votes.
+        round_: the round whose `replies` contain the silos' randomized votes.
         least_answers: minimum number of silos that must answer, at least 1.
     """
     replies = round_.replies.items()
@@ -159,8 +159,8 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
 def in_words(round_: Round) -> str:
     """Returns a summary of a round's answers and refusals, and of silos whose clocks are wrong.
 
-    If a silo refuses a batch as too late, but the refusal arrives before the coordinator's
-    deadline, the clock of the silo is ahead of the clock of the coordinator.
+    If a silo refuses a batch as too late, but the coordinator receives the refusal before the
+    deadline, then the silo's clock is ahead of the coordinator's clock.
     """
     replies = round_.replies.values()
     outcomes = Counter(
@@ -178,16 +178,16 @@ def in_words(round_: Round) -> str:
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
-    """Checks that an opened total can be a sum of record vectors. Public.
+    """Checks that an opened total is possible as a sum of record vectors. Public.
 
     The last entry of every record vector is the same constant, so the last entry of a sum of
     vectors bounds the norm of the sum. The same bound holds for a column of second moments, which
-    is a sum of vectors with nonnegative factors. A silo can still add wrong sums that stay within
-    this bound.
+    is a sum of record vectors multiplied by nonnegative numbers. A silo can still add wrong sums
+    that stay within this bound.
 
     Args:
         total: `[num_features + 1, num_columns]`, in units of the maximum L2 norm of a record.
-        noise: standard deviation of the noise on each entry.
+        noise: standard deviation of the noise on each entry of the total.
 
     Raises ValueError if no records can have this total.
     """
@@ -196,12 +196,12 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
     ratio = (1.0 - CONSTANT_FRACTION) ** 0.5 / CONSTANT
     lengths = np.linalg.norm(total[:-1], axis=0)
     of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MAX_DEVIATIONS)
-    # Truncating the constants to multiples of 2^-10 changes them by less than 0.5 %.
+    # Truncating the constant entries to multiples of 2^-10 changes them by less than 0.5 %.
     excess = lengths - (1.005 * ratio * total[-1] + of_noise)
     if (excess > 0.0).any():
         column = int(excess.argmax())
         raise ValueError(
-            f"silos: no records have such a total (column {column}: length "
+            f"silos: no records can have this total (column {column}: length "
             f"{lengths[column]:.3g} for about {total[-1, column] / CONSTANT:.3g} records). A silo "
             "shared wrong sums, and the labels would be useless. Start a new run with other silos."
         )
@@ -217,8 +217,8 @@ class Coordinator(contextlib.ExitStack):
 
     Attributes:
         roster: names and keys of silos and aggregators.
-        asking: settings of the rounds.
-        journal: stored rounds and replies, and the interface that silos call; see
+        asking: settings of the rounds of queries.
+        journal: stores rounds and replies, and is the interface that silos call; see
             `silos.transport.coordinator_services`.
     """
 
@@ -240,14 +240,16 @@ class Coordinator(contextlib.ExitStack):
             folder: folder of the journal; None to keep the journal in memory.
             silos: for a simulation, the silos of the roster as objects in this process; None if
                 silos connect over a network.
-            asking: settings of the rounds; default: randomized response with all silos.
-            aggregators: for secure aggregation, a function for each aggregator of the roster that
-                calls it.
-            on_event: called with messages about silos that are missing, refused or were left out.
+            asking: settings of the rounds of queries; default: randomized response with all silos.
+            aggregators: for secure aggregation, functions that send a task to an aggregator and
+                return its message; one for each aggregator of the roster, in the order of their
+                numbers.
+            on_event: called with messages about silos that are missing, refused a batch or were
+                left out.
             clock: function that returns the time in seconds since 1970.
 
         Raises:
-            ValueError: if roster, silos and mechanism contradict each other.
+            ValueError: if the roster, the silos and the mechanism do not match.
             LedgerError: if the journal can't be used or belongs to another run.
         """
         super().__init__()
@@ -263,7 +265,7 @@ class Coordinator(contextlib.ExitStack):
         self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
-                f"aggregators must be those {len(roster.aggregators)}, got {len(aggregators)}"
+                f"aggregators must be {len(roster.aggregators)} functions, got {len(aggregators)}"
             )
         checks.whole(0, len(roster.names), least_silos=self._least_silos)
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
@@ -300,10 +302,11 @@ class Coordinator(contextlib.ExitStack):
         return dataclasses.replace(labels, labeller=self)
 
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
-        """Returns labels of a pool's inputs; queries silos only for inputs without a result.
+        """Returns labels of a pool's inputs; queries silos only for inputs that have no label yet.
 
         If the coordinator was killed during a round, it finishes this round first. Silos that have
-        not replied yet get `asking.seconds` again, however long the coordinator was stopped.
+        not replied yet get another `asking.seconds` to reply, however long the coordinator was
+        stopped.
 
         Args:
             pool: public inputs.
@@ -344,7 +347,7 @@ class Coordinator(contextlib.ExitStack):
 
         Args:
             pool: public inputs. If the pool is empty, the mechanism must have `has_moments`.
-            representation: fitted `pate_tf.Representation`; the silos must use the same.
+            representation: the fitted `pate_tf.Representation` that all silos use, too.
             trains_on_labels: whether public labels of the pool are used together with the sums.
 
         Returns:
@@ -390,14 +393,14 @@ class Coordinator(contextlib.ExitStack):
         return released_with(labels, pool, released, labeller=self, linear_head=linear_head)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
-        """Returns the round with the total for an encoder; starts a round if none has a total yet.
+        """Returns the round that opened the total for an encoder; starts a round if there is none.
 
         This is the first step of `label_from_sums` and raises the same errors.
         """
         mechanism = self.asking.mechanism
         if getattr(mechanism, "num_features", None) != encoder.num_features:
             raise ValueError(
-                f"mechanism must sum {encoder.num_features} features in secret, got {mechanism}"
+                f"mechanism must be secure sums of {encoder.num_features} features, got {mechanism}"
             )
         self._finish_open_rounds()
         query = sums_query(encoder.digest, self._unit)
@@ -414,7 +417,7 @@ class Coordinator(contextlib.ExitStack):
         return round_
 
     def spending(self) -> tuple[SiloSpending, ...]:
-        """Returns the total cost of each silo's answers in this run."""
+        """Returns, for each silo, the total cost of its answers in this run."""
         charged: dict[str, Counter[Charge]] = {name: Counter() for name in self.roster.names}
         num_refused: Counter[str] = Counter()
         for round_ in self.journal.rounds:  # Each query is in only one round.
@@ -439,7 +442,7 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def cost(self) -> Cost:
-        """Returns the cost of the run for the silo with the highest cost.
+        """Returns the highest cost that this run has for a silo.
 
         Raises ValueError if there was no round yet.
         """
@@ -456,7 +459,7 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
-        """Whether a pool's labels, or the sums they were computed from, come from this run."""
+        """Whether this run produced a pool's labels, or the sums from which they were computed."""
         if labels.noisy_sums is not None:
             totals = [each.result[0] for each in self.journal.rounds if each.result is not None]
             return any(np.array_equal(labels.noisy_sums, total) for total in totals)
@@ -471,7 +474,7 @@ class Coordinator(contextlib.ExitStack):
         """Returns the privacy statement for a student that is trained on this run's labels.
 
         Args:
-            **facts: those attributes of `SilosStatement` that this run does not determine.
+            **facts: the attributes of `SilosStatement` that do not follow from this run.
         """
         facts.setdefault("query_strategy", "first")
         return SilosStatement(
@@ -495,7 +498,7 @@ class Coordinator(contextlib.ExitStack):
         quality: Mapping[str, float],
         **estimate: Any,
     ) -> Any:
-        """Exports a student's model with a statement of each silo's charges.
+        """Exports a student's model with a privacy statement that lists each silo's charges.
 
         See `Student.publish` for the arguments.
 
@@ -594,7 +597,7 @@ class Coordinator(contextlib.ExitStack):
         try:
             opened = open_histogram(terms, sealed, self._aggregators)
         except protocol.TooFewSilosError:
-            return None  # This batch can never be opened, so the round ends without a result.
+            return None  # This batch can never be opened.
         self._on_event(f"a total opened; left out: {', '.join(opened.left_out) or 'none'}")
         if isinstance(terms.mechanism, SecureFeatureSums):
             table = terms.mechanism.shape(round_.batch.num_classes)
@@ -602,7 +605,7 @@ class Coordinator(contextlib.ExitStack):
         return opened.noisy_counts
 
     def _results(self) -> dict[bytes, Any]:
-        """Maps the digest of each query in closed rounds to its label, row of counts, or None."""
+        """Maps the digest of each query of closed rounds to its label or row of counts, or None."""
         results: dict[bytes, Any] = {}
         for round_ in self.journal.rounds:
             if not round_.is_open:

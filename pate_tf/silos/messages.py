@@ -49,7 +49,7 @@ def query_digest(query: npt.NDArray[Any]) -> bytes:
 
 
 class Reason(enum.Enum):
-    """Why a silo refuses a batch; depends only on the silo's policy and debits and on the batch."""
+    """Why a silo refuses a batch. Depends only on the silo's policy, its debits and the batch."""
 
     MALFORMED = "malformed"
     MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"
@@ -93,7 +93,7 @@ class QueryBatch:
         num_classes: number of classes, at least 2.
         mechanism: the mechanism that is charged for each query: a local randomizer, or secure
             aggregation of votes or of feature sums.
-        deadline: time when the coordinator stops collecting replies, in seconds since 1970.
+        deadline: time at which the coordinator stops collecting replies, in seconds since 1970.
         commitment: latest commitment that the silo sent, see `RandomisedVotes.commitment`; None
             if the silo has not sent a commitment.
         digests: `query_digest` of each query.
@@ -121,14 +121,14 @@ class QueryBatch:
         checks.whole(2, 2**16, num_classes=self.num_classes)
         checks.between(-math.inf, math.inf, deadline=self.deadline)
         if getattr(self.mechanism, "num_classes", self.num_classes) != self.num_classes:
-            raise ValueError("mechanism: its number of classes differs from the batch's")
+            raise ValueError("mechanism must have the same number of classes as the batch")
         _check_commitment(self.commitment)
         object.__setattr__(self, "queries", frozen_view(self.queries))
         object.__setattr__(self, "digests", tuple(map(query_digest, self.queries)))
 
     @property
     def question(self) -> bytes:
-        """Digest that identifies the batch, 32 bytes. It stays the same if the batch is resent."""
+        """Digest that identifies the batch, 32 bytes; unchanged if the batch is sent again."""
         return digest(dataclasses.replace(self, deadline=0.0, commitment=None))
 
 
@@ -164,7 +164,7 @@ class RandomisedVotes(_Reply):
     """Randomized votes of one silo; safe to send, because the batch's `mechanism` drew each vote.
 
     Attributes:
-        labels: classes from 0, int64 `[num_queries]`, in the order of the batch's queries.
+        labels: a class for each query of the batch, int64 `[num_queries]`, counted from 0.
     """
 
     labels: IntArray = dataclasses.field(repr=False)
@@ -182,7 +182,8 @@ class SealedShares(_Reply):
     """Secret shares of one silo's votes or sums, each sealed to one aggregator.
 
     Attributes:
-        sealed: for each aggregator, the sealed bytes of its shares, in the order of their numbers.
+        sealed: the sealed shares for each aggregator, as bytes, in the order of the aggregators'
+            numbers.
     """
 
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
@@ -199,9 +200,9 @@ class Refusal(_Reply):
 
     Attributes:
         reason: the reason; it reveals nothing about the silo's data.
-        time: time of the silo's clock in seconds since 1970, only if the silo refuses because the
-            deadline has passed. It tells a coordinator that is still waiting that the clocks
-            differ.
+        time: time of the silo's clock in seconds since 1970, if the silo refuses because the
+            deadline has passed; None for other reasons. A coordinator that is still waiting learns
+            from it that the clocks differ.
     """
 
     reason: Reason

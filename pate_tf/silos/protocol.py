@@ -1,8 +1,9 @@
-"""The protocol of secure aggregation: terms, messages, the check of votes, and the transcript.
+"""Secure aggregation: the terms of a batch, messages, the check of votes, and the transcript.
 
-In each step, an aggregator sends a message and signs it together with the batch's terms and the
-step. The coordinator relays these messages and can't change them. The coordinator and every
-aggregator compute the same `Transcript` from them.
+Aggregators are servers that jointly compute a noisy sum of secret values of silos. In each step, an
+aggregator sends a message and signs it together with the batch's terms and the step. The
+coordinator relays these messages and can't change them. The coordinator and every aggregator
+compute the same `Transcript` from them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _KEY_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The public identity of an aggregator or a silo. All others read it only from the roster.
+    """The public identity of an aggregator or a silo. It must be read only from the roster.
 
     Attributes:
-        name: name in the certificate.
+        name: name of the aggregator or silo, as in its certificate.
         sealing_key: X25519 public key, 32 bytes.
         signing_key: Ed25519 public key, 32 bytes.
 
@@ -55,7 +56,7 @@ class Identity:
 
     @classmethod
     def of_hex(cls, name: str, keys: str) -> Identity:
-        """Returns the identity from a name and both keys, 128 hexadecimal digits as on a roster.
+        """Returns the identity with a name and both keys: 128 hexadecimal digits, as on a roster.
 
         Raises ValueError if `keys` does not consist of 128 hexadecimal digits.
         """
@@ -123,7 +124,7 @@ class Keys:
 
 
 def _from_hex(what: str, text: object) -> bytes:
-    """Returns the bytes of both keys from hexadecimal digits; an error doesn't show the digits."""
+    """Returns both keys as bytes, from hexadecimal digits; no error message shows the digits."""
     if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{4 * _KEY_BYTES}}}", text):
         raise ValueError(f"{what}: keys must have 128 hexadecimal digits")
     return bytes.fromhex(text)
@@ -131,8 +132,8 @@ def _from_hex(what: str, text: object) -> bytes:
 
 MAX_COUNTS: Final = 2**24  # per batch, which takes 128 MiB of secret shares from every silo
 DIGEST_BYTES: Final = 32
-# The sums of honest silos are limited to this value, and so is all noise. So a total stays below
-# half of the field.
+# The sums of honest silos and all noise are limited to this value, so the absolute value of a total
+# stays below half of the field's prime.
 _MAX_TOTAL: Final = 2**58
 # A sum of noise exceeds this many standard deviations with a probability below e^-198.
 _DEVIATIONS: Final = 20.0
@@ -145,7 +146,8 @@ class Step(enum.Enum):
         COMMIT: the aggregator opens its shares, draws noise and a seed, and shares the noise.
         REVEAL: the aggregator reveals its seed, after every aggregator has committed.
         MASK: the aggregator sends its shares of the masked sums of each silo's votes.
-        CHECK: the aggregator sends its share of a value for each silo that is 0 for valid votes.
+        CHECK: the aggregator sends, for each silo, its share of a value that is 0 if the silo's
+            votes are valid.
         AGREE: the aggregator sends the names of the silos that pass the check.
         RELEASE: the aggregator sends its share of the noisy sum.
     """
@@ -171,29 +173,30 @@ class TooFewSilosError(ProtocolError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchTerms:
-    """The public terms of a batch; silos and aggregators agree on them before they share anything.
+    """The public terms of a batch. Silos and aggregators know them before they share anything.
 
     Every sealed share is bound to the digest of the terms, so it can't be used with different
     noise, with other aggregators or in another batch.
 
     Attributes:
-        question: `QueryBatch.question` of the batch. Each batch is opened only once.
+        question: `QueryBatch.question`, the digest of the batch. Each batch is opened only once.
         shape: for votes, the number of queries, at least 1, and the number of classes, at least 2;
             for feature sums, 1 and the number of values in a table.
         mechanism: defines the noise, the number of aggregators and the threshold; the mechanism
             that silos charge for the batch.
         aggregators: the aggregators in the order of their numbers, which start at 1.
-        silos: for feature sums, the silos, which sign their shares. Empty for votes: there,
-            aggregators add the noise, so silos may be invented.
+        silos: for feature sums, the identities of the silos, which sign their shares. Empty for
+            votes: aggregators add the noise to votes, so an invented silo does not weaken privacy.
         are_sums: True if silos share noisy feature sums, False if silos share votes.
         size: number of values in the sum that is opened.
-        share_size: number of values that a silo shares: two for each query, and its votes or sums.
+        share_size: number of values that a silo shares: its votes or sums, and two more for each
+            query.
         threshold: number of aggregators that may collude.
-        numbers: numbers of the aggregators, from 1.
+        numbers: the numbers of the aggregators, which start at 1.
         least_silos: minimum number of silos in a sum that may be opened.
         largest_sum: maximum absolute value of each of a silo's sums, in lattice steps.
 
-    Raises ValueError if values contradict each other, or a sum could wrap around in the field.
+    Raises ValueError if values contradict each other, or a sum could exceed the range of the field.
     """
 
     question: bytes
@@ -229,7 +232,7 @@ class BatchTerms:
         checks.whole(1, MAX_COUNTS // num_classes, num_queries=num_queries)
         number = self.mechanism.num_parties
         if len(self.aggregators) != number:
-            raise ValueError(f"aggregators: {number} are needed, got {len(self.aggregators)}")
+            raise ValueError(f"aggregators must have {number} entries, got {len(self.aggregators)}")
         everyone = (*self.aggregators, *self.silos)
         for what in ("name", "sealing_key", "signing_key"):
             if len({getattr(identity, what) for identity in everyone}) < len(everyone):
@@ -248,7 +251,7 @@ class BatchTerms:
             largest = LATTICE * (MAX_SILOS + _DEVIATIONS * sigma)
             bound = PRIME / 2.0
         if not largest < bound:
-            raise ValueError(f"sigma: {self.mechanism.sigma} is too large, sums could wrap around")
+            raise ValueError(f"sigma {self.mechanism.sigma} is too large: sums could overflow")
 
     @classmethod
     def of_batch(
@@ -260,7 +263,7 @@ class BatchTerms:
             batch: the batch of votes or sums.
             aggregators: the aggregators on the caller's own roster. Never take them from the
                 coordinator.
-            silos: silos that may add feature sums, from the same roster.
+            silos: silos that may share feature sums, from the same roster.
 
         Raises ValueError if the batch does not use secure aggregation, or does not match the
         roster.
@@ -272,7 +275,7 @@ class BatchTerms:
         elif isinstance(mechanism, SecureHistogram):
             silos = ()
         else:
-            raise ValueError("mechanism: it does not use secure aggregation")
+            raise ValueError("mechanism must use secure aggregation")
         return cls(
             question=batch.question,
             shape=(len(batch.queries), num_classes),
@@ -294,10 +297,10 @@ class AggregatorMessage:
     Attributes:
         terms_digest: digest of the batch's terms, 32 bytes.
         step: step of the protocol.
-        aggregator: number of the sender, from 1.
+        aggregator: number of the sending aggregator, from 1.
         seen: digest of all messages of the previous step; empty in the first step. It prevents
             aggregators that saw different messages from continuing together.
-        content: encoded content, whose form depends on the step.
+        content: encoded content; its type depends on the step.
         signature: signature of all fields above, 64 bytes.
     """
 
@@ -314,7 +317,7 @@ class AggregatorMessage:
         return encode(("aggregator", dataclasses.replace(self, signature=b"")))
 
     def signed(self, keys: Keys) -> AggregatorMessage:
-        """Returns the message with a signature by the keys of its sender."""
+        """Returns the message with a signature by `keys`, the keys of its sender."""
         return dataclasses.replace(self, signature=keys.signing.sign(self.signed_bytes))
 
 
@@ -361,10 +364,10 @@ class AggregatorTask:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Challenge:
-    """The random weights of a batch's checks, public after every aggregator has committed.
+    """Random weights for checking silos' shares; public after every aggregator has committed.
 
     Attributes:
-        rho: weights of votes, `[num_queries, num_classes]`.
+        rho: weights of the votes, `[num_queries, num_classes]`.
         tau: weights of the squares, `[num_queries]`.
         chi: weights of the number of votes on each query, `[num_queries]`.
         are_votes: whether silos share votes; if False, `check_value` always returns 0.
@@ -377,7 +380,7 @@ class Challenge:
 
     @classmethod
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
-        """Returns the weights that are derived from a common seed."""
+        """Returns the weights that a seed determines; all aggregators know the seed."""
         drawn = shamir.from_seed(seed, terms.share_size)
         rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.shape[0]])
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
@@ -388,7 +391,7 @@ class Challenge:
         return shamir.add(a, shamir.total(shamir.multiply(self.rho, votes), axis=1))
 
     def check_value(self, shares: Elements, opened: Elements) -> np.uint64:
-        """Returns a share of a value that is 0 if one silo's votes are valid.
+        """Returns a share of the check value of a silo, which is 0 if the silo's votes are valid.
 
         Args:
             shares: an aggregator's shares from the silo, `[share_size]`.
@@ -409,7 +412,7 @@ class Challenge:
 
 
 def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, Elements, Elements]:
-    """Splits shares into `a` and `b`, each `[num_queries]`, and votes, in the given shape."""
+    """Splits a silo's shares into `a` and `b`, each `[num_queries]`, and votes in `shape`."""
     a, b, votes = np.split(shares, [shape[0], 2 * shape[0]])
     return a, b, votes.reshape(shape)
 
@@ -420,7 +423,7 @@ def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
 
 
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
-    """Returns each silo's opened values, `[num_values]`, or None if its shares are inconsistent.
+    """Returns the opened values of each silo, `[num_values]`; None for inconsistent shares.
 
     Args:
         values: maps the number of each aggregator to its shares, `[num_silos, num_values]`.
@@ -434,14 +437,14 @@ def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements |
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commitment:
-    """An aggregator's commitment, the content of its first message.
+    """The content of an aggregator's first message: commitments to shares, a seed and noise.
 
     Attributes:
         dealings: maps the name of each silo whose share this aggregator could open to the digest
             of the silo's shares for all aggregators, 32 bytes.
         part_digest: digest of the aggregator's part of the challenge, 32 bytes.
-        noise: shares of the aggregator's noise, each sealed to one aggregator; empty for feature
-            sums.
+        noise: secret shares of the aggregator's noise, each sealed to one aggregator; empty for
+            feature sums.
 
     Raises ValueError if a name or digest is invalid.
     """
@@ -467,7 +470,7 @@ class Commitment:
 
 
 def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
-    """Returns the sorted names of silos whose shares all aggregators have, with equal digests."""
+    """Returns the sorted names of silos for which all aggregators committed to the same digest."""
     dealings = [set(commitment.dealings.items()) for commitment in committed]
     return tuple(sorted(silo for silo, _ in dealings[0].intersection(*dealings[1:])))
 
@@ -490,7 +493,7 @@ def passing_silos(
 
 
 class Transcript:
-    """The results that follow from all messages of a batch so far. Public.
+    """The public results that follow from the messages of a batch so far.
 
     Attributes:
         terms: terms of the batch.
@@ -498,11 +501,11 @@ class Transcript:
         seen: digest of the last step's messages; every message of the next step contains it.
         committed: after `COMMIT`, the commitment of each aggregator.
         silos: after `COMMIT`, the result of `common_silos`.
-        challenge: after `REVEAL`, the challenge.
+        challenge: after `REVEAL`, the random weights of the checks.
         masked: after `MASK`, each silo's opened values `y`, `[num_queries]`; None for inconsistent
             shares.
         passing: after `CHECK`, names of the silos that pass the check.
-        total: after `RELEASE`, the noisy sum, in the shape of the terms.
+        total: after `RELEASE`, the noisy sum, in `terms.shape`.
     """
 
     committed: list[Commitment]
@@ -521,7 +524,7 @@ class Transcript:
         """Returns the transcript with the messages of the next step.
 
         Raises:
-            ProtocolError: if a message is missing or forged, or contradicts an earlier one.
+            ProtocolError: if a message is missing or forged, or contradicts an earlier message.
             TooFewSilosError: if too few silos are left.
         """
         step = STEPS[self.place]
@@ -562,7 +565,7 @@ class Transcript:
                 raise ProtocolError(f"{step.value}: {identity.name} did not see the same messages")
 
     def _conclude(self, step: Step, contents: Mapping[int, bytes]) -> None:
-        """Computes the results of a step from each aggregator's content, by its number."""
+        """Computes the results of a step from its contents, given for each aggregator's number."""
         terms = self.terms
 
         def opened_values(*shape: int) -> list[Elements | None]:
@@ -595,7 +598,7 @@ class Transcript:
             for number, content in contents.items():
                 if content != encode(self.passing):
                     name = terms.aggregators[number - 1].name
-                    raise ProtocolError(f"agree: {name} named other silos than those that pass")
+                    raise ProtocolError(f"agree: {name} did not name exactly the silos that pass")
         else:
             (total,) = opened_values(1, terms.size)
             if total is None:

@@ -1,4 +1,4 @@
-"""The participants of a run, the policy of each silo, and the settings of rounds."""
+"""The roster of a run, the policy of each silo, and the settings of rounds of queries."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ TITLE: Final = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy(Settings, ProtectedUnit):
-    """Rules by which a silo accepts or refuses batches. Public. Each field is a line of a file."""
+    """Public rules by which a silo accepts or refuses batches. Each field is a line of a file."""
 
     restated: ClassVar = {"unit": {"help": "For secure_feature_sums: protects records or owners."}}
     silo: str = setting(flag="name", help="Name of the silo on the roster and in its certificate.")
@@ -111,14 +111,14 @@ class Policy(Settings, ProtectedUnit):
         The result depends only on the policy and the batch, not on earlier charges.
 
         Returns:
-            The reason, and a text with the violated line of the policy and the batch's value.
+            The reason, and a message with the violated line of the policy and the batch's value.
         """
         charge = batch.mechanism
         if charge.name not in self.allowed:
             return Reason.MECHANISM_NOT_ALLOWED, self.line("allowed", charge.name)
         if len(batch.queries) > self.most_per_batch:
             return Reason.MALFORMED, self.line("most_per_batch", len(batch.queries))
-        # Fields of secure aggregation, and the line of the policy with the minimum of each field.
+        # Each field of a secure mechanism has a line in the policy with the minimum of this field.
         fields = ("num_parties", "threshold", "least_silos", "colluding")
         names = ("least_aggregators", "least_threshold", "least_silos", "least_colluding")
         for field, name in zip(fields, names, strict=True):
@@ -131,7 +131,7 @@ class Policy(Settings, ProtectedUnit):
         return None
 
     def line(self, name: str, value: object) -> str:
-        """Returns text for a message: a line of the policy, and the batch's forbidden value."""
+        """Returns a message with a line of the policy and the batch's value, which it forbids."""
         return f"the policy has {name} = {json.dumps(getattr(self, name))}, the batch {value}"
 
 
@@ -141,7 +141,7 @@ class Member:
 
     Attributes:
         name: name in the silo's certificate.
-        epsilon: agreed epsilon of one randomized answer.
+        epsilon: epsilon of one randomized answer, as agreed with the silo.
         identity: name and keys of the silo; required for feature sums, otherwise None.
 
     Raises ValueError if a value is out of its range.
@@ -226,7 +226,7 @@ class SiloRoster(Roster, AtDelta):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asking(Settings):
-    """Settings of rounds. Public.
+    """Public settings of rounds of queries.
 
     Attributes:
         mechanism: mechanism of secure aggregation; None for randomized response with the epsilon of
@@ -245,7 +245,7 @@ class Asking(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JointMethod(Settings, OnFeatures):
-    """Method of a run with silos. Public. The coordinator and all silos need the same values."""
+    """Public method of a run with silos. The coordinator and all silos need the same values."""
 
     restated: ClassVar = {
         "representation": {

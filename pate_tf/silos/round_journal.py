@@ -1,8 +1,9 @@
-"""The coordinator's interface for silos: it hands out batches, accepts replies and stores both.
+"""The coordinator's interface for silos, which sends batches, accepts replies and stores both.
 
-The transport calls it from its own threads. The process can be killed at any time: every round is
-stored before it is sent to a silo, and every reply is stored before it is acknowledged. The journal
-contains no secrets, because silos randomize or seal their answers before they send them.
+A round consists of the same queries to all silos. The server calls this interface from several
+threads. The process can be killed at any time: every round is stored before it is sent to a silo,
+and every reply is stored before it is acknowledged. The journal contains no secrets, because silos
+randomize or seal their answers before they send them.
 """
 
 import contextlib
@@ -36,8 +37,8 @@ class Round:
         mechanisms: maps the name of each queried silo to its mechanism.
         replies: maps the name of each silo that has replied to its reply.
         is_open: whether the round is not closed yet.
-        is_collected: whether replies may have been passed to aggregators. The round then accepts no
-            further replies.
+        is_collected: whether replies may have been passed to aggregators; if so, the round accepts
+            no further replies.
         result: result of a closed round, `[num_queries, ...]`; None if the round is open or ended
             without a result.
     """
@@ -58,7 +59,7 @@ class Round:
         return self.is_open and not self.is_collected
 
     def takes(self, reply: messages.Reply) -> bool:
-        """Whether a reply fits the batch and the mechanism of its silo."""
+        """Whether a reply matches the batch and the mechanism that its silo was sent."""
         mechanism = self.mechanisms.get(reply.silo)
         if isinstance(reply, messages.RandomisedVotes):
             is_whole = len(reply.labels) == len(self.batch.queries)
@@ -71,7 +72,7 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
-    """Closes a round. `values` is its result, `[num_queries, ...]`; None if it has no result."""
+    """A stored entry that closes a round. `values` is `Round.result`."""
 
     number: int
     values: IntArray | None = dataclasses.field(repr=False)
@@ -79,13 +80,14 @@ class RoundResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundCollected:
-    """Marks the replies of a round as complete: later shares would not be accepted."""
+    """A stored entry that marks the replies of a round as complete; later replies are refused."""
 
     number: int
 
 
 Entry = Round | RoundCollected | RoundResult | messages.Reply
-# The `fault_point` between storing and applying an entry of each type. For replies: "reply_stored".
+# The name of the `fault_point` between storing and applying an entry, for each type of entry. For
+# replies, it is "reply_stored".
 POINTS: Final = {
     Round: "round_opened",
     RoundCollected: "round_collected",
@@ -99,15 +101,16 @@ class CoordinatorJournal(contextlib.ExitStack):
     Args:
         run_id: name of the run, fixed at the first use of the folder; None to only read the
             journal while another process writes it.
-        names: names of the silos. Nobody else may call.
-        folder: folder of the journal, whose content is loaded; None to keep the journal in memory.
+        names: names of the silos, which are the only allowed callers.
+        folder: folder of the journal, from which the journal is loaded; None to keep it in memory.
         clock: function that returns the time in seconds since 1970.
         on_event: called with messages about missing silos.
 
     Attributes:
         names: names of the silos.
         rounds: all rounds in order.
-        changed: condition that is notified after every change; its lock guards every change.
+        changed: condition variable that is notified after every change; its lock guards the
+            changes.
         clock: function that returns the time in seconds since 1970.
 
     Raises LedgerError if the journal is damaged, belongs to another run, or is in use.
@@ -142,7 +145,7 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self._take_up(decode(Entry, (folder / f"{number}.bin").read_bytes()))
             for earlier in self.rounds:
                 if run_id not in (None, earlier.batch.run_id):
-                    raise ValueError(f"the journal is of run {earlier.batch.run_id}, not {run_id}")
+                    raise ValueError(f"the journal is for run {earlier.batch.run_id}, not {run_id}")
             self.callback(stack.pop_all().close)
 
     def poll(self, silo: str) -> messages.QueryBatch | None:
@@ -162,7 +165,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         return None
 
     def submit(self, reply: messages.Reply) -> messages.Answer:
-        """Accepts or rejects a reply; see `Answer`. The caller must have verified its silo."""
+        """Accepts or rejects a reply; see `Answer`. The caller must have checked who sent it."""
         with self.changed:
             round_ = {each.batch.batch_id: each for each in self.rounds}.get(reply.batch_id)
             if round_ is None or reply.run_id != round_.batch.run_id or not round_.takes(reply):
@@ -178,7 +181,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             return messages.Answer.OK
 
     def reopen(self, round_: Round, seconds: float) -> None:
-        """Gives silos more time to reply to a round that a restart interrupted.
+        """Gives silos more time to reply to a round that was interrupted by a restart.
 
         Silos identify a batch by its `question`, which does not depend on the deadline. So a silo
         that already charged the batch sends its stored answer again. A silo that refused the batch
@@ -194,7 +197,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         self._on_event(f"{batch.batch_id} is open again for {seconds:g} seconds")
 
     def gather(self, seconds: float) -> set[str]:
-        """Waits until all silos have called, at most `seconds`; returns the silos that have."""
+        """Waits at most `seconds` until all silos have called; returns the silos that called."""
         self.wait(set(self.names), self._seen, self.clock() + seconds, "silos called")
         with self.changed:
             return set(self._seen)
@@ -206,7 +209,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             names: names of the expected silos.
             arrived: names of the silos that have arrived; other threads add names while this waits.
             deadline: latest end of the wait, in seconds since 1970.
-            what: what the arrived silos did, in words for the message, such as "silos called".
+            what: words for the message that say what the arrived silos did, such as "silos called".
         """
         while (missing := names - arrived) and (seconds := deadline - self.clock()) > 0.0:
             some = textwrap.shorten(
@@ -217,7 +220,7 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self.changed.wait_for(lambda: names <= arrived, min(LINE_SECONDS, seconds))
 
     def numbers(self) -> dict[str, float]:
-        """Returns metrics: the numbers of closed rounds, open rounds and refusals, by name."""
+        """Maps the names of metrics to the numbers of closed rounds, open rounds and refusals."""
         with self.changed:
             num_open = sum(each.is_open for each in self.rounds)
             replies = [reply for each in self.rounds for reply in each.replies.values()]
@@ -231,8 +234,8 @@ class CoordinatorJournal(contextlib.ExitStack):
         """Stores an entry durably, then applies it.
 
         Args:
-            entry: a round, before it is sent to a silo; a reply; the mark that a round's replies
-                are complete; or the result of a round.
+            entry: a round that is about to be sent to silos, a reply, a `RoundCollected` or a
+                `RoundResult`.
         """
         with self._reporting():
             if self._folder is not None:

@@ -1,14 +1,14 @@
 """Splits votes or feature sums into secret shares, and seals the shares for aggregators.
 
 For each query, an aggregator gets secret shares of the votes, of a random number, and of the square
-of this number. The check of votes needs the last two (`pate_tf.silos.protocol`). A table of feature
-sums is sent like the votes on one query, and the silo signs it. The signature is necessary because
-aggregators add no noise to feature sums: if invented silos replaced honest silos in a total, the
-total would have too little noise.
+of this number. The check of votes needs the random number and its square
+(`pate_tf.silos.protocol`). A table of feature sums is sent like the votes on one query. The silo
+also signs it, because aggregators add no noise to feature sums: if invented silos replaced honest
+silos in a total, the total would have too little noise.
 
 Each sealed share contains the blinded digests of all shares of the silo. Aggregators compare the
-digests before they use any share. So a share that somebody else sealed in the silo's name is never
-combined with genuine shares.
+digests before they use any share. So they never combine a genuine share with a share that somebody
+else sealed in the silo's name.
 
 Sealing is hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. `info`
 contains the purpose of the sealed bytes, so they can't be opened for another purpose.
@@ -41,12 +41,13 @@ _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SilosShare:
-    """The share that a silo seals to one aggregator.
+    """The content of the sealed message from a silo to one aggregator.
 
     Attributes:
         row: the aggregator's row of `deal`, as bytes. SENSITIVE.
         blind: secret random bytes. Without them, nobody can check a guess of `row` by its digest.
-        digests: commitments to the shares of all aggregators, in the order of their numbers.
+        digests: commitments to the shares for all aggregators, in the order of the aggregators'
+            numbers.
         signature: the silo's signature of the digests; empty for votes, which need no signature.
     """
 
@@ -57,7 +58,7 @@ class SilosShare:
 
 
 def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator: int) -> bytes:
-    """Returns bytes that only one aggregator can read.
+    """Encrypts bytes so that only one aggregator can read them.
 
     Args:
         secret: the bytes to seal.
@@ -74,7 +75,7 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator
 def seal_each(
     secrets: Sequence[bytes], terms: BatchTerms, *, sender: str, kind: str
 ) -> tuple[bytes, ...]:
-    """Seals one secret for each aggregator, in the order of their numbers; see `seal`."""
+    """Seals the secrets, one for each aggregator in the order of their numbers; see `seal`."""
     return tuple(
         seal(secret, terms, sender=sender, kind=kind, aggregator=number)
         for number, secret in zip(terms.numbers, secrets, strict=True)
@@ -94,7 +95,7 @@ def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Ke
 
 
 def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
-    """Returns shares of a silo's votes, each sealed to its aggregator.
+    """Returns secret shares of a silo's votes, each sealed to its aggregator.
 
     Args:
         labels: one vote for each query, int64 `[num_queries]`. SENSITIVE.
@@ -116,12 +117,12 @@ def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes
 def seal_sums(
     sums: IntArray, terms: BatchTerms, *, keys: Keys, noise: NoiseSource | None = None
 ) -> tuple[bytes, ...]:
-    """Adds noise to a silo's feature sums and returns shares, each sealed to its aggregator.
+    """Adds noise to a silo's feature sums; returns secret shares, each sealed to its aggregator.
 
     Args:
         sums: int64 in the mechanism's `shape`, in steps of 1 / LATTICE. SENSITIVE. Values beyond
-            `terms.largest_sum` are clipped, so that a total can't wrap around. Clipping does not
-            increase the distance between sums.
+            `terms.largest_sum` are clipped, so that a total can't overflow the field. Clipping does
+            not increase the distance between sums.
         terms: terms of the batch.
         keys: keys of the silo; the terms must list the silo with these keys.
         noise: noise source; None for the operating system's entropy.
@@ -129,7 +130,7 @@ def seal_sums(
     Raises ValueError if sums or keys do not fit the terms.
     """
     if not isinstance(terms.mechanism, SecureFeatureSums) or sums.size != terms.size:
-        raise ValueError("sums: the table does not have the size of the batch")
+        raise ValueError("sums: the table must have the size of the batch")
     if keys.identity not in terms.silos:
         raise ValueError(f"silos: the terms do not list {keys.identity.name} with its keys")
     source = noise or SystemNoise()
@@ -141,12 +142,12 @@ def seal_sums(
 
 
 def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
-    """Returns the shares for each aggregator, `[num_aggregators, share_size]`.
+    """Splits a table into secret shares for each aggregator, `[num_aggregators, share_size]`.
 
     Args:
         table: one-hot votes `[num_queries, num_classes]`, or sums `[1, size]`. SENSITIVE.
         terms: terms of the batch.
-        noise: source of the random words for the shares.
+        noise: source of the shares' randomness.
     """
     a = shamir.uniform((terms.shape[0],), noise.words)
     return shamir.share(
@@ -185,10 +186,10 @@ def seal_shares(
 def open_share(
     sealed: bytes, terms: BatchTerms, *, silo: str, keys: Keys
 ) -> tuple[Elements, bytes]:
-    """Returns an aggregator's shares from a silo, `[share_size]`, and the digest of its dealing.
+    """Opens an aggregator's sealed shares from a silo; returns them, and the digest of all shares.
 
-    The shares are sensitive. The digest, 32 bytes, covers the silo's shares for all aggregators and
-    reveals nothing about them.
+    The shares, `[share_size]`, are sensitive. The digest, 32 bytes, covers the silo's shares for
+    all aggregators and reveals nothing about them.
 
     Raises:
         ValueError: if `sealed` was sealed for another purpose, if the share does not match its
@@ -211,7 +212,7 @@ def open_share(
 
 
 def _dealing(digests: tuple[bytes, ...], terms: BatchTerms, silo: str) -> bytes:
-    """Returns the bytes that a silo signs and aggregators compare; they contain its digests."""
+    """Returns bytes with the digests of a silo's shares; the silo signs these bytes."""
     return encode(("dealing", terms.digest, silo, digests))
 
 

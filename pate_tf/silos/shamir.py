@@ -52,9 +52,10 @@ def subtract(left: Operand, right: Operand) -> Elements:
 def multiply(left: Operand, right: Operand) -> Elements:
     """Returns elementwise products; shapes are broadcast.
 
-    Let the factors be a = a1 2**31 + a0 and b = b1 2**31 + b0. As 2**62 equals 2 modulo 2**61 - 1,
-    the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 + a0 b0. As computed below, these three terms are
-    less than 2**61, 2**61 + 2**32 and 2**62, so their sum fits into 64 bits.
+    Let the factors be a = a1 2**31 + a0 and b = b1 2**31 + b0. Because 2**62 equals 2 modulo the
+    prime 2**61 - 1, the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 + a0 b0. The code below reduces
+    the middle term, so that the three terms are less than 2**61, 2**61 + 2**32 and 2**62, and their
+    sum fits into 64 bits.
     """
     a1, a0 = left >> _31, left & _LOW_31
     b1, b0 = right >> _31, right & _LOW_31
@@ -63,19 +64,19 @@ def multiply(left: Operand, right: Operand) -> Elements:
 
 
 def total(values: Elements, axis: int | tuple[int, ...] | None = None) -> Elements:
-    """Returns the sum of elements along axes with fewer than 2**31 elements; 0 without elements."""
+    """Returns the sum of elements along axes with fewer than 2**31 elements; an empty sum is 0."""
     high = np.sum(values >> _32, axis=axis, dtype=np.uint64)
     low = np.sum(values & _LOW_32, axis=axis, dtype=np.uint64)
     return add(multiply(reduced(np.asarray(high)), np.uint64(2**32)), reduced(np.asarray(low)))
 
 
 def from_integers(values: IntArray) -> Elements:
-    """Returns whole numbers between -PRIME and PRIME as elements, in the same shape."""
+    """Returns integers between -PRIME and PRIME as field elements, in the same shape."""
     return np.where(values < 0, values + PRIME, values).astype(np.uint64)
 
 
 def to_integers(values: Elements) -> IntArray:
-    """Returns for each element the equal whole number that is nearest to 0, int64, same shape."""
+    """Returns, for each element, the equal integer that is nearest to 0; int64, same shape."""
     signed = values.astype(np.int64)
     return np.where(signed > PRIME // 2, signed - PRIME, signed)
 
@@ -98,8 +99,8 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
 def from_seed(seed: bytes, size: int) -> Elements:
     """Returns pseudorandom elements `[size]` from a seed, by SHAKE-256.
 
-    The elements are almost uniform: of 2**61 equally likely words, two give 0 and each other
-    element is given by one.
+    The elements are almost uniform: of 2**61 equally likely words, two are mapped to 0, and exactly
+    one is mapped to each other element.
     """
     stream = np.frombuffer(hashlib.shake_256(seed).digest(8 * size), "<u8")
     return reduced(stream.astype(np.uint64) >> np.uint64(3))
@@ -111,7 +112,7 @@ def to_bytes(values: Elements) -> bytes:
 
 
 def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
-    """Returns elements from bytes, the inverse of `to_bytes`.
+    """Returns the elements that `to_bytes` encoded.
 
     Raises ValueError if the number of bytes is wrong, or a number is not below the prime.
     """
@@ -147,7 +148,7 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
 
 
 def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int) -> Elements:
-    """Returns the values at one point of the polynomials through given shares (Lagrange).
+    """Evaluates the polynomials through given shares at one point, by Lagrange interpolation.
 
     Args:
         shares: maps the number of each party to its shares.
@@ -170,11 +171,11 @@ def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements | No
     """Returns the shared secrets; None if no polynomial of this degree fits all shares.
 
     Args:
-        shares: maps the numbers of at least degree + 1 parties to their shares. The shares of
-            further parties must lie on the same polynomials.
+        shares: maps the numbers of at least degree + 1 parties to their shares. If there are more,
+            all shares must be on the same polynomials.
         degree: degree of the polynomials.
 
-    Raises ValueError if there are the shares of too few parties.
+    Raises ValueError if there are shares of at most `degree` parties.
     """
     parties = sorted(shares)
     if len(parties) <= degree:

@@ -1,6 +1,6 @@
-"""One silo. To answer a batch, it checks its policy, charges, randomizes, stores and then sends.
+"""One silo, which checks its policy, charges, randomizes and stores before it sends an answer.
 
-With this order, a silo that is killed at any point has never sent an answer without a charge, and
+In this order, a silo that is killed at any point has never sent an answer without a charge, and
 never draws an answer twice with fresh noise.
 """
 
@@ -52,14 +52,16 @@ DAY_SECONDS = 24 * 60 * 60
 class SiloAccount(Store):
     """SENSITIVE: one silo's debits and answers.
 
-    A silo has exactly one account. An account can't be opened if it was deleted or restored, if a
-    copy of it was used, or if the silo has another account; see `Store`.
+    A silo has exactly one account. An account can't be opened if an earlier account was deleted, if
+    it was restored from an older copy, if a copy of it was used, or if the silo has another
+    account; see `Store`.
 
     Attributes:
         silo: name of the silo.
         charge_of: maps the digest of each charged query to its charge.
         debits: for each debit, its time in seconds since 1970 and its number of queries.
-        charged_batches: keys of the batches whose sealed shares were charged, sent or not.
+        charged_batches: keys of the batches whose sealed shares were charged, whether or not they
+            were sent.
         sealed: maps the key of each batch with stored sealed shares to these shares.
     """
 
@@ -78,9 +80,9 @@ class SiloAccount(Store):
         Args:
             folder: sensitive folder of the account; gets mode 0700. None for a simulation, which
                 stores nothing and therefore protects nothing.
-            policy: policy of the silo. The account takes the silo's name from it, which is fixed at
-                the first use; the budget and delta, whose changes are recorded; and the unit that
-                feature sums protect. Labels protect the whole silo.
+            policy: policy of the silo. The account takes three things from it: the silo's name,
+                which is fixed at the first use; the budget and delta, whose changes are recorded;
+                and the unit that feature sums protect. Labels protect the whole silo.
             source: source that the silo's releases are charged to; None for the account's folder.
             acknowledge_reset: whether to continue although an earlier account of the silo, or later
                 rows of this account, are missing. The ledger records this permanently, and the
@@ -124,7 +126,8 @@ class SiloAccount(Store):
             queries: digests of the queries, which are distinct and not charged yet.
             batch: for sealed shares, the key of the batch; None for labels.
 
-        Raises LedgerError if the row can't be stored durably; the queries may be charged even so.
+        Raises LedgerError if the row can't be stored durably. The queries may have been charged
+        nevertheless.
         """
         details = {
             "charge": charge.to_dict(),
@@ -164,12 +167,12 @@ class SiloAccount(Store):
         super()._record(row)
         details = row.details
         if row.kind == "opened" and details.get("silo") != self.silo:
-            raise LedgerError(f"account: it belongs to another silo than {self.silo}")
+            raise LedgerError(f"account: this account does not belong to {self.silo}")
         if row.kind == "debit":
             charge = charge_from_dict(details["charge"])
             when = datetime.datetime.fromisoformat(row.time).timestamp()
             self.debits.append((when, int(details["number"])))
-            for query in details.get("queries", ()):  # missing in debits of another account
+            for query in details.get("queries", ()):  # only debits of this account list queries
                 self.charge_of[bytes.fromhex(query)] = charge
                 self._debit_of[bytes.fromhex(query)] = row.sequence
             if details.get("batch") is not None:
@@ -179,17 +182,17 @@ class SiloAccount(Store):
             self.sealed[details["batch"]] = sealed
 
 
-FALLBACK: Final = 0  # the vote if a teacher fails
+FALLBACK: Final = 0  # the vote on a query for which a teacher fails
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloSums(Records, ProtectedUnit):
-    """SENSITIVE: the feature sums of a silo. The method feature_sums needs them, and no teacher.
+    """SENSITIVE: the feature sums of a silo. The method feature_sums uses them and no teacher.
 
     Attributes:
         values: exact sums of the record vectors of each class, int64 `[num_features + 1,
             num_classes]`, in steps of 1 / LATTICE. Without a public pool, the columns of the second
-            moments follow.
+            moments follow after the classes.
         encoder_digest: `Encoder.digest` of the public encoder that computed the record vectors.
     """
 
@@ -267,7 +270,7 @@ class SiloTeacher:
 
 
 class RefusedError(Exception):
-    """A silo refuses a batch. `reason` is sent, `why` is only for the silo's operator."""
+    """A silo refuses a batch. `reason` is sent; `why` is shown only to the silo's operator."""
 
     def __init__(self, reason: Reason, why: str = "") -> None:
         super().__init__(f"{reason.value}: {why}" if why else reason.value)
@@ -312,7 +315,8 @@ class Silo(contextlib.ExitStack):
                 secure aggregation.
             keys: private keys of the silo, whose public keys are on the roster; only needed for
                 feature sums.
-            noise: noise source; default: the operating system's entropy. Only tests need others.
+            noise: noise source; default: the operating system's entropy. Only tests need another
+                source.
             clock: function that returns the time in seconds since 1970.
             source: source that the silo's releases are charged to; None for the silo's folder.
             acknowledge_reset: see `SiloAccount`.
@@ -331,7 +335,7 @@ class Silo(contextlib.ExitStack):
         if isinstance(content, SiloSums):
             if content.unit != self.policy.unit:
                 raise ValueError(
-                    f"unit: the policy protects a {self.policy.unit}, the sums a {content.unit}"
+                    f"unit: the policy protects one {self.policy.unit}, the sums one {content.unit}"
                 )
             source = content.source if source is None else source
             if self.policy.unit == "record":
@@ -347,7 +351,7 @@ class Silo(contextlib.ExitStack):
         self.callback(self.account.close)
 
     def answer(self, batch: QueryBatch) -> Reply:
-        """Returns an answer to a batch, or a refusal by the policy.
+        """Returns the silo's answer to a batch, or its refusal.
 
         Repeated queries get the stored answer from the ledger without another charge. A teacher
         that fails votes for class 0, so a failure never decides whether the silo answers.
@@ -381,7 +385,7 @@ class Silo(contextlib.ExitStack):
         return reply, f"a batch was {done}"
 
     def _check_allowed(self, batch: QueryBatch) -> None:
-        """Raises RefusedError if the silo must not or can't answer; uses only public values."""
+        """Raises RefusedError if the silo may not or can't answer; uses only public values."""
         objection = self.policy.objection(batch)
         if objection is not None:
             raise RefusedError(*objection)
@@ -390,7 +394,7 @@ class Silo(contextlib.ExitStack):
         if isinstance(charge, SecureFeatureSums) != isinstance(content, SiloSums):
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo uses another method")
         if isinstance(content, SiloTeacher) and not content.takes(batch):
-            raise RefusedError(Reason.MALFORMED, "the teacher takes other inputs or classes")
+            raise RefusedError(Reason.MALFORMED, "the teacher has other inputs or classes")
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
             query = sums_query(content.encoder_digest, content.unit)
             shape = charge.shape(batch.num_classes)
@@ -436,7 +440,7 @@ class Silo(contextlib.ExitStack):
         return np.array([answers[query] for query in batch.digests])
 
     def _shared(self, batch: QueryBatch) -> tuple[bytes, ...]:
-        """Returns a batch's sealed shares; the first call charges, seals and stores them."""
+        """Returns a batch's sealed shares. The first call charges the batch and stores them."""
         account = self.account
         key = batch.question.hex()
         sealed = account.sealed.get(key)
@@ -475,7 +479,7 @@ class Silo(contextlib.ExitStack):
         except ValueError as error:
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, f"roster: {error}") from None
         if terms.are_sums and (self._keys is None or self._keys.identity not in terms.silos):
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the roster has other keys")
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the roster's keys differ")
         return terms
 
     def _debit(

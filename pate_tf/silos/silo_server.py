@@ -1,4 +1,4 @@
-"""Runs a silo or an aggregator, which stores its files in a folder and answers a coordinator."""
+"""Runs a silo or an aggregator: each has a folder for its files, and answers a coordinator."""
 
 import dataclasses
 import functools
@@ -116,8 +116,8 @@ def serve(
 ) -> None:
     """Answers queries until the coordinator ends the run, and records the end in a file.
 
-    A silo that is started again after the end of a run serves the next run. If it can't connect to
-    a coordinator for `give_up_after` seconds then, it ends without an error.
+    A silo that is started again after the end of a run serves the next run. If no coordinator can
+    be reached for `give_up_after` seconds after such a restart, the silo ends without an error.
 
     Args:
         run: settings of the silo.
@@ -128,7 +128,7 @@ def serve(
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
-        ValueError: if the policy, the teacher and the roster contradict each other.
+        ValueError: if the policy, the teacher and the roster do not match.
         PermissionError: if the coordinator doesn't know the silo.
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
@@ -168,7 +168,7 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
         on_event: called with messages about events, which contain nothing about the data.
 
     Raises:
-        ValueError: if the policy, the teacher and the roster contradict each other.
+        ValueError: if the policy, the teacher and the roster do not match.
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
@@ -215,12 +215,12 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
 
 
 def status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns a silo's spending, in the format of `METRICS`. Works while the silo is running.
+    """Returns the metrics of a silo's spending, even while the silo is running; see `METRICS`.
 
     Charges depend only on the policy and on public queries, so they reveal nothing about records.
 
     Raises:
-        ValueError: if there is no policy.
+        ValueError: if the folder contains no valid policy.
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
@@ -300,7 +300,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
             from pate_tf.teachers.foreign import load_model
 
             model = pathlib.Path(run.teacher)
-            load_model(model)  # Fails early: an unreadable model would always vote for one class.
+            load_model(model)  # Fails early: an unreadable model would vote for one class.
     return SiloTeacher(
         model,
         num_classes=dataset.num_classes,
@@ -310,7 +310,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
 
 
 def _examples(run: SiloRun) -> tuple[PrivateExamples, PublicExamples | None]:
-    """Returns the silo's records, and the public samples; None unless records needed them."""
+    """Returns the silo's records, and the public samples that reading them needed, or None."""
     if run.files is not None:
         public = run.files.load_public()
         return run.files.load_private(public), public
@@ -379,5 +379,5 @@ def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
 
 
 def aggregator_status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns the number of released batches as one of `pate_tf.net.health.METRICS`."""
+    """Returns the metric with the number of released batches; see `pate_tf.net.health`."""
     return {"pate_rounds_total": len([*(folder / JOURNAL).glob("*/batch.release")])}

@@ -32,8 +32,8 @@ AGGREGATOR_LIMITS: Final = Limits(message_bytes=2**30)
 MAX_REFUSAL_LENGTH: Final = 1000  # characters
 
 
-# The digest of a task, and either the aggregator's message or the reason why it refuses the task.
-# The reason reveals nothing about shares or noise.
+# The digest of a task, and either the aggregator's message or the reason for refusing the task. The
+# reason reveals nothing about shares or noise.
 TaskResult = tuple[bytes, str | AggregatorMessage]
 
 
@@ -47,7 +47,8 @@ class TaskConnection(Connection):
         address: `host:port` of the coordinator.
         files: files with this client's certificate and key, and the certificate of the authority.
         is_aggregator: True for an aggregator, False for a silo.
-        wait_seconds: maximum time that a poll waits at the coordinator for a task.
+        wait_seconds: maximum time in seconds that the coordinator holds a poll until there is a
+            task.
 
     Raises OSError if a file can't be read.
     """
@@ -133,7 +134,7 @@ def task_result(
         aggregator: aggregator with its keys and journal.
         roster: roster with the keys of all silos and aggregators, which the coordinator can't
             change.
-        task: task from the coordinator.
+        task: the task that the coordinator sent.
     """
     known = {*roster.aggregators, *roster.identities}
     try:
@@ -152,10 +153,11 @@ class AggregatorService:
 
     Args:
         names: names of the aggregators, in the order of their numbers.
-        seconds: time limit for an aggregator's message in one step.
+        seconds: time limit in seconds for an aggregator's message in one step.
 
     Attributes:
-        asks: for each aggregator, a function that calls it; an argument of `Coordinator`.
+        asks: functions that send a task to an aggregator and return its message, one for each
+            aggregator; `Coordinator` takes them as `aggregators`.
     """
 
     def __init__(self, names: Sequence[str], *, seconds: float = 120.0) -> None:
@@ -187,7 +189,7 @@ class AggregatorService:
         return caller.wait_for(lambda: self._tasks.get(caller.name), self._changed)
 
     def submit(self, request: TaskResult, caller: Caller) -> Answer:
-        """Accepts or rejects the caller's result of its task; see `Answer`."""
+        """Accepts or rejects the result of the caller's task; see `Answer`."""
         task_digest, result = request
         if isinstance(result, str):
             result = result[:MAX_REFUSAL_LENGTH]
@@ -214,7 +216,7 @@ def coordinator_services(
 
     def submit(reply: Reply, caller: Caller) -> Answer:
         if reply.silo != caller.name:
-            raise PermissionError("silo must be the name in the certificate")
+            raise PermissionError("the reply's silo must be the name in the certificate")
         if isinstance(reply, Refusal):
             _log.warning("%s refused %s: %s", reply.silo, reply.batch_id, reply.reason.value)
         return journal.submit(reply)

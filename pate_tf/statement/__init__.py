@@ -20,22 +20,23 @@ PAGE_FILE = "privacy_statement.md"
 
 
 def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStatement:
-    """Checks that a statement claims no more privacy than the ledgers that it was made from show.
+    """Checks that a statement claims no more privacy than its ledgers show.
 
-    The quoted rows fix the earlier history. The method `check` of each kind of statement documents
-    what this history proves. All sentences follow from the numbers, and are checked, too.
+    A statement quotes rows of its ledgers, whose digests cover all earlier rows. The method `check`
+    of each kind of statement documents what these rows prove. All sentences of a statement follow
+    from its numbers, and are checked, too.
 
     Args:
-        fields: the JSON of a statement.
-        *stores: for labels, their ledger; for shared training and silos, some of the ledgers of
-            participants or silos. The ledgers can have more rows than the statement covers.
+        fields: the JSON values of a statement.
+        *stores: for labels, the ledger that was charged; for shared training and silos, the ledgers
+            of some participants or silos. A ledger can have more rows than the statement covers.
 
     Returns:
-        The statement.
+        The statement as an object.
 
     Raises:
-        ValueError: if a ledger does not contain the quoted rows, or shows less privacy, or words
-            and numbers disagree.
+        ValueError: if a ledger does not contain the quoted rows, if a ledger shows less privacy, or
+            if the words of the statement do not match its numbers.
     """
     statement = PrivacyStatement.from_dict(fields)
     statement.check(stores)
@@ -46,26 +47,27 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
         not differing,
         f"its words do not match its numbers in {', '.join(differing)} (pate_tf {version})",
     )
-    # Earlier versions wrote `num_neighbours`, which also changed the words unless it was 0.
+    # Earlier versions wrote `num_neighbours`. Unless its value was 0, it also changed the words.
     unknown = sorted(set(fields) - set(due) - {"num_neighbours"})
     require(not unknown, f"it has unknown fields: {', '.join(unknown)}")
     return statement
 
 
 def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
-    """Verifies a statement in JSON, and the page next to it, against ledgers.
+    """Verifies a JSON statement, and the page next to it, against ledgers.
 
     Args:
-        file: the statement.
+        file: path of the JSON statement.
         ledgers: files or folders of ledgers. Default: the ledger of the run whose `released/`
             contains the file.
 
     Returns:
-        A message with the ledgers that agree, and the current cost of the source if it is larger.
+        A message that names the verified ledgers, and the current cost of the source if it has
+        increased.
 
     Raises:
-        ValueError: if there is no ledger, the statement disagrees with a ledger or its page, or
-            noise came from a seed.
+        ValueError: if there is no ledger, if the statement does not match a ledger or its page, or
+            if noise came from a seed.
         LedgerError: if a ledger is missing or damaged.
     """
     fields = artifacts.read_json(file)
@@ -85,13 +87,13 @@ def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
 
 
 def has_its_page(file: pathlib.Path, statement: PrivacyStatement) -> bool:
-    """Whether the matching page is next to the JSON of a statement."""
+    """Whether the file next to a JSON statement is the page of this statement."""
     page = file.with_suffix(".md")
     return page.exists() and page.read_bytes() == statement.to_markdown().encode()
 
 
 def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
-    """Returns the current cost of the sources as text; empty if the statement covers this cost.
+    """Returns the current total cost of the sources as text; empty if the statement covers it.
 
     The cost is taken from the registry of this user, and does not depend on records.
     """
@@ -100,7 +102,7 @@ def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
     for store in stores:
         facts = source_facts(store)
         epsilon = math.inf if facts["epsilon_source"] is None else facts["epsilon_source"]
-        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # pages round epsilon
+        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # pages round
             delta = delta_text(facts["delta_source"] or store.delta)
             spent = f"have spent epsilon {epsilon_text(epsilon)} at delta {delta}"
             return f"by now the ledgers of this source ({facts['num_ledgers']}) {spent} in total"
@@ -109,7 +111,7 @@ def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
 
 @contextlib.contextmanager
 def opened_stores(paths: Sequence[pathlib.Path]) -> Iterator[list[Store]]:
-    """Opens ledgers read-only, each given by its file or folder.
+    """Opens ledgers for reading; each is given by its file or its folder.
 
     Raises:
         LedgerError: if a ledger is missing, damaged or was changed.
@@ -138,12 +140,12 @@ def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
 def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
     """Adds the privately released epsilon of a ledger to the statement of the run's student.
 
-    The epsilon of the ledger and the quoted row are updated, so that the statement covers this
-    release. The copy of the statement in an exported student does not change.
+    The ledger's epsilon and the quoted row in the statement are updated, so that the statement
+    covers this release. The copy of the statement in an exported student is not changed.
 
     Returns:
-        The page; None if the run has no student, if another ledger was charged for it, or if delta
-        has changed since.
+        The path of the statement's page; None if the run has no student, if another ledger was
+        charged for the student, or if delta has changed since then.
 
     Raises:
         ValueError: if the statement is broken.
@@ -159,7 +161,7 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
             return None
         facts = ledger_facts(ledger, statement.unit)
         if facts["num_ledgers"] is None and statement.epsilon_source is not None:
-            # Keep the facts from an earlier registry.
+            # These facts come from an earlier registry, so they are kept.
             names = ("source_name", "delta_source", "num_ledgers", "num_other_units")
             facts |= {name: getattr(statement, name) for name in names}
             facts["epsilon_source"] = max(statement.epsilon_source, facts["epsilon_ledger"])

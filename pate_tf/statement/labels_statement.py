@@ -41,15 +41,16 @@ from pate_tf.statement.privacy_statement import (
 
 
 def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
-    """Returns the released epsilon of all labels of a ledger; None without a valid release.
+    """Returns the released data-dependent epsilon of a ledger; None if there is no valid release.
 
-    A release is not valid after further labels were charged, or if its noise came from a seed.
+    The epsilon covers all labels of the ledger. A release becomes invalid when further labels are
+    charged, and is never valid if its noise came from a seed.
     """
     drawn = ledger.stored_release()
     if drawn is None or not drawn.get("secure_noise", True):
         return None
-    # Answers are never removed, so an equal number means the same answers. A batch whose labels
-    # were all withheld was charged and also reveals something, so rows are compared, too.
+    # Answers are never removed, so equal numbers of answers mean equal answers. A batch whose
+    # labels were all withheld also reveals something and was charged, so rows are compared, too.
     kinds = [row.kind for row in ledger.history()]
     since = kinds[len(kinds) - kinds[::-1].index("released") :]
     if drawn["key"]["plan"]["num_queries"] != ledger.num_answered or "answers" in since:
@@ -64,9 +65,9 @@ def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
 class LabelsStatement(PrivacyStatement, EpsilonDelta):
     """The statement for a student that one data holder trained; see `PrivacyStatement`.
 
-    `epsilon` is the worst-case cost of this student's labels and of the estimate of its accuracy,
-    at the `delta` of the ledger, against replacing a record, or adding or removing an owner.
-    `headline` also includes a privately released epsilon.
+    `epsilon` is the worst-case cost of this student's labels and of the accuracy estimate, at the
+    `delta` of the ledger, if a record is replaced, or if an owner is added or removed. `headline`
+    also includes the cost of a privately released epsilon.
 
     Attributes:
         mechanism: the mechanism that was charged; it determines `method`.
@@ -75,38 +76,40 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             `queries.strategies.STRATEGIES`.
         num_queries: number of queries for this student.
         num_answered: number of queries that got a label.
-        choice: description of how mechanism, noise and number of queries were chosen, or None.
-        target_range: lowest and highest value of a predicted number, or None.
-        estimated_accuracy: a charged estimate of the student's accuracy on held-back private
-            records, the ends of its 95 % interval, and its epsilon; None if there is no estimate.
-        estimate_charge: charge of the estimate; None if there is no estimate.
-        estimate_is_apart: whether estimate and labels use different records.
+        choice: description of how the mechanism, the noise and the number of queries were chosen,
+            or None.
+        target_range: minimum and maximum of a predicted number; None for other targets.
+        estimated_accuracy: a charged estimate of the student's accuracy on held-out private
+            records, the limits of its 95 % interval, and its epsilon; None if there is no estimate.
+        estimate_charge: charge of the accuracy estimate; None if there is no estimate.
+        estimate_is_apart: whether the accuracy estimate and the labels use different records.
         encoder: name and digest of the pre-trained encoder; None if the features need no encoder.
-        charged_before: further charges in `epsilon`, and how often each was charged. They are
-            batches that led to these labels, of a mechanism that is charged per batch.
-        epsilon_ledger: worst-case epsilon of everything that was ever charged to the ledger.
+        charged_before: further charges that `epsilon` includes, and how often each was charged.
+            These are earlier batches that led to these labels, if the mechanism is charged per
+            batch.
+        epsilon_ledger: worst-case epsilon of all charges of the ledger.
         epsilon_ledger_replaced: for unit "owner", the epsilon of the same charges if the records of
             one owner are replaced by the records of another owner; None for unit "record".
         epsilon_budget: budget of the ledger; None if there is no budget.
-        budget_was_raised: whether budget or delta were ever raised after their first use.
-        ledger_rows: rows of the ledger that charged the labels.
+        budget_was_raised: whether the budget or delta was raised after its first use.
+        ledger_rows: sequence numbers of the ledger rows that charged the labels.
         ledger_head: sequence number and digest of the ledger's last row when the statement was
-            made. They fix the earlier history, and so `epsilon_ledger`.
-        sanitised: the privately released data-dependent epsilon of the ledger, or None.
-        num_records: number of private records; None if it is unknown or private. For owners, it is
-            always private.
+            made. The digest covers all earlier rows, and so it determines `epsilon_ledger`.
+        sanitised: the data-dependent epsilon of the ledger that was released with noise, or None.
+        num_records: number of private records; None if this number is unknown or private. If owners
+            are protected, it is always private.
         epsilon_source: worst-case epsilon of all releases charged to the source on this machine;
             None if it is unknown.
-        delta_source: delta of `epsilon_source`. It is `delta`, or larger if the deltas of batches
-            that were charged by (epsilon, delta) add up to more.
+        delta_source: delta of `epsilon_source`. It equals `delta`, or is larger if the deltas of
+            batches that were charged as (epsilon, delta) add up to more.
         num_ledgers: number of ledgers of the source on this machine; None if there is no registry.
-        num_other_units: number of ledgers whose protected unit differs from `unit` or is unknown,
-            so that no guarantee holds for all ledgers.
+        num_other_units: number of ledgers of the source whose protected unit is unknown or differs
+            from `unit`. If there are any, no guarantee covers all ledgers.
 
     Raises:
-        ValueError: if unit or query strategy is unknown, the mechanism has no words,
-            `epsilon_ledger_replaced` is missing for owners or given for records, or an estimate has
-            no charge.
+        ValueError: if the unit or the query strategy is unknown, if the mechanism has no
+            description, if `epsilon_ledger_replaced` is missing for owners or given for records, or
+            if an estimate has no charge.
     """
 
     system: ClassVar[str] = "labels"
@@ -154,7 +157,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @classmethod
     def of(cls, released: ReleasedLabels, ledger: Ledger, **facts: Any) -> Self:
-        """Makes a statement from labels, their ledger, and the remaining attributes in `facts`."""
+        """Makes a statement from labels and their ledger; `facts` are the remaining attributes."""
         epsilon = released.cost.epsilon
         if estimate := facts.get("estimate_charge"):
             cost = released.cost
@@ -170,7 +173,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             "delta": released.cost.delta,
             "charged_before": released.cost.before,
             "ledger_rows": released.ledger_rows,
-            # A later charge with predictable noise also invalidates earlier labels of the ledger.
+            # A later charge with seeded noise also invalidates earlier labels of the ledger.
             "secure_noise": released.secure_noise and ledger.is_secure,
             **ledger_facts(ledger, released.cost.unit),
             **facts,
@@ -180,21 +183,21 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def charged(self) -> Counter[Charge]:
-        """The maximal number of each charge, for the labels and the estimate."""
-        # A mechanism that is charged per batch has one charge in each row.
+        """Maps each charge of labels and estimate to the maximum number of times it was made."""
+        # If a mechanism is charged per batch, each row contains one charge.
         number = max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
         charged = Counter({self.mechanism: number}) + Counter(dict(self.charged_before))
         return charged + Counter(filter(None, [self.estimate_charge]))
 
     @functools.cached_property
     def headline(self) -> tuple[float, float]:
-        """Epsilon and delta of everything that this page publishes.
+        """Epsilon and delta of everything that the statement's page publishes.
 
-        The page publishes the labels, the classifier, the estimate of its accuracy and a privately
-        released epsilon. If each record or owner is either used for training or held back,
-        depending only on its position or name, the larger cost of labels and estimate counts
-        (docs/proofs/theory.md, Proposition C7). Otherwise both add up. A released epsilon uses the
-        same records as the labels, so their costs add up.
+        The page publishes the labels, the classifier, the accuracy estimate and a privately
+        released epsilon. If each record or owner is either used for training or held out, depending
+        only on its position or name, the result contains the larger of the costs of labels and
+        estimate (docs/proofs/theory.md, Proposition C7). Otherwise, both costs add up. A released
+        epsilon uses the same records as the labels, so the costs of these two add up.
         """
         estimate: Counter[Charge] = Counter(filter(None, [self.estimate_charge]))
         at_delta, _ = smallest_epsilon(estimate, self.delta)
@@ -212,9 +215,10 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon of labels and estimate for 2 and 5 records or owners, by this number.
+        """Maps the numbers 2 and 5 to the epsilon that protects this many records or owners.
 
-        It holds at `delta` and protects all of them together.
+        The epsilon covers the labels and the estimate, holds at `delta`, and protects all these
+        records or owners together.
         """
         return {
             number: several_teachers_epsilon(self.charged, delta=self.delta, num_teachers=number)
@@ -223,7 +227,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def source_in_words(self) -> str:
-        """The private data in words, with the name of the source if it has a name."""
+        """A description of the private data, with the name of the source if it has a name."""
         name = self.source_name
         return "the private records of this run" if name is None else cell(name)
 
@@ -250,10 +254,10 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         ]
         if self.unit == "owner":  # the old and the new owner can be in different parts
             replaced = several_teachers_epsilon(self.charged, delta=self.delta)
-            if self.sanitised is not None:  # it covers all labels of the ledger
+            if self.sanitised is not None:  # this release covers all labels of the ledger
                 replaced = max(replaced, self.epsilon_ledger_replaced or 0.0)
             rows.append((this, replaced, self.delta, REPLACE_ONE, WORST_CASE))
-        # If this is the only ledger of the source, the row of the source covers it.
+        # If this is the only ledger of the source, the row of the source covers this ledger.
         plural = "" if self.num_ledgers == 1 else "s"
         number = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
         everything = f"everything released from {self.source_in_words} on this machine{number}"
@@ -279,7 +283,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def estimated_in_words(self) -> str:
-        """The estimate of the accuracy with its interval and cost; empty without an estimate."""
+        """Text with the accuracy estimate, its interval and its cost; empty without an estimate."""
         if self.estimated_accuracy is None:
             return ""
         accuracy, low, high, epsilon = self.estimated_accuracy
@@ -298,20 +302,21 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement claims no more privacy than its ledger shows.
 
-        The quoted head fixes all earlier rows. These facts follow from the rows and are checked:
-        epsilon of the ledger (for owners, also if one owner is replaced); delta; the budget and
-        whether it was raised; whether an earlier ledger was lost; whether noise was secure; the
-        privately released epsilon with its confidence, worst case and plan; and, for each named
-        row, its mechanism and that it was answered.
+        The digest of the quoted head covers all earlier rows. These facts follow from the rows and
+        are checked: the epsilon of the ledger (for owners, also the epsilon if one owner is
+        replaced); delta; the budget and whether it was raised; whether an earlier ledger was lost;
+        whether noise was secure; the privately released epsilon with its confidence, worst case and
+        plan; and, for each named row, its mechanism and whether it was answered.
 
-        The ledger does not record which of its labels the student learned from. So the numbers of
-        queries are only checked to be possible, and epsilon is checked against these numbers.
-        Somebody could state smaller values for both. `epsilon_ledger` bounds the cost of everything
-        that the student learned. An input that is queried twice is charged once. If the rows of
-        such a student also contain labels of another student, its true epsilon is refused as too
-        small. This ledger does not show the cost of other ledgers of the source; the total is only
-        checked to be at least the cost of this ledger. Names, date, unit, numbers of teachers and
-        records, query strategy, digest of the student and versions are not in the ledger.
+        Some facts can't be checked fully. The ledger does not record from which of its labels the
+        student learned. So this method only checks that the numbers of queries are possible, and
+        that epsilon matches these numbers. Somebody could state smaller values for both. But
+        `epsilon_ledger` bounds the cost of everything that the student learned. An input that is
+        queried twice is charged once. If the student queried inputs twice, and its rows also
+        contain labels of another student, then its true epsilon is refused as too small. This
+        ledger does not show the cost of other ledgers of the source; the total is only checked to
+        be at least the cost of this ledger. The ledger does not contain names, date, unit, the
+        numbers of teachers and records, the query strategy, the digest of the student and versions.
         """
         require(len(stores) == 1, f"it must be checked against exactly 1 ledger, got {len(stores)}")
         sequence, digest = self.ledger_head
@@ -400,14 +405,14 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 def with_estimate(
     charges: Mapping[Charge, int], estimate: Charge | None, delta: float, *, is_apart: bool
 ) -> float:
-    """Returns the epsilon of labels and an estimate of accuracy together, at delta.
+    """Returns the total epsilon of labels and an accuracy estimate, at delta.
 
     Args:
-        charges: number of each charge for the labels.
-        estimate: charge of the estimate; None if there is no estimate.
-        delta: the delta at which epsilon holds.
-        is_apart: whether estimate and labels use different records, so that the larger epsilon
-            counts. Otherwise the charges compose.
+        charges: maps each charge for the labels to the number of times that it was charged.
+        estimate: charge of the accuracy estimate; None if there is no estimate.
+        delta: the delta of the guarantee.
+        is_apart: whether the estimate and the labels use different records. If so, the result is
+            the larger of both epsilons. Otherwise, the charges compose.
     """
     of_estimate = Counter(filter(None, [estimate]))
     if is_apart:
@@ -416,7 +421,7 @@ def with_estimate(
 
 
 def ledger_facts(ledger: Ledger, unit: str) -> dict[str, Any]:
-    """Returns the facts about a whole ledger, as fields of a statement."""
+    """Returns the fields of a statement that describe the whole ledger."""
     return {
         "epsilon_ledger": ledger.spent().epsilon,
         "epsilon_ledger_replaced": several_teachers_epsilon(ledger.charges, delta=ledger.delta)

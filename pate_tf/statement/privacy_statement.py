@@ -1,7 +1,7 @@
-"""The privacy statement: the release, its privacy cost, and the assumptions and limits.
+"""The privacy statement: describes a release, its privacy cost, its assumptions and its limits.
 
-Statements of labels, silos and shared training have a common reader, and their pages extend a
-common template. `check` verifies all statements against ledgers.
+There are three kinds of statements: for labels, for silos, and for shared training. `from_dict`
+reads all of them, their pages extend a common template, and `check` verifies them against ledgers.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ DATA_DEPENDENT: Final = "privately released data-dependent"
 REPLACE_ONE: Final = "replace-one"
 ADD_OR_REMOVE_ONE: Final = "add-or-remove-one"
 ROUNDING: Final = 1e-9
-SEVERAL: Final = (2, 5)  # numbers of records, owners or silos of one person
-# Module and class of each system's statement, imported when a statement is read.
+SEVERAL: Final = (2, 5)  # numbers of records, owners or silos that one person may have
+# The module and class of each kind of statement; the module is imported when a statement is read.
 SYSTEMS: Final = {
     "labels": ("labels_statement", "LabelsStatement"),
     "silos": ("several_holders", "SilosStatement"),
@@ -49,14 +49,14 @@ SYSTEMS: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee(EpsilonDelta):
-    """One row of the table: a release and its cost. Publishable.
+    """One row of the statement's table: a release and its cost. Publishable.
 
-    Epsilon is infinite if no finite epsilon is known. Delta is 0 if the whole release satisfies
+    `epsilon` is infinite if no finite bound is known. `delta` is 0 if the whole release satisfies
     pure differential privacy.
 
     Attributes:
         release: description of the release.
-        relation: relation between neighboring data sets.
+        relation: description of the neighboring relation, such as replacing one record.
         kind: `WORST_CASE`, which holds for all data sets, or `DATA_DEPENDENT`.
     """
 
@@ -69,8 +69,8 @@ class Guarantee(EpsilonDelta):
 class PrivacyStatement(ProtectedUnit, ABC):
     """Publishable facts about a model, in numbers and in words.
 
-    It depends on votes and records only through charged releases. All sentences follow from the
-    fields.
+    A statement depends on votes and records only through charged releases. All its sentences follow
+    from its fields.
 
     >>> import pate_tf
     >>> statement = student.publish(folder / "released").statement
@@ -83,16 +83,16 @@ class PrivacyStatement(ProtectedUnit, ABC):
         holder: name of the data holder that releases the model; None to leave it out.
         purpose: purpose of the release; None to leave it out.
         run_name: name of the release.
-        date: date of publication, ISO, UTC.
+        date: date of publication in ISO 8601 format, UTC.
         pool_name: name of the public data set.
         inputs: description of the model's inputs, such as "6 columns"; empty if it is unknown.
-        label: name of what the model predicts, or None.
+        label: name of the predicted quantity, or None.
         classes: names of the classes; empty for other targets.
         predicts: description of the model's output if it is not a class; else empty.
         num_public_labels: number of public labels that the model also learned from.
-        quality: results on labeled public samples, as a mapping from the name of a measure to its
-            value, from `students.measures.measure`; empty if nothing was measured.
-        student_digest: SHA-256 of the model's weights; empty for a release of only labels.
+        quality: results on labeled public samples: maps the name of a measure in
+            `students.measures.measure` to its value; empty if nothing was measured.
+        student_digest: SHA-256 of the model's weights; empty if only labels are released.
         versions: versions of the libraries that were used.
         secure_noise: False if any noise came from a seed.
         ledger_was_reset: whether a user continued although an earlier ledger, or rows of it, were
@@ -136,11 +136,11 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @property
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Rows of the table. The first row is for this release. They hold only for secure noise."""
+        """Rows of the table, the first of them for this release; valid only for secure noise."""
 
     @property
     def most(self) -> Guarantee | None:
-        """The row with the largest cost, among rows with the first row's relation, or None."""
+        """The row with the largest cost among rows with the same relation as the first, or None."""
         rows = self.guarantees
         comparable = [row for row in rows if row.relation == rows[0].relation]
         return max(comparable, key=lambda row: (row.kind == WORST_CASE, row.epsilon), default=None)
@@ -164,7 +164,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
         return str(MARKDOWN.render(self.to_markdown()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values: the fields and all sentences of the page; infinity is null."""
+        """Returns JSON values: all fields and all sentences of the page; infinity becomes null."""
         return {
             **_to_json(self),
             "statement": self.system,
@@ -176,10 +176,10 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuilds a statement of any system from the values of `to_dict()` or its JSON file.
+        """Rebuilds a statement of any kind from the values of `to_dict()` or from a JSON file.
 
         Raises:
-            ValueError: if it is not a statement, or has values of wrong types.
+            ValueError: if the values are not a statement, or have wrong types.
         """
         system = fields.get("statement") if isinstance(fields, Mapping) else None
         kind: type = str
@@ -191,7 +191,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
         return typing.cast(Self, _from_json(kind, fields, "statement"))
 
     def to_markdown(self) -> str:
-        """Returns the page, with three digits per number and epsilons rounded up. Publishable."""
+        """Returns the page; numbers have three digits, epsilons are rounded up. Publishable."""
         return self._page
 
     @functools.cached_property
@@ -205,7 +205,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
             most=self.most,
             made_with=", ".join(filter(None, [*made_with, self.date])),
         )
-        # Lines of a paragraph are joined, and list items numbered.
+        # Lines of a paragraph are joined, and list items are numbered.
         numbers = itertools.count(1)
         page = SOFT_BREAK.sub(" ", page)
         page = re.sub(r"^1\.", lambda _: f"{next(numbers)}.", page, flags=re.MULTILINE)
@@ -215,13 +215,13 @@ class PrivacyStatement(ProtectedUnit, ABC):
 def pure_if_as_small(
     charges: Mapping[Charge, int], epsilon: float, delta: float
 ) -> tuple[float, float]:
-    """Returns the epsilon and delta to state.
+    """Returns the epsilon and the delta that a statement reports.
 
-    This is the pure epsilon at delta 0 if it is larger than the epsilon at delta by at most about a
-    thousandth. Otherwise, this is the epsilon at delta.
+    If the pure epsilon, at delta 0, exceeds `epsilon` by at most about a thousandth, the function
+    returns the pure epsilon and 0. Otherwise, it returns `epsilon` and `delta`.
     """
     pure = pure_epsilon(charges)
-    # At delta, the epsilon of a purely private mechanism is smaller by about 2 delta.
+    # For a purely private mechanism, the epsilon at delta is about 2 delta smaller than at 0.
     is_as_small = pure <= epsilon * 1.001 + 4.0 * delta
     return (max(pure, epsilon), 0.0) if is_as_small else (epsilon, delta)
 
@@ -243,10 +243,11 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(hint: Any, value: Any, name: str) -> Any:
-    """Returns the value of a type from the result of `_to_json`.
+    """Converts a JSON value from `_to_json` back to a value of the type `hint`.
 
     Raises:
-        ValueError: if the value has another type; `name` is the field in the message.
+        ValueError: if the value has another type; the message contains `name`, the name of the
+            field.
     """
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
@@ -283,20 +284,20 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
         ) from error
 
 
-# Checks that statements of several systems share.
+# The statements of several systems share the following checks.
 
 
 def require(holds: bool, reason: str) -> None:
-    """Raises ValueError with the reason unless a condition holds."""
+    """Raises ValueError with a reason unless a condition holds."""
     if not holds:
         raise ValueError(f"statement: {reason}")
 
 
 def at_least(name: str, stated: float, due: float, what: str = "") -> None:
-    """Checks that a stated number is not smaller than a due number.
+    """Checks that a stated number is at least as large as the number that follows from a ledger.
 
     Raises:
-        ValueError: if it is smaller or NaN.
+        ValueError: if the stated number is smaller or NaN.
     """
     is_enough = stated >= due * (1.0 - ROUNDING)
     require(is_enough, f"{name} must be at least {f'{due:.6g} {what}'.strip()}, got {stated}")
@@ -306,7 +307,7 @@ def check_unit(unit: str, charges: Iterable[Charge]) -> None:
     """Checks that charges for owners occur only in a statement for owners.
 
     Raises:
-        ValueError: if there is a charge for owners in another statement.
+        ValueError: if there is a charge for owners, but the statement is not for owners.
     """
     if unit != "owner" and any(charge.unit == "owner" for charge in charges):
         raise ValueError(f"unit: a charge is for owners, but the statement is for each {unit}")
@@ -323,13 +324,13 @@ def check_noise(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
     require(is_secure or not is_claimed, "it claims secure noise, but the ledger has seeded noise")
 
 
-DIGITS: Final = 8  # digits of a digest on the page
-# A line that continues the paragraph or the list item above it.
+DIGITS: Final = 8  # number of digits of a digest that the page shows
+# Matches the break before a line that continues the paragraph or the list item above it.
 SOFT_BREAK: Final = re.compile(r"(?<!\n)\n *(?=[^\s|#-])(?!1\. )")
 
 
 def sections(page: str) -> dict[str, list[str]]:
-    """Returns the paragraphs, list items and tables of a page by heading."""
+    """Maps each heading of a page to its paragraphs, list items and tables."""
     texts = {}
     for section in re.split(r"^#+ ", page, flags=re.MULTILINE)[1:]:
         heading, *rest = re.split(r"\n+(?!\|)", section.strip())
@@ -338,7 +339,7 @@ def sections(page: str) -> dict[str, list[str]]:
 
 
 def epsilon_text(value: float) -> str:
-    """Returns a nonnegative number with three digits, rounded up."""
+    """Returns a nonnegative number as text with three digits, rounded up."""
     if value == inf:
         return "∞"
     context = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
@@ -347,12 +348,12 @@ def epsilon_text(value: float) -> str:
 
 
 def delta_text(value: float) -> str:
-    """Returns a delta with three digits, rounded up, such as 1e-6."""
+    """Returns a delta as text with three digits, rounded up, such as 1e-6."""
     return f"{float(epsilon_text(value)):g}".replace("e-0", "e-")
 
 
 def cell(text: str) -> str:
-    """Returns a user's text in a form that stays within one cell and line of a table."""
+    """Escapes a user's text so that it stays within one cell of a table."""
     for character, other in (("|", "/"), ("`", "'"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, other)
     return " ".join(text.split())
@@ -361,19 +362,20 @@ def cell(text: str) -> str:
 def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
     """Returns the maximum probability of a correct guess between two equally likely candidates.
 
-    It is (exp(epsilon) + delta) / (1 + exp(epsilon)). For any test between the candidates, the
-    false alarm rate plus exp(epsilon) times the miss rate is at least 1 - delta, and vice versa, so
-    half of the sum of both rates is at least (1 - delta) / (1 + exp(epsilon)) (Kairouz, Oh and
-    Viswanath 2015, Theorem 2.1; docs/proofs/theory.md, Proposition C6).
+    This maximum is (exp(epsilon) + delta) / (1 + exp(epsilon)). The reason: for any test between
+    the candidates, the false alarm rate plus exp(epsilon) times the miss rate is at least 1 -
+    delta, and this also holds with the two rates exchanged. So half of the sum of both rates, the
+    probability of an error, is at least (1 - delta) / (1 + exp(epsilon)) (Kairouz, Oh and Viswanath
+    2015, Theorem 2.1; docs/proofs/theory.md, Proposition C6).
 
     Args:
-        epsilon: at least 0.
-        delta: from 0 to 1.
+        epsilon: epsilon of the guarantee, at least 0.
+        delta: delta of the guarantee, from 0 to 1.
     """
     return float(1.0 - (1.0 - delta) * scipy.special.expit(-epsilon))
 
 
-# HTML in a statement is escaped, and nothing in it loads anything.
+# HTML in a statement is escaped, and links and images, which could load something, are disabled.
 MARKDOWN: Final = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
 TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).with_name("templates")),

@@ -1,4 +1,4 @@
-"""Exports a student with its statement, after verifying its labels against the ledger."""
+"""Exports a student with its privacy statement, after verifying its labels against the ledger."""
 
 import dataclasses
 import datetime
@@ -48,7 +48,7 @@ class Published(Generic[Stated]):
     Attributes:
         statement: privacy statement with the cost of the student's labels.
         student_folder: folder of the exported version.
-        measured: accuracies on labeled public samples, as JSON values; empty without labels.
+        measured: accuracies on labeled public samples, as JSON values; empty if there are none.
     """
 
     statement: Stated
@@ -84,19 +84,21 @@ def publish_model(
     estimated_accuracy: tuple[float, float, float, float] | None = None,
     estimate_is_apart: bool = False,
 ) -> Published[LabelsStatement]:
-    """Exports a student's model with a statement of the cost of its labels.
+    """Exports a student's model with a privacy statement about the cost of its labels.
 
     Args:
-        model: maps raw inputs to logits; trained only on these labels and public data.
-        labels: the training labels of the model.
+        model: model that maps raw inputs to logits, and that learned only from these labels and
+            public data.
+        labels: the labels that the model learned from.
         teachers: the ensemble that voted, or the feature sums.
         ledger: the open ledger of the teachers.
         folder: folder for `student/` and for the statement in JSON and as a page.
         export_formats: additional formats, "onnx" or "litert".
         publication: additional facts for the statement.
-        quality: see `PrivacyStatement`.
-        estimated_accuracy: see `LabelsStatement`.
-        estimate_is_apart: see `LabelsStatement`.
+        quality: results on labeled public samples, see `PrivacyStatement`.
+        estimated_accuracy: the accuracy estimate, its interval and its epsilon, see
+            `LabelsStatement`.
+        estimate_is_apart: whether the estimate and the labels use different records.
 
     Raises:
         ValueError: if the labels were not charged to the ledger, or the model can't be exported.
@@ -108,7 +110,7 @@ def publish_model(
     check_charged(labels, ledger)
     encoder = None
     name = teachers.representation
-    if name is not None and not catalogue.is_known(name):  # a user's own encoder
+    if name is not None and not catalogue.is_known(name):  # a user's encoder
         weights = (teachers.encoder_digest or "unknown")[:16]
         encoder = f"{pretrained.public_name(name)}, weights {weights}"
     statement = LabelsStatement.of(
@@ -124,7 +126,7 @@ def publish_model(
         and mechanism_of_estimate(estimated_accuracy[3], labels.released.cost.unit),
         estimate_is_apart=estimate_is_apart,
         encoder=encoder,
-        # With owners, the number of records is private.
+        # If owners are protected, the number of records is private.
         num_records=teachers.num_records if teachers.unit == "record" else None,
         student_digest=student_digest(model),
         quality=quality,
@@ -145,15 +147,15 @@ def export_with(
     export_formats: Sequence[str] = (),
     seal: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> Published[Stated]:
-    """Writes a student's next version with its statement, and the statement in the folder.
+    """Writes the next version of a student, and its privacy statement.
 
     Args:
         statement: privacy statement of the labels.
-        model: maps raw inputs to logits.
-        labels: the training labels of the model.
-        folder: folder for `student/`, the statement and, for a table, its schema.
-        export_formats: see `publish_model`.
-        seal: see `export_student`.
+        model: model that maps raw inputs to logits.
+        labels: the labels that the model learned from.
+        folder: folder for `student/`, the statement and, if the data are a table, the schema.
+        export_formats: additional formats, "onnx" or "litert".
+        seal: function that authenticates the manifest, see `export_student`.
 
     Raises:
         ValueError: if the model can't be exported.
@@ -172,14 +174,14 @@ def export_with(
 
 
 def check_charged(labels: Labels, ledger: Ledger) -> None:
-    """Checks that labels were charged to a ledger, even if they were stored elsewhere since.
+    """Checks that labels were charged to a ledger, even if they were loaded from a file.
 
-    For labels from sums, the noisy sums are compared. Inferring the labels again would take
-    minutes, so a seal shows that the labels follow from the sums.
+    For labels from sums, the noisy sums are compared with the ledger. Inferring the labels again
+    would take minutes, so instead a seal proves that the labels were inferred from the sums.
 
     Raises:
-        ValueError: if the ledger has other answers or another delta, or if a fact about the labels
-            was changed, such as the choice of queries.
+        ValueError: if the ledger has different answers or a different delta, or if a fact about the
+            labels, such as the choice of queries, was changed.
     """
     released = labels.released
     cost, counts = released.cost, released.noisy_counts
@@ -198,7 +200,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
         stored = {
-            # Noisy counts are compared only if this batch has noisy counts.
+            # Noisy counts are compared only if the labels have noisy counts.
             (index, answer.label, None if counts is None else answer.noisy_counts)
             for index, digest in zip(labels.queries.tolist(), digests, strict=True)
             if (answer := answers.get(digest)) is not None and answer.label is not None
@@ -229,17 +231,17 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
 
 
 def facts_of(labels: Labels) -> dict[str, Any]:
-    """Returns a statement's facts about a student of labels: inputs, output, public labels."""
+    """Returns a statement's facts about the student: its inputs, output and public labels."""
     number = labels.pool.num_labeled if labels.has_public_labels else 0
     return {**labels.pool.dataset.model_facts, "num_public_labels": number}
 
 
 def publication_facts(publication: PublicationSettings, folder: pathlib.Path) -> dict[str, Any]:
-    """Returns a statement's facts about its publication: names, date, versions of libraries.
+    """Returns a statement's facts about the publication: names, date and library versions.
 
     Args:
-        publication: facts from the data holder.
-        folder: folder with the versions of the model.
+        publication: facts that the data holder provided.
+        folder: folder that contains the versions of the model.
     """
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     versions = {"python": sys.version.split()[0]}

@@ -1,7 +1,7 @@
-"""The report of a run, for the person who signs, and the model card. Both are publishable.
+"""Writes the report of a run, for the person who signs it, and the model card.
 
-They show the statement, the accuracy on public samples and the charges of the ledger. They compute
-nothing from private records.
+Both pages are publishable. They show the privacy statement, the accuracy on public samples and the
+charges of the ledger, and nothing in them is computed from private records.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from pate_tf.statement.privacy_statement import MARKDOWN, TEMPLATES, PrivacyStat
 
 PAGE: Final = "report.html"
 MODEL_CARD: Final = "README.md"
-# Files of statements, with the folders of their models.
+# The files of statements, and the folder of the model for each statement.
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
-# Files with results about the model, in the run folder or in `sensitive/`.
+# Files with results about the model; they are in the run folder or in `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-# Text that stays on one line of the report: a cost, a small number, a percentage or a date.
+# Text that the report must not break into lines: a cost, a small number, a percentage or a date.
 NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
 
 def write_pages(train_dir: str | pathlib.Path, *, audit: Any = None) -> pathlib.Path:
-    """Writes the report and the model card of a run into its `released/`; returns the report.
+    """Writes the report and the model card of a run to `released/`; returns the report's path.
 
     Args:
-        train_dir: see `report_page`.
-        audit: see `report_page`.
+        train_dir: the run folder, see `report_page`.
+        audit: result of an audit of the run, see `report_page`.
 
     Raises:
         ValueError: see `report_page`.
@@ -57,13 +57,15 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
     True
 
     Args:
-        train_dir: the folder of a run with a published student, of silos or of shared training.
-        audit: result of `audit_run`. The page shows its outcome, and the name, the outcome and the
-            limits of each check. Default: the page says that the run was not audited.
+        train_dir: folder of a run with a published student, of a run with silos, or of shared
+            training.
+        audit: result of `audit_run`. The page shows the outcome of the audit, and the name, the
+            outcome and the limits of each check. Default: the page says that the run was not
+            audited.
 
     Raises:
-        ValueError: if there is no statement in the folder, or it is broken.
-        LedgerError: if the ledger is broken.
+        ValueError: if the folder contains no statement, or a damaged statement.
+        LedgerError: if the ledger is damaged.
     """
     root = pathlib.Path(train_dir).absolute()
     contents = _contents(root)
@@ -92,7 +94,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
 
 
 def _digests(released: pathlib.Path) -> dict[str, str]:
-    """Returns the SHA-256 of each released file, except report and model card, by path."""
+    """Maps the path of each released file to its SHA-256, except for report and model card."""
     return {
         path.relative_to(released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(released.rglob("*"))
@@ -101,7 +103,7 @@ def _digests(released: pathlib.Path) -> dict[str, str]:
 
 
 def _contents(root: pathlib.Path) -> dict[str, Any]:
-    """Returns the statement and the JSON results of the run, which may be empty."""
+    """Returns the statement of the run, and its JSON results, which may be empty."""
     places = [root / artifacts.RELEASED / name for name in STATEMENTS]
     stated = next((path for path in places if path.exists()), None)
     if stated is None:
@@ -116,7 +118,7 @@ def _contents(root: pathlib.Path) -> dict[str, Any]:
 
 
 def _charges(store: Store) -> list[tuple[str, int, str, float]]:
-    """Returns time, row, description and total epsilon so far of each charge in a ledger."""
+    """Returns, for each charge in a ledger, its time, row, description, and epsilon so far."""
     found = []
     charges: Counter[Charge] = Counter()
     for row in store.history():

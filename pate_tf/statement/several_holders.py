@@ -1,4 +1,4 @@
-"""Statements of silos and of shared training, where each data holder has its own ledger."""
+"""Statements for silos and for shared training, where each data holder has its own ledger."""
 
 import dataclasses
 import functools
@@ -43,7 +43,8 @@ class SiloSpending(EpsilonDelta):
 
     Attributes:
         name: name of the silo.
-        charged: charges of its answers, and how often each was charged.
+        charged: the charges of the silo's answers, each with the number of times that it was
+            charged.
         num_refused: number of queries that the silo refused because of its policy.
     """
 
@@ -53,13 +54,13 @@ class SiloSpending(EpsilonDelta):
 
     @property
     def charges(self) -> Mapping[Charge, int]:
-        """The number of each charge."""
+        """Maps each charge to the number of times that it was charged."""
         return dict(self.charged)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SilosStatement(PrivacyStatement):
-    """The statement for a student that was trained by silos; see `PrivacyStatement`.
+    """The statement for a student that learned from the labels of silos; see `PrivacyStatement`.
 
     `unit` is "silo" for votes, and "record" or "owner" for feature sums.
 
@@ -72,7 +73,7 @@ class SilosStatement(PrivacyStatement):
         silos: cost of each silo.
 
     Raises:
-        ValueError: if there is no silo, or the unit does not fit the mechanisms.
+        ValueError: if there is no silo, or the unit does not match the mechanisms.
     """
 
     system: ClassVar[str] = "silos"
@@ -98,12 +99,12 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """All mechanisms that were charged."""
+        """All mechanisms that silos charged."""
         return tuple(dict.fromkeys(charge for silo in self.silos for charge in silo.charges))
 
     @property
     def sums(self) -> SecureFeatureSums | None:
-        """The mechanism of feature sums; None if silos voted."""
+        """The mechanism that released feature sums; None if silos voted."""
         return next((each for each in self.charges if isinstance(each, SecureFeatureSums)), None)
 
     @property
@@ -114,7 +115,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def num_charged(self) -> int:
-        """The number of silos that answered."""
+        """The number of silos that answered and were charged."""
         return sum(any(silo.charges.values()) for silo in self.silos)
 
     @property
@@ -129,11 +130,11 @@ class SilosStatement(PrivacyStatement):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon against changing the data of several silos, by their number.
+        """Maps numbers of silos to the epsilon that holds if all data of this many silos change.
 
-        It holds at `several_delta`. If each silo randomized its answers, the charges of several
-        silos compose. If silos share the noise, a change of k silos moves the total k times as far,
-        which is group privacy.
+        The epsilon holds at `several_delta`. If each silo randomized its own answers, the charges
+        of several silos compose. If all silos share the noise, changing k silos moves the total k
+        times as far (group privacy).
         """
         numbers = [number for number in SEVERAL if number < self.num_charged]
         if self.num_charged > 1:
@@ -146,7 +147,7 @@ class SilosStatement(PrivacyStatement):
         return {number: self._changed_epsilon(number) for number in numbers}
 
     def _changed_epsilon(self, number: int | None) -> float:
-        """Returns epsilon at `several_delta` for `number` silos; for a replaced owner if None."""
+        """Returns epsilon at `several_delta` for `number` silos; if None, for a replaced owner."""
         most = self._most_charged(1)
         if len(self.charges) == 1:
             return several_teachers_epsilon(most, delta=self.delta, num_teachers=number)
@@ -159,7 +160,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def several_delta(self) -> float:
-        """The delta of `several`, above the run's delta if mechanisms may depend on answers."""
+        """The delta of `several`. It exceeds the run's if mechanisms may depend on answers."""
         return delta_of_chosen_kinds(self._most_charged(1), self.delta)
 
     def _most_charged(self, number: int) -> dict[Charge, int]:
@@ -189,7 +190,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def table(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """Names of the silos with the same cost, by the cells of their row on the page."""
+        """Maps the cells of a row on the page to the names of the silos with this cost."""
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             epsilon, delta = pure_if_as_small(silo.charges, silo.epsilon, silo.delta)
@@ -204,10 +205,10 @@ class SilosStatement(PrivacyStatement):
         return names
 
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks each silo's epsilon against its charges, and the charges against ledgers.
+        """Checks the epsilon of each silo against its charges, and the charges against ledgers.
 
-        A silo's ledger can contain more charges: other runs, and answers that came too late. It
-        contains nothing about other silos.
+        A silo's ledger can contain further charges, for other runs and for answers that arrived too
+        late. It contains nothing about other silos.
         """
         for silo in self.silos:
             due, _ = smallest_epsilon(silo.charges, self.delta)
@@ -227,24 +228,25 @@ class SilosStatement(PrivacyStatement):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
-    """The statement for a model of shared training; see `PrivacyStatement`.
+    """The statement for a model from shared training; see `PrivacyStatement`.
 
-    `epsilon` is the largest epsilon of any participant's ledger, for this run and everything else
-    that was charged to that ledger. It is infinite if there is no finite bound, for example without
-    noise. `unit` is "record", "participant", or "none" if there is no noise.
+    `epsilon` is the largest epsilon of a participant's ledger, and covers this run and everything
+    else that was charged to the ledger. It is infinite if there is no finite bound, for example
+    without noise. `unit` is "record", "participant", or "none" if there is no noise.
 
     Attributes:
         num_participants: number of participants.
         num_parameters: number of parameters of the model.
-        upload: fraction of the parameters in an upload.
+        upload: fraction of the parameters that an upload changes.
         rounds: number of uploads of each participant.
-        protocol: order of turns.
-        charge: charge of each ledger; None if there is no noise.
-        epsilon_source: largest epsilon of a single record, for all releases charged to a
-            participant's source on its machine; None if a participant has no registry.
+        protocol: protocol that determines the order of uploads.
+        charge: the charge of this run in each ledger; None if there is no noise.
+        epsilon_source: epsilon of all releases that were charged to a participant's source on its
+            machine, for the participant with the largest value; None if a participant has no
+            registry.
         delta_source: delta of `epsilon_source`; None if a participant has no registry.
-        num_ledgers: largest number of ledgers of a participant's source; None if a participant has
-            no registry.
+        num_ledgers: number of ledgers of a participant's source, for the participant with the
+            largest number; None if a participant has no registry.
         fewest_records: smallest number of records of a participant; None if participants are
             protected.
         ledger_heads: sequence number and digest of the last row of each ledger. There is one ledger
@@ -281,10 +283,11 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon of this training for the uploads of several participants, by their number.
+        """Maps numbers of participants to the epsilon of all their uploads together.
 
-        It holds at `delta` for a person with one record, or all protected records, at each of these
-        participants. Every participant adds independent noise, so their uploads compose.
+        The epsilon holds at `delta` for a person who has one record, or all protected records, at
+        each of these participants. Every participant adds independent noise, so their uploads
+        compose.
         """
         if self.charge is None or self.num_participants < 2:
             return {}
@@ -320,10 +323,10 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement claims no more privacy than the participants' ledgers show.
 
-        The quoted heads fix all earlier rows. These rows determine the charges of each participant,
-        and so a lower bound on epsilon, delta, resets, and whether noise was secure. The ledgers of
-        other participants can be missing. Without ledgers, epsilon is only compared with the stated
-        charge.
+        The digests of the quoted heads cover all earlier rows. From these rows follow the charges
+        of each participant (and so a lower bound on epsilon), delta, resets, and whether noise was
+        secure. Ledgers of some participants may be missing. Without any ledgers, epsilon is only
+        compared with the stated charge.
         """
         if self.charge is None:
             require(not stores, "it has no epsilon that could be checked against ledgers")

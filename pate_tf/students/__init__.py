@@ -1,1 +1,1 @@
-"""Students, which learn from released labels and a public pool, never from teachers or votes."""
+"""Students: models that learn only from released labels and a public pool."""

@@ -1,4 +1,4 @@
-"""Measures a student on labeled public samples, for classes, numbers and several labels."""
+"""Measures a student on labeled public samples. The target is a class, a number or labels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def measure(
     probabilities: npt.NDArray[np.floating],
     dataset: Dataset,
 ) -> dict[str, Any]:
-    """Compares predictions of a student with true labels; returns JSON values.
+    """Compares a student's predictions with the true values; returns JSON values.
 
     Args:
-        predictions: labels `[num_samples]`, numbers `[num_samples]`, or several labels
-            `[num_samples, num_labels]`.
-        truth: true values of the same shape, at least one.
-        probabilities: probabilities of classes or of several labels; ignored for numbers.
-        dataset: data set of the samples, which states the kind of the target.
+        predictions: predicted classes `[num_samples]`, numbers `[num_samples]`, or several labels
+            per sample `[num_samples, num_labels]`.
+        truth: true values, in the same shape as `predictions`. There must be at least one sample.
+        probabilities: predicted probabilities of the classes or labels; ignored if the target is a
+            number.
+        dataset: data set of the samples, which states the type of target.
     """
     if dataset.target == CLASS:
         return measure_classes(predictions, truth, probabilities)
@@ -44,8 +45,8 @@ def measure_numbers(
 
     Returns:
         `r_squared`, see `core.public.r_squared`; `root_mean_squared_error` and
-        `mean_absolute_error` in the unit of the numbers; and, as `constant_...`, the same errors of
-        the best constant prediction, which is the mean or the median of the samples.
+        `mean_absolute_error` in the unit of the numbers; and both errors of the best constant
+        prediction, the mean or the median of the samples, with the prefix `constant_`.
     """
     errors = truth - predictions
     of_mean = truth - truth.mean()
@@ -63,12 +64,13 @@ def measure_numbers(
 def measure_labels(
     predictions: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
 ) -> dict[str, Any]:
-    """Compares several labels `[num_samples, num_labels]` with true labels.
+    """Compares several predicted labels `[num_samples, num_labels]` with true labels.
 
     Returns:
-        For each label, `label_auc`, `label_recall` and `label_share`, the fraction of samples that
-        have the label. A value is None if no sample determines it. Also the mean `auc` of all
-        labels, and `exact_match`, the fraction of samples whose labels are all correct.
+        Lists with a value for each label: `label_auc`, `label_recall` and `label_share`, the
+        fraction of samples that have the label. A value is None if it is undefined for these
+        samples. In addition, the mean `auc` of all labels, and `exact_match`, the fraction of
+        samples whose labels are all correct.
     """
     holds = truth == 1
     recall = [
@@ -94,7 +96,7 @@ def measure_classes(
 
     Args:
         labels: predicted classes `[num_samples]`.
-        truth: true classes `[num_samples]`, at least one.
+        truth: true classes of at least one sample, `[num_samples]`.
         probabilities: probabilities of the classes, `[num_samples, num_classes]`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Trains Keras students with `fit`, resumes after an interruption, and stops at NaN."""
+"""Trains Keras students with Keras' `fit`, resumes interrupted training, and stops at NaN."""
 
 import contextlib
 import dataclasses
@@ -30,17 +30,17 @@ Batch = dict[str, tf.Tensor]
 StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
 FloatArray = npt.NDArray[np.float64]
 
-LOGGED = 10  # steps between values of a student's loss in TensorBoard
-BATCH = 500  # inputs; larger batches exceed the cache and are slower per input
+LOGGED = 10  # number of steps between two values of a loss in TensorBoard
+BATCH = 500  # inputs per batch; larger batches exceed the cache and are slower per input
 
 
 class ShuffledItems:
-    """Draws rows of arrays without replacement, in a new order in each pass.
+    """Draws rows of arrays without replacement, in a new random order in each pass.
 
     Args:
-        *arrays: arrays `[num_items, ...]`.
-        batch_size: rows per step.
-        seed: determines the orders.
+        *arrays: arrays `[num_items, ...]`, from which the same rows are drawn.
+        batch_size: number of rows per step.
+        seed: seed of the random orders.
     """
 
     def __init__(self, *arrays: npt.NDArray, batch_size: int, seed: int) -> None:
@@ -50,7 +50,7 @@ class ShuffledItems:
         self._seed = seed
 
     def at(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the rows `[batch_size, ...]` of each array for a step, int64, counted from 0."""
+        """Returns the rows `[batch_size, ...]` of each array in a step; steps start at 0."""
         positions = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
         passes = positions // self._num_items
         seeds = tf.fill([self._batch_size], tf.constant(self._seed, tf.int64))
@@ -63,12 +63,12 @@ class ShuffledItems:
 
 
 def step_seeds(seed: int, step: tf.Tensor, number: int) -> list[tf.Tensor]:
-    """Returns independent seeds int64 `[2]` for the draws of one step."""
+    """Returns `number` independent seeds, each int64 `[2]`, for the random draws of a step."""
     return tf.unstack(tf.random.split(tf.stack([tf.constant(seed, tf.int64), step]), number))
 
 
 def derived_seeds(seed: int, number: int) -> list[int]:
-    """Returns seeds for the parts of one student, such as the layers of a network."""
+    """Returns `number` seeds for the parts of one student, such as the layers of a network."""
     drawn = np.random.SeedSequence(seed).generate_state(number)
     return [int(value) for value in drawn % 2**31]
 
@@ -84,35 +84,38 @@ def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) ->
     return np.concatenate(parts).astype(np.float64)
 
 
-# Strong augmentation: a student must predict the same label for an image and its changed copy.
+# The functions below augment images strongly. A student must predict the same label for an image
+# and its augmented copy.
 
 
 def pixel_range(dataset: Dataset) -> tuple[float, float]:
-    """Returns the range of all pixels; raises ValueError if pixels have different ranges."""
+    """Returns the common range of all pixels; raises ValueError if pixels have different ranges."""
     low, high = dataset.value_range
     if isinstance(low, tuple) or isinstance(high, tuple):
         raise ValueError(f"value_range of {dataset.name}: all pixels must have the same range")
     return low, high
 
 
-MAX_CUTOUT = 1 / 2  # fraction of the side
+MAX_CUTOUT = 1 / 2  # maximum side of a cutout, as a fraction of the image's side
 MAX_CONTRAST = 0.5
-# Color changes of Chen et al. 2020 ("SimCLR", appendix B.9) for small images; not tuned.
-COLOUR_JITTER = 0.4  # largest change of brightness, contrast and saturation
+# The color changes are those of Chen et al. 2020 ("SimCLR", appendix B.9) for small images, without
+# tuning.
+COLOUR_JITTER = 0.4  # maximum change of brightness, contrast and saturation
 MAX_HUE = 0.1  # fraction of the color circle
-GRAY_FRACTION = 0.2  # of images
+GRAY_FRACTION = 0.2  # fraction of images that become gray
 
 
 def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
-    """Returns images after two rounds of augmentation, a change of contrast, and a cutout.
+    """Augments images twice, changes their contrast, and fills a square (cutout).
 
-    Colors of images with three channels change as well. Otherwise a network could recognize the
-    copies of an image by their colors and would learn nothing else.
+    If images have three channels, their colors also change. Otherwise, a network could recognize
+    the copies of an image by their colors, and would learn nothing else.
 
     Args:
         images: raw images, float32 `[batch, height, width, channels]`.
-        dataset: its `augmentation` names changes that keep the label.
-        seed: int64 `[2]`; the same seed gives the same changes.
+        dataset: data set of the images. Its `augmentation` names changes that do not change the
+            label.
+        seed: seed of the changes, int64 `[2]`. The same seed gives the same changes.
     """
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
     changed = preprocessing.augment(preprocessing.augment(images, dataset, first), dataset, second)
@@ -125,7 +128,7 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
         [tf.shape(images)[0], 1, 1, 1], contrast_seed, 1.0 - MAX_CONTRAST, 1.0
     )
     changed = low + (changed - low) * contrast
-    # Fills a square of random size and position in each image (DeVries and Taylor 2017).
+    # The cutout fills a square of random size and position in each image (DeVries and Taylor 2017).
     height, width = changed.shape[1:3]
     draws = tf.random.stateless_uniform([tf.shape(changed)[0], 3], cutout_seed)
     reach = draws[:, :1] * MAX_CUTOUT / 2
@@ -139,7 +142,7 @@ def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Changes brightness, contrast, saturation and hue; makes one in five images gray.
 
     Args:
-        images: `[batch, height, width, 3]`, from 0 to 1.
+        images: images with values from 0 to 1, `[batch, height, width, 3]`.
         seed: see `augment_strongly`.
     """
     draws = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 5], seed, -1.0, 1.0)
@@ -150,8 +153,8 @@ def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     greys = tf.reduce_mean(changed, axis=-1, keepdims=True)
     is_grey = grey < 2.0 * GRAY_FRACTION - 1.0
     colours = (changed - greys) * tf.where(is_grey, 0.0, 1.0 + COLOUR_JITTER * saturation)
-    # Rotates colors around the gray axis (1, 1, 1). The cross product of a color with this axis is
-    # a difference of two shifted colors.
+    # Colors are rotated around the gray axis (1, 1, 1). The cross product of a color with this axis
+    # is the difference of two shifted colors.
     angle = 2.0 * math.pi * MAX_HUE * hue
     across = (tf.roll(colours, 1, axis=-1) - tf.roll(colours, -1, axis=-1)) / math.sqrt(3.0)
     return tf.clip_by_value(greys + tf.cos(angle) * colours + tf.sin(angle) * across, 0.0, 1.0)
@@ -161,14 +164,14 @@ WARM_UP = 10
 
 
 class AveragedStudent(keras.Model):
-    """A classifier in training, with an exponential average of its weights.
+    """A classifier that is being trained, with an exponential moving average of its weights.
 
     A subclass trains `classifier` in its `train_step`, which returns `step_end(losses)`. Evaluation
-    and export use the average.
+    and export use the averaged weights.
 
     Attributes:
-        averaged_steps: number of steps that the average covers; early in training, it covers about
-            a tenth of the steps so far.
+        averaged_steps: number of steps that the average covers. Early in training, the average
+            covers only about a tenth of the steps so far.
         losses_shown: names of the losses that `train_step` returns.
     """
 
@@ -176,7 +179,7 @@ class AveragedStudent(keras.Model):
     losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
-        """Takes a classifier, which maps raw inputs to logits; passes `kwargs` to `keras.Model`."""
+        """Takes a classifier that maps raw inputs to logits; `kwargs` are for `keras.Model`."""
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
@@ -198,7 +201,7 @@ class AveragedStudent(keras.Model):
         return tf.cast(self.classifier(inputs, training=training), tf.float32)
 
     def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Moves the average toward the updated weights; returns the means of `losses_shown`."""
+        """Updates the average after a step; returns the mean of each loss in `losses_shown`."""
         age = self.average_age + 0.0
         decay = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
@@ -226,15 +229,16 @@ class AveragedStudent(keras.Model):
         num_unlabelled: int,
         **of_fit: Any,
     ) -> keras.Model:
-        """Trains on the labels and on all inputs of the pool; returns the averaged classifier.
+        """Trains on labels and on the whole pool; returns a classifier with averaged weights.
 
         Args:
-            change: takes a step, labeled inputs, their labels or weights, and `num_unlabelled`
-                unlabeled inputs, and returns a batch for `train_step`. Inputs are float32.
+            change: function that takes a step, labeled inputs, their labels or weights, and
+                `num_unlabelled` unlabeled inputs, and returns a batch for `train_step`. Inputs are
+                float32.
             config: configuration of the training.
             released: labels of some inputs of the pool.
             pool: public inputs.
-            options: what to store and show.
+            options: what is stored and shown during training.
             num_unlabelled: number of unlabeled inputs in a batch.
             **of_fit: further arguments of `fit_student`.
         """
@@ -261,25 +265,25 @@ class AveragedStudent(keras.Model):
 
 
 def loss_of_replica(loss: tf.Tensor) -> tf.Tensor:
-    """Returns a replica's part of a loss: optimizers add up the gradients of all replicas."""
+    """Divides a loss by the number of replicas, because optimizers add up their gradients."""
     return loss / tf.distribute.get_strategy().num_replicas_in_sync
 
 
-# This number is doubled if the stop set is full. It was chosen with labels of public pools, never
-# with held-out samples (docs/how-to/choose_student.md).
+# If the stop set is full, an epoch has twice this number of steps. The number was chosen with
+# labels of public pools, never with held-out samples (docs/how-to/choose_student.md).
 STEPS_PER_EPOCH = 50
 UNFINISHED = "unfinished_student"
-# "Stabilizing predictions" (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
-# values: training ends when successive models agree on a set of unlabeled inputs, the stop set,
-# with a mean Cohen's kappa of 0.99 over three pairs. The stop set is public. The rule uses neither
-# private records nor true labels.
+# The stopping rule is "stabilizing predictions" (Bloodgood and Vijay-Shanker 2009, arXiv
+# 1409.5165), with the paper's values. The stop set is a set of unlabeled public inputs. Training
+# ends when the predictions of successive models on the stop set agree with a mean Cohen's kappa of
+# 0.99 over three pairs of models. The rule uses neither private records nor true labels.
 STABLE_KAPPA = 0.99
 PAIRS = 3
 STOP_SET_SIZE = 2_000
 
 
 def are_stable(predictions: IntArray) -> bool:
-    """Whether the predictions of `PAIRS + 1` successive models, `[model, num_inputs]`, agree."""
+    """Whether predictions of `PAIRS + 1` successive models, `[num_models, num_inputs]`, agree."""
     kappas = list[float]()
     for earlier, later in itertools.pairwise(predictions):
         agreement = float((earlier == later).mean())
@@ -291,7 +295,7 @@ def are_stable(predictions: IntArray) -> bool:
 
 
 def averaged_or_own(student: keras.Model) -> Callable[..., tf.Tensor]:
-    """Returns the inference function of a student, which uses averaged weights if it has them."""
+    """Returns a student's inference function, with averaged weights if the student has them."""
     return student.averaged_logits if isinstance(student, AveragedStudent) else student
 
 
@@ -300,14 +304,14 @@ class TrainingDivergedError(ValueError):
 
 
 class Backup(keras.callbacks.Callback):
-    """Stores the state after each epoch in one file, completely or not at all.
+    """Stores the state of training after each epoch in one file, completely or not at all.
 
     Raises:
-        TrainingDivergedError: after an epoch with a loss or weight that is not finite.
+        TrainingDivergedError: at the end of an epoch, if a loss or weight is not finite.
     """
 
     def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
-        """Takes the `.npz` file (None to store nothing) and all Keras variables of the run."""
+        """Takes the path of the `.npz` file, or None to store nothing, and all Keras variables."""
         super().__init__()
         self._path = path
         self._state = state
@@ -322,7 +326,7 @@ class Backup(keras.callbacks.Callback):
         return int(arrays["epochs"])
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Checks the epoch's losses and all weights, and replaces the stored state."""
+        """Checks the losses of the epoch and all weights, and replaces the stored state."""
         values = {name: np.asarray(value) for name, value in (logs or {}).items()}
         values |= {weight.path: keras.ops.convert_to_numpy(weight) for weight in self.model.weights}
         bad = [name for name, value in values.items() if not np.isfinite(value).all()]
@@ -339,14 +343,14 @@ class Backup(keras.callbacks.Callback):
             str(index): keras.ops.convert_to_numpy(variable)
             for index, variable in enumerate(self._state)
         }
-        # The file is marked as private, so that it is not sealed each time; it is deleted before
-        # anything is published.
+        # The file is written as private, so that it is not sealed after each epoch. It is deleted
+        # before anything is published.
         arrays["epochs"] = np.array(epoch + 1)
         artifacts.write_arrays(self._path, arrays, private=True)
 
 
 def shown_on_clock(num_steps: int) -> keras.callbacks.Callback:
-    """Returns a callback that shows each step and the time left on the clock that runs."""
+    """Returns a callback that shows the steps and the time left on the running clock."""
     advance = steps_on_clock(num_steps)
     return keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: advance(1))
 
@@ -357,15 +361,15 @@ def logs_of(folder: pathlib.Path) -> pathlib.Path:
 
 
 def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
-    """Returns the initial network."""
+    """Builds the untrained network of a configuration."""
     network = architectures.build(config.model, dataset, seed=config.seed)
-    if architectures.ends_in_softmax(network):  # a compiled model, which is compiled again below
+    if architectures.ends_in_softmax(network):  # a compiled model; it is compiled again later
         network = architectures.with_logits(network)
     return network
 
 
 def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
-    """Returns 16 hexadecimal digits that identify everything that a run's result depends on."""
+    """Returns a digest, 16 hexadecimal digits, of everything that determines a run's result."""
     definition = None
     with contextlib.suppress(ValueError):  # some kinds have their own networks
         definition = model_definition(config.model, pool.dataset)
@@ -391,22 +395,23 @@ def fit_student(
     optimizers: Sequence[Any] = (),
     stops_early: bool = True,
 ) -> None:
-    """Trains a compiled student until its predictions are stable, in epochs of 50 or 100 steps.
+    """Trains a compiled student in epochs of 50 or 100 steps until its predictions are stable.
 
-    Takes at most about `config.max_steps` steps.
+    Training takes at most about `config.max_steps` steps.
 
     Args:
         student: a compiled student whose optimizers are built.
-        batch_at: takes a step, an int64 scalar, and returns a batch for the student's `train_step`.
+        batch_at: function that takes a step, an int64 scalar, and returns a batch for the student's
+            `train_step`.
         config: configuration of the training.
         released: labels of some inputs of the pool.
-        pool: public inputs. An interrupted run with the same `run_digest` resumes after its last
-            epoch.
-        options: its folder gets the logs and, until the run is complete, the state of the last
-            epoch.
-        optimizers: additional optimizers whose state belongs to the run.
+        pool: public inputs. If a run with the same `run_digest` was interrupted, it resumes after
+            its last epoch.
+        options: what is stored and shown. The logs and, until the run is complete, the state of the
+            last epoch are stored in its folder.
+        optimizers: further optimizers whose state is part of the state of the run.
         stops_early: whether to stop when the predictions for the pool's first `STOP_SET_SIZE`
-            inputs are stable; otherwise all steps are taken.
+            inputs are stable. If False, training takes all steps.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite. The state after the last
@@ -414,7 +419,8 @@ def fit_student(
     """
     inputs = pool.inputs[: STOP_SET_SIZE if stops_early else 1]
     number = len(inputs)
-    # One row for each of the last epochs; part of the state. Before training, no two rows agree.
+    # The state contains one row of predictions for each of the last epochs. Before training, no two
+    # rows agree.
     predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
 
     def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
@@ -437,7 +443,7 @@ def fit_student(
     if options.folder:
         callbacks.append(keras.callbacks.TensorBoard(logs_of(options.folder), update_freq=LOGGED))
     first_epoch = backup.restore()
-    if are_stable(predictions.numpy()):  # the run was interrupted after its last epoch
+    if are_stable(predictions.numpy()):  # the interrupted run had already finished
         num_epochs = first_epoch
     total = num_epochs * steps_an_epoch
     done = first_epoch * steps_an_epoch
@@ -460,7 +466,7 @@ def fit_student(
             path.parent.rmdir()
 
 
-# Measures on public samples.
+# Measures of labels and students on public samples.
 
 
 def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
@@ -476,33 +482,34 @@ NUM_SAMPLES = 1_000
 
 
 class HeldOutAccuracy(keras.callbacks.Callback):
-    """Writes the held-out accuracy after every epoch.
+    """Writes the accuracy on held-out samples to TensorBoard after every epoch.
 
-    The true labels are public and only used for TensorBoard; they do not change the student.
+    The true labels are public and used only for TensorBoard. They do not influence the student.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
-        """Takes labeled held-out samples, of which it uses the first 1,000, and the log folder."""
+        """Takes labeled held-out samples and the log folder; uses at most 1,000 of the samples."""
         super().__init__()
         self._inputs = samples.inputs[:NUM_SAMPLES]
         self._labels = np.asarray(samples.labels)[:NUM_SAMPLES]
         self._writer = tf.summary.create_file_writer(str(logs / "held_out"))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Writes the accuracy."""
+        """Writes the accuracy after this epoch."""
         del logs
         predictions = outputs(averaged_or_own(self.model), self._inputs).argmax(axis=1)
         with self._writer.as_default(step=epoch):
-            # Keras' name for the training accuracy, so that both share a chart.
+            # This is Keras' name for the training accuracy, so that both accuracies are in one
+            # chart.
             tensorboard.scalar("epoch_accuracy", (predictions == self._labels).mean())
         self._writer.flush()
 
 
 def constant_model(labels: PoolLabels, dataset: Dataset) -> keras.Model:
-    """Returns a model that returns the same logits `[num_classes]` for every raw input.
+    """Returns a model whose logits `[num_classes]` are the same for every raw input.
 
-    Its probabilities are the fractions of the classes among the labels (or their weights), counted
-    with one additional label of each class.
+    The model's probabilities are the fractions of the classes among the labels (or their weights),
+    after adding one label of each class.
     """
     is_soft = labels.weights is not None
     targets = labels.targets if is_soft else np.eye(dataset.num_classes)[labels.labels]

@@ -1,1 +1,1 @@
-"""Teachers: trained on disjoint shards of the private data, stored together, and queried."""
+"""Teachers: models that learn from disjoint shards of the private records, and vote."""

@@ -1,4 +1,4 @@
-"""Teachers that were trained by other software: models in memory or in files."""
+"""Teachers that other software trained: models in memory or in files."""
 
 import copy
 import hashlib
@@ -32,27 +32,28 @@ OTHER_FORMATS = (".h5", ".hdf5", ".joblib", ".onnx", ".pb", ".pkl", ".pt", ".pth
 class ForeignModels(Voter):
     """SENSITIVE: one trained model for each teacher.
 
-    A model is a Keras model, a fitted classifier of scikit-learn, any object with `predict`, or the
-    path of a `.keras` file or a SavedModel, which is loaded when it votes. It takes raw inputs
-    `[batch, *input_shape]`.
+    A model is a Keras model, a fitted scikit-learn classifier, any object with the method
+    `predict`, or the path of a `.keras` file or a SavedModel, which is loaded when it votes. A
+    model takes raw inputs `[batch, *input_shape]`.
 
-    - For classes it returns labels `[batch]` or scores `[batch, num_classes]`. For two classes it
-      may return `[batch, 1]`: the probability of the second class, or its logit if the last layer
-      of a Keras model has no activation.
-    - For a number it returns numbers `[batch]` or `[batch, 1]` in the unit of the target.
-    - For several labels it returns the probability of each label, `[batch, num_labels]`, or log
-      odds if the last layer of a Keras model has no activation.
+    - If the target is a class, the model returns labels `[batch]` or scores `[batch, num_classes]`.
+      For two classes, it may return `[batch, 1]`: the probability of the second class, or its logit
+      if the last layer of a Keras model has no activation.
+    - If the target is a number, the model returns numbers `[batch]` or `[batch, 1]` in the unit of
+      the target.
+    - If the target is several labels, the model returns the probability of each label, `[batch,
+      num_labels]`, or log odds if the last layer of a Keras model has no activation.
 
-    A SavedModel is called by its signature `serving_default`. If this has several outputs, the
-    output `label` is used.
+    A SavedModel is called through its signature `serving_default`. If this signature has several
+    outputs, the output `label` is used.
 
     This class can't check that the models' records are disjoint; the statement lists this as an
     assumption. It refuses a model that is given twice, a Keras model with the same weights as
     another model, and a copied file.
 
-    `digest` covers the content of files; for models in memory, settings and weights, or attributes.
-    If a teacher changes in a way that the digest does not cover, the teachers keep their ledger,
-    and the budget of the ledger covers both versions.
+    For files, `digest` covers their content. For models in memory, it covers settings and weights,
+    or attributes. If a teacher changes in a way that the digest does not cover, the teachers keep
+    their ledger, and the budget of the ledger covers both versions.
     """
 
     def __init__(
@@ -66,13 +67,17 @@ class ForeignModels(Voter):
         """Takes one model for each teacher.
 
         Args:
-            models: the models, or a folder of models, which are used in the order of their names.
-            unit: unit of the partition of records among teachers, "record" or "owner".
-            source: source of the private data.
-            num_classes: number of scores that a model returns; None to use the pool's classes.
+            models: the models, or the path of a folder of models, which are used in the order of
+                their names.
+            unit: protected unit: "record" if each record, "owner" if all records of each owner,
+                were used for only one teacher.
+            source: private data source that releases are charged to.
+            num_classes: number of scores that a model returns; None for the number of classes of
+                the pool.
 
         Raises:
-            ValueError: if there is no model, a model can't predict, or two models are the same.
+            ValueError: if there is no model, if a model can't predict, or if two models are the
+                same.
         """
         self._models = _in_folder(models) if isinstance(models, pathlib.Path) else list(models)
         if not self._models:
@@ -116,13 +121,13 @@ class ForeignModels(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Returns the votes of all teachers. Only one model from a file is in memory at a time.
+        """Returns the votes of all teachers; keeps only one model from a file in memory at a time.
 
         Raises:
             ValueError: if a model can't be loaded, fails, or returns neither labels nor scores. The
                 message of the model's own error is not shown, because it may quote private values.
-                NaN scores cause no error, because they depend on private records, but only a
-                warning to the data holder.
+                NaN scores depend on private records, so they cause no error, only a warning to the
+                data holder.
         """
         dataset: Dataset | None = getattr(self, "dataset", None)  # `for_pool` sets it
         labels: npt.NDArray[Any] = np.zeros((self.num_teachers, len(inputs)), np.int64)
@@ -150,7 +155,7 @@ class ForeignModels(Voter):
 
 
 def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the models in a folder."""
+    """Returns the paths of the models in a folder."""
     if not folder.is_dir():
         raise ValueError(f"models must be a folder of models; {folder} is not a folder")
     others = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in OTHER_FORMATS)
@@ -186,7 +191,7 @@ def load_model(path: pathlib.Path) -> Any:
         ) from None
 
     def answers(inputs: Any) -> Any:
-        # The reference to `loaded` keeps it alive as long as its signature.
+        # This reference keeps `loaded` alive as long as its signature.
         outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
         if "label" in outputs:
             return outputs["label"]
@@ -196,15 +201,15 @@ def load_model(path: pathlib.Path) -> Any:
 
 
 def _content(model: Any) -> Any:
-    """Returns a key that is equal for two models only if they are the same model or copies."""
+    """Returns a key. Two models have equal keys only if they are the same model or copies."""
     if isinstance(model, keras.Model):
         weights = model.get_weights()
         return artifacts.digest_arrays(weights) if weights else id(model)
     if not isinstance(model, pathlib.Path):
-        return id(model)  # small classifiers of disjoint records may be equal
+        return id(model)  # small classifiers may be equal even if their records are disjoint
     if zipfile.is_zipfile(model):
         with zipfile.ZipFile(model) as archive:
-            names = sorted({*archive.namelist()} - {"metadata.json"})  # which contains the time
+            names = sorted({*archive.namelist()} - {"metadata.json"})  # it contains the time
             return tuple(hashlib.sha256(archive.read(name)).digest() for name in names)
     files = sorted(part for part in model.rglob("*") if part.is_file()) or [model]
     return tuple(hashlib.sha256(file.read_bytes()).digest() for file in files)

@@ -1,6 +1,6 @@
-"""The folder of a run: finds its data and its teachers, and stores the description of the run.
+"""The run folder: finds the data and the teachers of a run, and stores the run's description.
 
-Does not import TensorFlow.
+This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONFIG = "config.json"
 ENSEMBLE = "ensemble"
 FINISHED = "finished-*.npz"
 SECONDS_BETWEEN_SAVES = 10.0
-MAX_UNSAVED = 16 * 2**20  # bytes of finished teachers that are not saved yet
+MAX_UNSAVED = 16 * 2**20  # maximum bytes of finished teachers that are not saved yet
 
 
 def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
@@ -43,10 +43,10 @@ def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
 
 
 def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
-    """Returns the recommended number of teachers that learn from features; it is public.
+    """Returns the recommended number of teachers that learn from features. Public.
 
-    If records are protected, the number of private records is treated as public: here, in the
-    partition, in the ledger and in every statement. If owners are protected, this number is
+    If records are protected, the number of private records is treated as public, both here and in
+    the partition, the ledger and every statement. If owners are protected, the number of records is
     private.
     """
     each = max(RECORDS_PER_TEACHER, RECORDS_PER_CLASS * dataset.num_classes)
@@ -63,17 +63,17 @@ def load_teachers(
     """Returns teachers and their run folder, which contains their ledger.
 
     Args:
-        public: public samples that the teachers label.
+        public: public samples, whose pool the teachers label.
         num_teachers: expected number of teachers; None to accept any number. It is required with
-            a file of labels. Without `folder`, it is part of the default folder's name, and None
-            means `DEFAULT_NUM_TEACHERS` there.
+            a file of labels. If `folder` is None, the number is part of the default folder's name,
+            with `DEFAULT_NUM_TEACHERS` for None.
         folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
-        elsewhere: folder of models, or `.npy` or `.csv` file of labels
-            `[num_teachers, num_queries]`, used instead of the run folder's ensemble. Then `folder`
-            is required.
+        elsewhere: path of a folder of models, or of a `.npy` or `.csv` file of labels
+            `[num_teachers, num_queries]`, to use instead of the ensemble in the run folder. If it
+            is given, `folder` is required.
 
     Raises:
-        ValueError: if there are no teachers, or their number is not `num_teachers`.
+        ValueError: if there are no teachers, or their number differs from `num_teachers`.
     """
     from pate_tf.teachers.teacher_kinds import load_ensemble
     from pate_tf.teachers.voters import StoredVotes
@@ -106,7 +106,7 @@ def load_teachers(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
-    """SENSITIVE, because file names are sensitive: the data and the method of a run.
+    """The data and the method of a run. SENSITIVE, because it contains names of private files.
 
     Attributes:
         data_name: name of the data set.
@@ -115,7 +115,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
             teachers.
         pool_size: number of public samples in the pool, 0 if there are no public samples; None for
             the default of the data set.
-        source: `DataSource.flags`; empty if the data were given as arrays.
+        source: the flags that name the data, see `DataSource.flags`; empty if the data were arrays.
     """
 
     restated: ClassVar = {"pool_size": {"least": 0}}
@@ -133,7 +133,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         artifacts.write_json(folder / FILE, dataclasses.asdict(self), private=True)
 
     def check(self, *, num_teachers: int | None = None) -> None:
-        """Raises ValueError if `num_teachers` is not None and not the run's number of teachers."""
+        """Raises ValueError if `num_teachers` is given and differs from the run's number."""
         if num_teachers not in (None, self.num_teachers):
             raise ValueError(f"num_teachers is {self.num_teachers} in this run, got {num_teachers}")
 
@@ -144,15 +144,17 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         data_dir: pathlib.Path | None = None,
         files: FileSource | None = None,
     ) -> DataSource:
-        """Returns the run's data. Arguments must agree with the run's description, or complete it.
+        """Returns the data source of the run, from its description and the arguments.
 
         Args:
-            dataset: name of the data set, see `DataSource`; None to use the stored name.
+            dataset: name of the data set, see `DataSource`; None to use the name in the
+                description.
             data_dir: folder of the data, if the data were moved.
             files: the user's files, if they were moved.
 
         Raises:
-            ValueError: if an argument contradicts the run, or the location of the data is unknown.
+            ValueError: if an argument contradicts the run's description, or if neither of them
+                states where the data are.
         """
         stored = self.source.get("dataset")
         named = dataset if files is None else str(files.public)
@@ -166,7 +168,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
                 f"so its folder does not name the public samples"
             )
         if files is not None:
-            # Without private files, the data set gets its name from the run.
+            # Without private files, the name of the data set comes from the run's description.
             name = files.name or (None if files.private else self.data_name)
             return DataSource(files=dataclasses.replace(files, name=name))
         flags = dict(self.source)
@@ -180,7 +182,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
 
 
 def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
-    """Returns the description of a run; None if there is no folder or no description.
+    """Returns the description of a run; None if `train_dir` is None or has no description.
 
     Raises:
         ValueError: if the description can't be read.
@@ -198,12 +200,12 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
         ) from error
 
 
-# A stopped run resumes from its stored teachers: `config.json` and files of finished teachers
-# (`finished-<first>-<last>.npz`). Each file is written atomically.
+# A stopped run resumes from its stored teachers, which are in `config.json` and in files of
+# finished teachers (`finished-<first>-<last>.npz`). Each file is written atomically.
 
 
 def finished_teachers(folder: pathlib.Path) -> list[int]:
-    """Returns the numbers of the trained teachers in a folder, ascending."""
+    """Returns the numbers of the teachers that a folder contains, ascending."""
     return sorted(
         teacher
         for path in folder.glob(FINISHED)
@@ -217,15 +219,16 @@ class TeacherStore:
     def __init__(
         self, folder: pathlib.Path, settings: Mapping[str, Any], private: Sequence[npt.NDArray[Any]]
     ) -> None:
-        """Opens or creates the folder, in a run's `sensitive/`.
+        """Opens the folder, which is in a run's `sensitive/`, or creates it.
 
         Args:
             folder: folder of the teachers.
-            settings: public JSON values that determine the result of the training, by name.
-            private: private arrays that also determine the result: records, labels, partition. Only
-                a keyed digest of them is stored. If the digest has changed, finished teachers are
-                removed and all teachers are trained again. A complete ensemble is kept even if the
-                records have changed.
+            settings: public settings by name that determine the result of the training, as JSON
+                values.
+            private: private arrays that also determine the result: records, labels and partition.
+                Only a keyed digest of them is stored. If the digest has changed, finished teachers
+                are removed, and all teachers are trained again. But a complete ensemble is kept
+                even if the records have changed.
 
         Raises:
             ValueError: if the folder contains teachers with other settings.
@@ -236,10 +239,10 @@ class TeacherStore:
         self._claim()
 
     def _claim(self) -> None:
-        """Claims the folder for these settings; raises ValueError if it belongs to other settings.
+        """Reserves the folder for these settings; raises ValueError if it has other settings.
 
-        A finished teacher that learned from other records must not be kept: a record in both data
-        sets could be in two shards and have two votes.
+        A finished teacher that learned from other records must not be kept. Otherwise, a record
+        that is in both data sets could be in two shards and influence two votes.
         """
         path = self._folder / CONFIG
         if path.exists():
@@ -253,17 +256,17 @@ class TeacherStore:
         artifacts.write_json(path, {**self._settings, PRIVATE_RECORDS: self._records}, private=True)
 
     def abandon(self) -> None:
-        """Frees the folder for other settings, unless it contains trained teachers."""
+        """Releases the folder for other settings, unless it contains trained teachers."""
         if not finished_teachers(self._folder):
             (self._folder / CONFIG).unlink(missing_ok=True)
 
     def save_all(
         self, trained: Iterable[tuple[int, TrainedTeacher]], progress: Callable[[int], object]
     ) -> None:
-        """Saves finished teachers in files of several teachers.
+        """Saves finished teachers, several of them in each file.
 
-        A file is written every few seconds, or when unsaved teachers take much memory. `progress`
-        is called with the number of teachers that finished since its last call.
+        A file is written every few seconds, or when unsaved teachers take much memory. This method
+        calls `progress` with the number of teachers that were finished since the last call.
         """
         unsaved: dict[int, TrainedTeacher] = {}
         num_bytes = 0
@@ -286,7 +289,7 @@ class TeacherStore:
         for teacher, result in teachers.items():
             arrays[f"{teacher}/losses"] = result.losses
             arrays |= {f"{teacher}/{place}": array for place, array in enumerate(result.arrays)}
-        self._claim()  # another process may have failed and abandoned the folder
+        self._claim()  # another process may have failed and released the folder
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
 
@@ -301,7 +304,7 @@ class TeacherStore:
                 number: [] for number in arrays.pop("teachers").tolist()
             }
             losses = {number: arrays.pop(f"{number}/losses") for number in parts}
-            for name, array in arrays.items():  # in the order of writing
+            for name, array in arrays.items():  # in the order in which they were written
                 parts[int(name.partition("/")[0])].append(array)
             teachers |= {number: TrainedTeacher(parts[number], losses[number]) for number in parts}
         return [teachers[number] for number in sorted(teachers)]

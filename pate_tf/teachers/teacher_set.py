@@ -1,4 +1,4 @@
-"""`Teachers`: trained on disjoint shards, or made from votes or models."""
+"""`Teachers`: an ensemble that is trained here, or made from given votes or models."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ Path = str | os.PathLike[str]
 
 IMAGE_MODEL = "ridge"  # default model of a teacher for images
 REPORT = "teachers_report.json"
-# Largest number of votes that are used to measure the teachers. With thousands of teachers, votes
-# on all samples would take longer than the training.
+# Maximum number of votes that are used to measure the teachers' accuracy. With thousands of
+# teachers, votes on all samples would take longer than the training.
 MAX_ANSWERS = 2**22
 MIN_SAMPLES = 256
 
@@ -72,15 +72,15 @@ class Teachers:
     (4, 3)
 
     A teacher depends only on its own shard, public settings and the seed. Therefore one record (or
-    one owner) changes at most one vote (docs/proofs/theory.md, Propositions S1 and S2). For a
-    user's function `net` this is an assumption: it must create all objects anew at each call and
-    must not keep state outside.
+    one owner) changes at most one vote (docs/proofs/theory.md, Propositions S1 and S2). If `net` is
+    a user's function, this is an assumption: the function must create all objects anew at each
+    call, and must not keep state outside.
 
     A stopped `fit` resumes in the same directory. Finished teachers are kept if the records are the
-    same; otherwise all teachers are trained on the new records. A complete ensemble is used even if
-    the records have changed, with a warning that shows its date; an error would reveal something
-    about the private data. Use another directory for other records. `fit` refuses a directory that
-    contains teachers with other settings or another model.
+    same; otherwise, all teachers are trained on the new records. A complete ensemble is used even
+    if the records have changed, because an error would reveal something about the private data. A
+    warning shows the date of the ensemble. Use another directory for other records. `fit` refuses a
+    directory that contains teachers with other settings or another model.
     """
 
     def __init__(
@@ -98,20 +98,20 @@ class Teachers:
         num_processes: int | None = 1,
         verbose: bool = False,
     ) -> None:
-        """Takes the settings; nothing is trained or written before `fit`.
+        """Stores the settings. Nothing is trained or written before `fit`.
 
         Args:
-            net: model of a teacher, as a function or a name. A function takes a `Dataset` and
-                returns one of these:
+            net: model of each teacher, given by a function or a name. A function takes a `Dataset`
+                and returns one of these:
 
                 - a Keras model that is not compiled and maps raw inputs to logits. It is trained by
                   Adam, on inputs that are augmented as the data set allows. This is fast, because
-                  all teachers use the same traced loop. For a number, the model has two logits, and
-                  their softmax is the position of the number in its range.
-                - a compiled Keras model for classes. It is trained by Keras' `fit` with its own
-                  optimizer, loss and metrics, one teacher after another, without augmentation.
-                - an unfitted classifier of scikit-learn; for a number, a regressor; for several
-                  labels, a classifier or regressor with several outputs.
+                  all teachers use the same traced loop. If the target is a number, the model has
+                  two logits, whose softmax is the position of the number in its range.
+                - a compiled Keras model for classes. Keras' `fit` trains it with its own optimizer,
+                  loss and metrics, one teacher after another, without augmentation.
+                - an unfitted scikit-learn classifier; if the target is a number, a regressor; if it
+                  is several labels, a classifier or regressor with several outputs.
 
                 Names are "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
                 "module:function". "ridge" is solved in closed form on features of a
@@ -119,31 +119,33 @@ class Teachers:
                 `fit` gets a pool and no setting of networks is given; else a small network that
                 suits the data.
             num_teachers: number of teachers, among which the private records are partitioned. With
-                more teachers, labels are cheaper, but each teacher is less accurate. Default: for
-                ridge, it depends on the numbers of records and classes; for other models, 100. If
-                records have owners, the number of records is private. Then there is no default, and
-                you must not derive the number of teachers from the number of records.
+                more teachers, labels cost less privacy, but each teacher is less accurate. Default:
+                for ridge, a number that depends on the numbers of records and classes; for other
+                models, 100. If records have owners, the number of records is private, so there is
+                no default, and you must not derive the number of teachers from the number of
+                records.
             directory: folder of the run; teachers and the ledger are stored in its `sensitive/`.
                 Default: `runs/NAME-NUM_TEACHERS` in the working directory.
-            steps: training steps of each teacher; for a compiled model they are rounded up to whole
-                passes over its shard. Default: see `--max_steps` of `pate teachers`.
-            batch_size: records per step.
-            learning_rate: learning rate of Adam; not for a compiled model, which has its own.
-            seed: seed of partition, initial weights, shuffling and augmentation; privacy noise
+            steps: number of training steps of each teacher; for a compiled model, it is rounded up
+                to whole passes over the shard. Default: see `--max_steps` of `pate teachers`.
+            batch_size: number of records per training step.
+            learning_rate: learning rate of Adam. Do not pass it for a compiled model, which has its
+                own.
+            seed: seed of the partition, initial weights, shuffling and augmentation. Privacy noise
                 does not depend on it.
-            representation: maps raw inputs to the inputs of "ridge" or of a classifier of
-                scikit-learn. Possible values: "contrastive", "patches" or "wavelets", computed from
+            representation: map from raw inputs to the inputs of "ridge" or of a scikit-learn
+                estimator. Possible values: "contrastive", "patches" or "wavelets", computed from
                 the pool that `fit` gets; "bins" or "raw"; several names joined by "+";
                 "encoder:PATH" for a model on disk; a `pate_tf.Representation`; a Keras model that
-                maps raw inputs to features; or a function (or its name "module:function") that
-                takes a `Dataset` and returns such a model. No weight of the model may depend on
-                private records. Default, only for "ridge": "contrastive+patches" for gray images,
-                "patches+wavelets" for color images, "raw" for tables, "lsa" for texts.
-            class_weights: weight of a record of each class, from public knowledge; not for compiled
-                models and classifiers of scikit-learn. Default: equal weights.
-            num_processes: number of processes that fit classifiers of scikit-learn; it only affects
-                speed. Above 1, the calling script needs `if __name__ == "__main__":`, and `net`
-                must be defined in a module.
+                maps raw inputs to features; or a function that takes a `Dataset` and returns such a
+                model, given as an object or by its name "module:function". No weight of the model
+                may depend on private records. Default, only for "ridge": "contrastive+patches" for
+                gray images, "patches+wavelets" for color images, "raw" for tables, "lsa" for texts.
+            class_weights: for each class, the weight of a record, chosen from public knowledge. Not
+                supported for compiled models and scikit-learn estimators. Default: equal weights.
+            num_processes: number of processes that fit scikit-learn estimators; it affects only the
+                speed. If it is above 1, the calling script needs `if __name__ == "__main__":`, and
+                `net` must be defined in a module.
             verbose: whether progress bars are shown.
 
         Raises:
@@ -170,7 +172,8 @@ class Teachers:
         self._verbose = verbose
         self._reporting = reporting(verbose)
         self._voter: Voter | None = None
-        # Part of the records that this object was fitted to; None for stored teachers.
+        # Identifies the part of the records that this object was fitted to; None for stored
+        # teachers.
         self.split: tuple[object, bool] | None = None
 
     def fit(
@@ -184,22 +187,24 @@ class Teachers:
     ) -> Self:
         """Partitions the records and trains every teacher that is not trained yet.
 
-        Calls with the same settings and data give the same ensemble, even if they were stopped and
+        Calls with the same settings and data train the same ensemble, even if they were stopped and
         resumed.
 
         Args:
             private: `data.private`. With owners, all records of one owner go to one teacher.
             pool: `data.pool`. It is required for teachers that learn from features.
-            teachers: numbers of the teachers to train in this process, counted from 0. The process
-                that trains the last missing teacher saves the ensemble. Default: all teachers.
-            data_source: source of the data, stored in the run folder. Default: arrays.
+            teachers: numbers of the teachers to train in this process, from 0. The process that
+                trains the last missing teacher saves the ensemble. Default: all teachers.
+            data_source: description of where the data come from, which is stored in the run folder.
+                Default: arrays.
             reporting: how progress is shown. Default: depends on `verbose`.
 
         Returns:
             This object.
 
         Raises:
-            ValueError: if settings, records and directory contradict each other.
+            ValueError: if the settings do not fit the records, or if the directory contains other
+                teachers.
         """
         if not isinstance(private, PrivateExamples):
             raise ValueError(f"private must be data.private, got {type(private).__name__}")
@@ -229,11 +234,11 @@ class Teachers:
             num_processes=self._num_processes,
             verbose=self._verbose,
         )
-        # This check comes first, so that a wrong setting leaves no files.
+        # This check comes first, so that a wrong setting does not leave files behind.
         kind.check(job)
         artifacts.remove_abandoned(directory.root)
         with contextlib.ExitStack() as stack:
-            if teachers is None:  # if `teachers` is given, several processes write
+            if teachers is None:  # otherwise, several processes may write
                 place = directory.sensitive / "teachers"
                 stack.enter_context(artifacts.only_writer(place))
             store = TeacherStore(directory.teachers, kind.definition(job), job.arrays)
@@ -257,7 +262,7 @@ class Teachers:
         return self
 
     def _take_stored(self, target: pathlib.Path, private: PrivateExamples) -> None:
-        """Loads a complete ensemble; raises ValueError if public facts about its records differ."""
+        """Loads a complete ensemble; raises ValueError if public facts about the records differ."""
         voter = teacher_kinds.load_ensemble(target)
         folder = target.parent
         if private.public_size is not None and voter.num_records not in (None, len(private)):
@@ -276,14 +281,15 @@ class Teachers:
     ) -> tuple[TeacherKind, Named, Named | None, int]:
         """Returns the kind, the model, the representation and the number of teachers.
 
-        They depend only on settings and public values.
+        All of them depend only on settings and public values.
 
         Args:
             private: private records.
-            pool: public inputs, if there are any.
+            pool: public inputs; None if there are none.
 
         Raises:
-            ValueError: if settings contradict each other, or the number of teachers is required.
+            ValueError: if settings contradict each other, or if the number of teachers is missing
+                but required.
         """
         settings = self._settings
         dataset = private.dataset
@@ -310,7 +316,7 @@ class Teachers:
     def _configured(
         self, private: PrivateExamples, pool: Pool | None, show: Reporting
     ) -> tuple[TeacherKind, TeacherConfig, Partition]:
-        """Returns the kind, the complete configuration and the partition."""
+        """Returns the kind of the teachers, their complete configuration, and the partition."""
         settings = self._settings
         kind, model, representation, number = self.chosen(private, pool)
         if self.num_teachers is None and kind.features == "required":
@@ -338,7 +344,7 @@ class Teachers:
         return kind, config, partition
 
     def report(self, data: Data, reporting: Reporting) -> RunReport:
-        """Measures a complete ensemble on public samples; stores and returns the report. SENSITIVE.
+        """Measures the teachers on public samples; stores and returns the report. SENSITIVE.
 
         Percentiles of the accuracies are written for TensorBoard.
         """
@@ -420,18 +426,18 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Returns teachers that are given by their labels or predictions, without any model.
+        """Makes teachers from their labels or predictions, without models.
 
         >>> import numpy as np, pate_tf
         >>> len(pate_tf.Teachers.from_votes(np.zeros((50, 20), int), directory=folder))
         50
 
         Args:
-            votes: labels of each teacher for the first inputs of the pool, in the pool's order, as
-                whole numbers `[num_teachers, num_queries]`. If labels are numbers, predicted
-                numbers in the unit of the target. For several labels, their probabilities, from 0
-                to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller` refuses
-                votes that look transposed, if the number of teachers, but not the number of
+            votes: each teacher's labels of the first inputs of the pool, in the pool's order, as
+                integers `[num_teachers, num_queries]`. If the target is a number, predicted numbers
+                in the unit of the target. If the target is several labels, their probabilities,
+                from 0 to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller`
+                refuses votes that look transposed: the number of teachers, but not the number of
                 queries, is the size of the pool.
             unit: protected unit: "record" if each record was used for one teacher, "owner" if all
                 records of each owner were used for one teacher.
@@ -439,7 +445,7 @@ class Teachers:
             name: public name of the private data, see `Data.from_arrays`.
 
         Raises:
-            ValueError: if votes have another shape or type, or the unit is unknown.
+            ValueError: if the votes have another shape or type, or the unit is unknown.
         """
         source = None if name is None else PrivateSource.named(name)
         return cls._of(StoredVotes(votes, unit=unit, source=source), directory)
@@ -453,12 +459,12 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Returns teachers that are models that you trained on disjoint records.
+        """Makes teachers from models that you trained on disjoint records.
 
         Args:
-            models: Keras models, fitted classifiers of scikit-learn, or any objects whose
-                `predict(inputs)` takes raw inputs and returns labels `[batch]` or scores
-                `[batch, num_classes]`; see `ForeignModels` for other targets. Or the path of a
+            models: Keras models, fitted scikit-learn classifiers, or any objects whose method
+                `predict(inputs)` takes raw inputs and returns labels `[batch]` or scores `[batch,
+                num_classes]`; see `ForeignModels` for other targets. Alternatively, the path of a
                 folder of `.keras` files and SavedModels.
             unit: protected unit: "record" if each record was used for one teacher, "owner" if all
                 records of each owner were used for one teacher.
@@ -466,7 +472,7 @@ class Teachers:
             name: public name of the private data, see `Data.from_arrays`.
 
         Raises:
-            ValueError: if there is no model, a model can't predict, or the unit is unknown.
+            ValueError: if there is no model, if a model can't predict, or if the unit is unknown.
         """
         source = None if name is None else PrivateSource.named(name)
         several = pathlib.Path(models) if isinstance(models, (str, os.PathLike)) else models
@@ -487,7 +493,7 @@ class Teachers:
 
     @property
     def unit(self) -> str:
-        """Protected unit of a teacher's shard, "record" or "owner"."""
+        """The protected unit, "record" or "owner", which is in only one shard."""
         return self.identified.unit
 
     @property
@@ -497,7 +503,7 @@ class Teachers:
 
     @property
     def identified(self) -> Voter:
-        """The ensemble for `Labeller`: it votes, and the ledger belongs to it.
+        """The ensemble that votes and that the ledger of a `Labeller` belongs to.
 
         Raises:
             ValueError: if some teachers are not trained yet.
@@ -507,26 +513,27 @@ class Teachers:
         return self._voter
 
     def for_pool(self, pool: Pool) -> Voter:
-        """Returns the voter for a pool, for `Labeller`."""
+        """Returns the voter for a pool; called by `Labeller`."""
         return self.identified.for_pool(pool)
 
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
-        """Returns the label that each teacher gives to each input. SENSITIVE: never publish them.
+        """Returns the label that each teacher gives to each input. SENSITIVE: never publish these.
 
-        No budget is charged, because the votes must not be released. They are for audits and
+        This method charges no budget, because votes must not be released. They are for audits and
         analyses by the data holder.
 
         Args:
-            inputs: raw inputs `[num_queries, *input_shape]`. Teachers made by `from_votes` only
-                have votes on the first inputs of their pool; these votes are found by position.
+            inputs: raw inputs `[num_queries, *input_shape]`. Teachers from `from_votes` have votes
+                only on the first inputs of their pool, and find a vote by the position of the
+                input.
 
         Returns:
-            Labels, int64 `[num_teachers, num_queries]`. Numbers are float64 in the unit of the
-            target. Several labels are probabilities, float64
-            `[num_teachers, num_queries, num_labels]`.
+            Labels, int64 `[num_teachers, num_queries]`. If the target is a number, predictions in
+            the unit of the target, float64, in the same shape. If the target is several labels,
+            probabilities, float64 `[num_teachers, num_queries, num_labels]`.
 
         Raises:
-            ValueError: if the teachers are not trained yet, or inputs have the wrong shape.
+            ValueError: if the teachers are not trained yet, or the inputs have the wrong shape.
         """
         voter = self.identified
         if voter.config is not None:
@@ -539,11 +546,12 @@ class Teachers:
         """Returns the fraction of correct votes over all teachers and inputs. SENSITIVE.
 
         Args:
-            inputs: see `votes`.
+            inputs: raw inputs, see `votes`.
             labels: true labels `[num_queries]`.
 
         Raises:
-            ValueError: see `votes`; also if inputs and labels differ in number or are empty.
+            ValueError: for the same reasons as `votes`; or if there are no inputs, or not one label
+                for each input.
         """
         if self.identified.config is not None:
             self.identified.dataset.require_classes("accuracy")
@@ -555,7 +563,7 @@ class Teachers:
 
 
 def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encoder | None:
-    """Returns the encoder of the representation; None for raw inputs.
+    """Returns the encoder of the teachers' representation; None if they learn from raw inputs.
 
     Raises:
         ValueError: if the pool is missing or has a different data set.
@@ -626,7 +634,7 @@ def _describe(
 
 
 def _in_words(config: TeacherConfig) -> str:
-    """Returns a description of a teacher, without the sizes of shards."""
+    """Returns a description of a teacher in words, without the sizes of shards."""
     words = name_of(config.model)
     if config.representation is not None:
         words += f", on {name_of(config.representation)} features of the pool"
@@ -641,7 +649,8 @@ PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100
 def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
     """Returns the folder for TensorBoard, `sensitive/logs/teachers`; creates it if necessary.
 
-    Each percentile of the loss has its own folder below; so TensorBoard shows all in one chart.
+    Each percentile of the loss has its own subfolder, so TensorBoard shows all percentiles in one
+    chart.
     """
     return artifacts.make_sensitive_folder(directory.sensitive / "logs") / "teachers"
 
@@ -650,7 +659,7 @@ def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
 def _writer(
     directory: artifacts.RunDirectory, name: str = ""
 ) -> Iterator[tf.summary.SummaryWriter]:
-    """Yields a writer for a folder, and makes the written files private afterwards."""
+    """Yields a writer for a TensorBoard folder; makes the written files private afterwards."""
     writer = tf.summary.create_file_writer(str(logs_of(directory) / name))
     try:
         yield writer
@@ -662,10 +671,11 @@ def _writer(
 def write_losses(
     directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
 ) -> None:
-    """Writes percentiles of the teachers' losses at each step; `losses` are `[step]` per teacher.
+    """Writes percentiles of the teachers' losses at each step; `losses` has one array per teacher.
 
     Only finite losses are used. If some losses are not finite, the data holder gets a warning.
-    These teachers vote nevertheless, because whether training diverged depends on private records.
+    Teachers whose training diverged still vote, because whether training diverged depends on
+    private records.
     """
     if not all(np.isfinite(values).all() for values in losses):
         warn_holder("some teachers diverged; lower learning_rate", stacklevel=4)
@@ -683,7 +693,7 @@ def write_losses(
 def write_accuracies(
     directory: artifacts.RunDirectory, config: TeacherConfig, accuracies: npt.NDArray[np.float64]
 ) -> None:
-    """Writes the settings and the percentiles 0 to 100 of the accuracies, which are the steps."""
+    """Writes the settings, and the percentiles 0 to 100 of the accuracies as steps 0 to 100."""
     with _writer(directory) as writer, writer.as_default():
         for percentile in range(101):
             value = np.percentile(accuracies, percentile)

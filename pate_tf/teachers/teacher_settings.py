@@ -1,4 +1,4 @@
-"""How teachers are trained: the user's settings, and the complete configuration.
+"""The user's settings for training teachers, and the complete configuration.
 
 `TeacherConfig` contains everything that a teacher depends on, except its own shard. It contains no
 setting that only affects speed.
@@ -18,14 +18,14 @@ from pate_tf.data.named_function import Named, OnFeatures, name_of
 
 BATCH_SIZE = 40
 LEARNING_RATE = 0.005
-PASSES = 25  # over a teacher's records
+PASSES = 25  # passes over a teacher's records
 MIN_STEPS = 150
-MAX_WEIGHT = 1e6  # largest weight of a class
+MAX_WEIGHT = 1e6  # maximum weight of a class
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherSettings(Seeded, OnFeatures):
-    """How teachers are trained. None means a default that depends on the data or the model."""
+    """The user's settings for training; None means a default that depends on data or model."""
 
     restated: ClassVar = {
         "representation": {
@@ -79,7 +79,7 @@ class TeacherSettings(Seeded, OnFeatures):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherConfig(TeacherSettings, Sharding):
-    """Complete settings: everything that a teacher depends on, except its own shard.
+    """The complete settings: everything that a teacher depends on, except its own shard.
 
     After a JSON round trip, functions are represented by their names.
 
@@ -103,10 +103,10 @@ class TeacherConfig(TeacherSettings, Sharding):
                 checks.between(0.0, MAX_WEIGHT, ends="(]", class_weights=weight)
 
     def num_steps(self, num_records: int) -> int:
-        """Returns the number of training steps of a teacher; 0 without records.
+        """Returns the number of training steps of a teacher; 0 if it has no records.
 
-        It depends only on the size of the teacher's own shard and on public settings, so that a
-        record of another shard can't change it.
+        The number depends only on the size of the teacher's own shard and on public settings, so a
+        record in another shard can't change it.
         """
         if not num_records:
             return 0
@@ -126,7 +126,7 @@ class TeacherConfig(TeacherSettings, Sharding):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuilds the configuration from fields of `to_dict()`, also after a JSON round trip."""
+        """Rebuilds the configuration from the fields of `to_dict()` or from their JSON."""
         values = {**fields, "dataset": Dataset.from_dict(fields["dataset"])}
         if "class_weights" in values:
             values["class_weights"] = tuple(values["class_weights"])

@@ -1,4 +1,4 @@
-"""Voters: ensembles of teachers that can vote.
+"""Voters, which are ensembles of teachers that can vote on queries.
 
 TensorFlow is imported only to load a SavedModel.
 """
@@ -21,8 +21,8 @@ from pate_tf.data.named_function import Named
 from pate_tf.teachers.teacher_settings import TeacherConfig
 
 UNITS = ("record", "owner")
-VOTING_BATCH: Final = 256  # inputs; larger batches exceed the CPU cache and are slower per input
-MAX_VOTES: Final = 2**24  # votes of all teachers that are in memory at a time
+VOTING_BATCH: Final = 256  # inputs per batch; larger batches exceed the CPU cache and are slower
+MAX_VOTES: Final = 2**24  # maximum number of votes of all teachers that are in memory at a time
 
 Progress = Callable[[int], object]
 
@@ -30,17 +30,17 @@ Progress = Callable[[int], object]
 class Voter:
     """SENSITIVE: a complete ensemble of teachers that can vote.
 
-    A subclass sets the first three attributes and overrides `votes`; the other methods use these.
+    A subclass sets the first three attributes and overrides `votes`, which the other methods use.
 
     Attributes:
-        dataset: public facts about the data; `for_pool` sets it for votes or models from elsewhere.
+        dataset: public facts about the data. For the user's votes or models, `for_pool` sets it.
         sharding: number of teachers and protected unit of a shard.
         digest: hexadecimal digest that changes if any teacher changes. It identifies the teachers
             in the ledger.
-        config: training configuration; None for votes or models from elsewhere.
+        config: training configuration; None for the user's votes or models.
         num_records: number of private records that the teachers learned from; None if unknown.
-        source: source of the private data; None if unknown.
-        encoder_digest: digest of the public encoder's weights; None for teachers on raw inputs.
+        source: private data source that releases are charged to; None if unknown.
+        encoder_digest: digest of the public encoder's weights; None if teachers take raw inputs.
         encoder_weights: weights of the public encoder, in the order of `Encoder.learnt`.
         covers_pool: whether the teachers can vote on every input of the pool.
     """
@@ -80,11 +80,12 @@ class Voter:
         return self
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Returns the label that every teacher gives to every input.
+        """Returns the label that every teacher gives to every input. SENSITIVE.
 
         Args:
             inputs: raw inputs of the data set, `[num_queries, *input_shape]`.
-            progress: called with the number of queries since its last call.
+            progress: function that is called with the number of queries that were answered since
+                its last call.
 
         Raises:
             ValueError: if the inputs have the wrong shape, or a teacher fails.
@@ -96,13 +97,13 @@ class Voter:
     ) -> VoteCounts | Votes:
         """Returns the number of votes for each class and query. SENSITIVE.
 
-        If labels are numbers, or there are several labels, returns the predictions of all teachers.
-
-        Each teacher has one vote per query. Only a part of the votes is in memory at a time.
+        Each teacher has one vote per query. If the target is a number or several labels, the method
+        returns the predictions of all teachers instead. Only a part of the votes is in memory at a
+        time.
 
         Args:
             inputs: raw queries `[num_queries, *input_shape]`.
-            progress: see `votes`.
+            progress: function that is called with the number of answered queries, see `votes`.
         """
         if self.dataset.target != CLASS:
             return self.votes(inputs, progress)
@@ -115,10 +116,10 @@ class Voter:
 
 
 def digest_for(digest: str, unit: str) -> str:
-    """Returns the digest that identifies votes or models from elsewhere in a ledger.
+    """Returns the digest that identifies the user's votes or models in a ledger.
 
-    The digest depends on the unit, because owners and records need separate ledgers: a guarantee
-    for records does not hold for owners.
+    The digest depends on the protected unit, because owners and records need separate ledgers: a
+    guarantee for records does not hold for owners.
 
     Raises:
         ValueError: if the unit is not "record" or "owner".
@@ -130,9 +131,9 @@ def digest_for(digest: str, unit: str) -> str:
 
 
 class StoredVotes(Voter):
-    """SENSITIVE: stored votes of teachers on the first inputs of a pool.
+    """SENSITIVE: teachers that are given by their votes on the first inputs of a pool.
 
-    Use this if each owner labels the same public queries and sends only the labels.
+    Use this class if each owner labels the same public queries and sends only the labels.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class StoredVotes(Voter):
         `[num_teachers, num_queries, num_labels]`.
 
         Raises:
-            ValueError: if labels have another shape or type, or the unit is unknown.
+            ValueError: if the labels have another shape or type, or the unit is unknown.
         """
         array = np.asarray(labels)
         # `for_pool` completes the check, because it knows the target of the data set.
@@ -179,7 +180,7 @@ class StoredVotes(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Looks up stored labels by the inputs of the queries; without a pool, by their positions.
+        """Looks up stored labels by the inputs of queries or, if there is no pool, by position.
 
         Raises:
             ValueError: if a query has no stored label.
@@ -201,7 +202,7 @@ class StoredVotes(Voter):
 
 
 class Ensemble(Voter):
-    """SENSITIVE: a stored ensemble that was trained by this library.
+    """SENSITIVE: a stored ensemble that this library trained.
 
     Attributes:
         learnt: digest of everything that the teachers learned. `teacher_kinds.load_ensemble`
@@ -222,7 +223,7 @@ class SavedModelEnsemble(Ensemble):
     """SENSITIVE: a stored ensemble of teachers in one SavedModel."""
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
-        """Loads the SavedModel; raises any exception if it is missing or broken."""
+        """Loads the SavedModel; may raise any exception if it is missing or damaged."""
         from pate_tf.data.preprocessing import load_graph  # planning does not import TensorFlow
 
         self._loaded = load_graph(str(folder))

@@ -1,7 +1,8 @@
-"""Kinds of students. Each has a file in this package that defines `KIND`, and a line in `CHOICES`.
+"""The kinds of students. Each kind has a module in this package and an entry in `CHOICES`.
 
-A kind is imported when it is used, so that names and help of flags need no TensorFlow. A kind
-trains on released labels and a pool of public inputs. It sees neither votes nor true labels.
+The module defines the constant `KIND`. It is imported only when the kind is used, so that the names
+and the help of flags need no TensorFlow. A kind trains on released labels and a pool of public
+inputs. It has access neither to votes nor to true labels.
 """
 
 import contextlib
@@ -20,8 +21,8 @@ from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"
 LINEAR_HEAD: Final = "linear_head"
-# If the accuracy of labels is below this value, most labels are wrong. A network would make
-# confident wrong predictions, and would then train on these as well.
+# If the accuracy of labels is below this value, most labels are wrong. A network would then make
+# confident wrong predictions, and would train on these predictions, too.
 MIN_LABEL_ACCURACY: Final = 0.5
 # The names of `architectures.BUILDERS`, which imports Keras.
 NETWORKS: Final = ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
@@ -40,7 +41,7 @@ CHOICES: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentConfig(Seeded):
-    """Everything that a student depends on except its labels and its pool; see `StudentSettings`.
+    """Complete settings: all that a student depends on except its labels and its pool.
 
     Attributes:
         linear_head: the linear model that was computed together with the labels; None unless the
@@ -57,12 +58,12 @@ class StudentConfig(Seeded):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """What to store and show during training. These options do not change the result.
+    """What is stored and shown during training. These options do not change the result.
 
     Attributes:
         folder: folder for logs and the state of an unfinished run; None to store nothing.
         callbacks: Keras callbacks.
-        progress_bar: see `Reporting`.
+        progress_bar: shows a progress bar, see `Reporting`.
     """
 
     folder: pathlib.Path | None = None
@@ -76,17 +77,19 @@ class StudentKind:
 
     Attributes:
         name: value of `--student`.
-        fit: takes the configuration, the labels of a pool, the pool and the options, and returns a
-            trained model. The model is called like a Keras model and maps raw inputs to logits.
-        check: raises ValueError if a configuration does not fit a data set; called before labels
-            are charged.
-        default_model: name of the default model.
+        fit: function that takes the configuration, the labels of a pool, the pool and the options,
+            and returns a trained model. The model is called like a Keras model and maps raw inputs
+            to logits.
+        check: function that raises ValueError if a configuration does not fit a data set. It is
+            called before labels are charged.
+        default_model: function that takes the data set and returns the name of the default model.
         max_steps: default number of training steps.
         batch_size: default number of labeled examples per step.
         learning_rate: default learning rate of Adam.
-        of_whole_table: other defaults of these three numbers, used if feature sums of a table label
-            the whole pool. Such labels have no independent noise.
-        has_steps: whether the model is trained in steps; a forest and a linear head are not.
+        of_whole_table: defaults that replace the three defaults above if feature sums of a table
+            label the whole pool. The errors of such labels are not independent.
+        has_steps: whether the model is trained in steps. A forest and a linear head are not trained
+            in steps.
         can_convert: whether the model can be exported in formats other than SavedModel.
     """
 
@@ -102,18 +105,18 @@ class StudentKind:
     can_convert: bool = True
 
     def train(self, config: StudentConfig, released: PoolLabels, pool: Pool, **options: Any) -> Any:
-        """Returns a trained model; it is called like a Keras model and maps raw inputs to logits.
+        """Trains and returns a model, which is called like a Keras model and returns logits.
 
         Args:
             config: configuration of the training.
             released: noisy labels of some inputs of the pool. If they have weights, the model
-                learns the weights.
+                learns the weights instead of the labels.
             pool: public inputs `[num_inputs, *input_shape]`.
-            **options: see `FitOptions`; a forest calls no callbacks.
+            **options: fields of `FitOptions`. A forest ignores callbacks.
 
         Raises:
-            ValueError: if there is no label, the labels do not belong to this pool, or the model
-                does not fit the data.
+            ValueError: if there are no labels, if the labels do not belong to this pool, or if the
+                model does not fit the data.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         if pool or self.name != LINEAR_HEAD:
@@ -138,7 +141,7 @@ TRAINING = ("max_steps", "batch_size", "learning_rate")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentSettings(Seeded):
-    """Settings of a student; `complete` replaces None by the default of the kind."""
+    """The user's settings of a student. `complete` replaces None by the default of the kind."""
 
     restated: ClassVar = {
         "seed": {
@@ -192,16 +195,17 @@ def fitting(
     num_rounds: int = 1,
     label_accuracy: float | None = None,
 ) -> tuple[str, str]:
-    """Returns the recommended kind of student, from public values only, and the reason in words.
+    """Recommends a kind of student from public values; returns the kind and the reason in words.
 
     Args:
-        dataset: data set of the labels; its augmentation names the changes that keep a label.
+        dataset: data set of the labels. Its augmentation names the changes of an image that do not
+            change its label.
         of_sums: whether labels are computed from feature sums.
         has_pool: whether there are public inputs.
-        is_frozen: whether the features come from the user's encoder.
+        is_frozen: whether a user's pre-trained encoder computes the features.
         num_rounds: number of rounds of feature sums.
-        label_accuracy: fraction of correct labels in a trial, if the sums provide a linear model;
-            None if there is no such model or no trial.
+        label_accuracy: fraction of correct labels in a trial with the linear model from the sums;
+            None if there is no linear model or no trial.
     """
     if dataset.target != CLASS:
         return LINEAR_HEAD, "the only student for numbers and several labels"
@@ -221,17 +225,17 @@ def fitting(
 def complete(
     settings: StudentSettings, dataset: Dataset, *, labels_whole_pool: bool = False
 ) -> StudentConfig:
-    """Returns the configuration: the settings, in which defaults of the kind replace None.
+    """Completes settings: replaces each None by the default of the kind of student.
 
     If the model of a supervised student is a forest, the student becomes a forest student.
 
     Args:
-        settings: the user's choices.
-        dataset: data set of the labels; it determines the student that replaces `auto`.
+        settings: the user's settings.
+        dataset: data set of the labels, which determines the kind of student that replaces `auto`.
         labels_whole_pool: whether feature sums label every input of the pool.
 
     Raises:
-        ValueError: if there is no such student, or a setting does not fit the student.
+        ValueError: if the kind of student is unknown, or a setting does not fit the kind.
     """
     is_auto = settings.student == AUTO
     model = settings.model
@@ -265,7 +269,7 @@ def complete(
 
 
 def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
-    """Returns a configuration's kind; raises ValueError if that does not fit the data set."""
+    """Returns the kind of a configuration; raises ValueError if it does not fit the data set."""
     kind = kind_of(config.student)
     kind.check(config, dataset)
     return kind

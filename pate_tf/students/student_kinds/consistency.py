@@ -1,8 +1,9 @@
 """A Keras model that is trained to agree with itself on augmented images of the pool.
 
-It uses FixMatch (Sohn et al. 2020, arXiv 2001.07685): a confident prediction on a weakly augmented
-image becomes the label of a strongly augmented copy. This prediction is made with averaged weights
-(Tarvainen and Valpola 2017, arXiv 1703.01780), which make fewer errors and need no gradient.
+The method is FixMatch (Sohn et al. 2020, arXiv 2001.07685): a confident prediction for a weakly
+augmented image becomes the label of a strongly augmented copy. The prediction is made with averaged
+weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which make fewer errors and need no
+gradient.
 
 Some released labels are wrong. The generalized cross-entropy (Zhang and Sabuncu 2018, arXiv
 1805.07836) ignores a label that the other data contradict. Training starts with cross-entropy,
@@ -24,14 +25,14 @@ from pate_tf.students import student_training
 from pate_tf.students.student_kinds import FitOptions, StudentConfig, StudentKind
 
 UNLABELED_PER_LABEL = 2  # unlabeled inputs in a batch for each labeled input
-CONFIDENT = 0.95  # lowest probability of a confident prediction
+CONFIDENT = 0.95  # minimum probability of a confident prediction
 ROBUSTNESS = 0.7  # q of the generalized cross-entropy: 0 is cross-entropy, 1 the absolute error
-MIN_ROBUSTNESS = 1e-3  # for this q the formula equals cross-entropy to three digits
-WARM_UP_FRACTION = 1 / 3  # fraction of the steps in which q grows to its final value
+MIN_ROBUSTNESS = 1e-3  # with this q, the formula equals cross-entropy to three digits
+WARM_UP_FRACTION = 1 / 3  # fraction of the steps in which q increases to its final value
 
 
 class ConsistencyStudent(student_training.AveragedStudent):
-    """A classifier with a loss on labels and a loss on agreement with itself.
+    """A classifier whose loss has two parts: on labels, and on agreement with itself.
 
     A batch is a dictionary: `labelled`, raw inputs float32 `[batch, *input_shape]`; `labels`, int64
     `[batch]` or weights float32 `[batch, num_classes]`; `unlabelled`, float32 `[unlabeled_batch,
@@ -45,19 +46,19 @@ class ConsistencyStudent(student_training.AveragedStudent):
     ) -> None:
         """Takes a classifier without batch statistics.
 
-        The loss on labels reaches its full robustness after `warm_up_steps`.
+        The robustness of the loss on labels reaches its final value after `warm_up_steps` steps.
         """
         super().__init__(classifier, dataset, **kwargs)
         self.warm_up_steps = warm_up_steps
 
     def train_step(self, data: student_training.Batch) -> dict[str, tf.Tensor]:
-        """Takes one step on the sum of the label loss, the agreement loss and the regularizers."""
+        """Trains one step on the sum of the label loss, the agreement loss and the regularizers."""
         weights = self.classifier.trainable_weights
         labels = data["labels"]
         inputs = [data["labelled"], data["changed"]]
         sizes = [tf.shape(part)[0] for part in inputs]
-        # Weights state their confidence. A robust loss would ignore all weights that are not close
-        # to 1, and the student would be less accurate than its labels.
+        # A weight states the confidence in a class. A robust loss would ignore all weights that are
+        # not close to 1, and the student would be less accurate than its labels.
         progress = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
         robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * progress
         averaged = self.averaged_logits(data["unlabelled"])
@@ -79,13 +80,13 @@ class ConsistencyStudent(student_training.AveragedStudent):
 def generalized_cross_entropy(
     labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
 ) -> tf.Tensor:
-    """Returns the mean of (1 - p^q) / q for the label's probability p and the robustness q.
+    """Returns the mean of (1 - p^q) / q, where p is the label's probability and q the robustness.
 
     Args:
         labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`. With
             weights, the loss is averaged over the classes.
         logits: float32 `[batch, num_classes]`.
-        robustness: from 0 to 1.
+        robustness: robustness q, from 0 to 1.
     """
     q = tf.maximum(robustness, MIN_ROBUSTNESS)
     if labels.dtype.is_floating:
@@ -96,10 +97,10 @@ def generalized_cross_entropy(
 
 
 def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
-    """Returns the cross-entropy between predictions on images and on their augmented copies.
+    """Returns the cross-entropy between predictions for images and for their augmented copies.
 
-    Only confident predictions count. Both arguments have shape `[batch, num_classes]`; the gradient
-    is only taken with respect to `changed_logits`.
+    Only confident predictions contribute. Both arguments have the shape `[batch, num_classes]`. The
+    gradient is taken only with respect to `changed_logits`.
     """
     probabilities = tf.stop_gradient(tf.nn.softmax(logits))
     is_confident = tf.cast(tf.reduce_max(probabilities, axis=1) >= CONFIDENT, tf.float32)
@@ -168,7 +169,7 @@ KIND = StudentKind(
     name="consistency",
     fit=fit,
     check=check,
-    # The student was tuned with this architecture.
+    # The settings of this student were tuned with this architecture.
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
 )

@@ -1,10 +1,10 @@
 """PATE-G, an improved GAN on the labels and on all images of the pool.
 
-Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. The classifier's logits also determine
-the probability Z / (1 + Z) that an image is real, where Z is the sum of their exponentials. The
-generator matches the mean features of the classifier's last hidden layer. The networks are the
-paper's: dense for gray images, convolutional for color images, whose height and width must be
-multiples of 8.
+The method is from Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. Let Z be the sum of
+the exponentials of the classifier's logits. Then Z / (1 + Z) is the predicted probability that an
+image is real. The generator matches the mean features of the classifier's last hidden layer. The
+networks are the paper's: dense for gray images, convolutional for color images, whose height and
+width must be multiples of 8.
 
 Unlike in the paper, images are augmented if the data set allows it.
 """
@@ -34,7 +34,7 @@ CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)  # dense network
 GENERATOR_UNITS = (500, 500)
 FEATURES = "features"  # the name of the last hidden layer, whose mean the generator matches
 INITIAL_IMAGES = 500  # images of the pool that initialize scales and biases
-EPSILON = 1e-4  # of Adam, as in the paper's code
+EPSILON = 1e-4  # Adam's epsilon, as in the paper's code
 
 
 @keras.saving.register_keras_serializable("pate_tf")
@@ -42,8 +42,8 @@ class WeightNormalized(keras.layers.Layer):
     """A dense layer over channels, or a 3x3 convolution, with a normalized kernel.
 
     The kernel is a direction times a scale (Salimans and Kingma 2016, "Weight Normalization", arXiv
-    1602.07868, section 2). Scale and bias are initialized from data (section 3). The scale is only
-    trained if `train_scale` is true.
+    1602.07868, section 2). The scale and the bias are initialized from data (section 3). The scale
+    is trained only if `train_scale` is true.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WeightNormalized(keras.layers.Layer):
     ) -> None:
         """Initializes a dense layer, or a convolution if `stride` is positive.
 
-        The smaller the initial `deviation`, the faster directions turn in training.
+        The smaller the initial `deviation`, the faster directions change in training.
         """
         super().__init__(**kwargs)
         self.units = units
@@ -80,7 +80,7 @@ class WeightNormalized(keras.layers.Layer):
         self.bias = self.add_weight(shape=(self.units,), initializer="zeros")
 
     def linear(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns `[batch, ..., units]` before bias and activation."""
+        """Returns the layer's values before bias and activation, `[batch, ..., units]`."""
         axes = list(range(len(self.direction.shape) - 1))
         norm = tf.sqrt(tf.reduce_sum(tf.square(self.direction), axis=axes))
         kernel = self.direction * (self.scale / norm)
@@ -94,7 +94,7 @@ class WeightNormalized(keras.layers.Layer):
 
 
 def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
-    """Scales each unit so that, on raw inputs, it has mean 0 and deviation 1 before activation."""
+    """Scales and shifts units: on raw inputs, each has mean 0 and deviation 1 before activation."""
     outputs = inputs
     for layer in model.layers:
         if isinstance(layer, WeightNormalized):
@@ -195,7 +195,7 @@ class GanStudent(AveragedStudent):
     def __init__(
         self, classifier: keras.Model, generator: keras.Model, dataset: Dataset, **kwargs: Any
     ) -> None:
-        """Takes a classifier of raw images with a layer `FEATURES`, and a generator."""
+        """Takes a classifier for raw images, which has a layer `FEATURES`, and a generator."""
         super().__init__(classifier, dataset, **kwargs)
         self.generator = generator
         self.features = keras.Model(classifier.inputs, classifier.get_layer(FEATURES).output)
@@ -211,7 +211,7 @@ class GanStudent(AveragedStudent):
         self.generator_optimizer.build(self.generator.trainable_weights)
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
-        """Takes one step with the classifier, then one step with the generator."""
+        """Trains the classifier for one step, then the generator for one step."""
         labelled = data["labelled"]
         unlabelled = data["unlabelled"]
         generated = self.generator(data["latent"], training=True)
@@ -295,7 +295,7 @@ def fit(
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError unless the data are images and no model is named."""
+    """Raises ValueError if the data are not images, or if a model is named."""
     if dataset.kind != "image":
         raise ValueError(f"student gan needs images; {dataset.name} is {dataset.kind} data")
     height, width, channels = dataset.input_shape

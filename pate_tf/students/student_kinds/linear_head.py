@@ -1,4 +1,4 @@
-"""A student that consists of the encoder of feature sums and a linear model from these sums."""
+"""A student that consists of an encoder and a linear model, which follows from feature sums."""
 
 import pathlib
 import tempfile
@@ -20,10 +20,10 @@ PENALTIES = np.geomspace(1e-3, 1e3, 13)  # as multiples of the squared norm of a
 
 
 class LinearHead(tf.Module):
-    """Computes logits from raw inputs: features, scaled as for the sums, times weights.
+    """Maps raw inputs to logits: multiplies features, scaled as in the sums, by weights.
 
     Attributes:
-        is_frozen: whether the encoder is the user's model, trained on other data.
+        is_frozen: whether the encoder is a user's model, which was trained on other data.
     """
 
     is_frozen = False
@@ -38,11 +38,12 @@ class LinearHead(tf.Module):
         """Combines a loaded encoder with weights.
 
         Args:
-            encoder: SavedModel with the signature "features" and its weights in `learnt`.
+            encoder: SavedModel with the signature "features" and with its weights in the attribute
+                `learnt`.
             dataset: data set of the inputs.
-            scale: scale of the features, `[num_features]`.
-            weights: `[num_features + 1, num_classes]`; the last row multiplies the constant. If the
-                label is a number, see `target_functions`.
+            scale: factor that multiplies each feature, `[num_features]`.
+            weights: weights `[num_features + 1, num_classes]`; the last row multiplies the
+                constant. If the target is a number, see `target_functions`.
         """
         super().__init__()
         self._dataset = dataset
@@ -63,8 +64,9 @@ class LinearHead(tf.Module):
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`.
 
-        If the label is a number, returns the number's position in the range, from 0 to 1, and the
-        standard deviation due to the noise, `[batch, 2]`. For several labels, returns log odds.
+        If the target is a number, returns the position of the number in its range, from 0 to 1, and
+        the standard deviation due to the noise, `[batch, 2]`. If the target is several labels,
+        returns log odds.
 
         Args:
             inputs: finite inputs, float32 `[batch, *input_shape]`.
@@ -84,7 +86,7 @@ class LinearHead(tf.Module):
 
 
 def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
-    """Returns a linear head, given the files of its encoder's SavedModel and other arguments."""
+    """Rebuilds a linear head from the files of its encoder's SavedModel and further arguments."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = pathlib.Path(folder) / name
@@ -96,10 +98,10 @@ def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
 def weights_of_labels(
     vectors: npt.NDArray[np.float64], targets: npt.NDArray[Any]
 ) -> npt.NDArray[np.float64]:
-    """Returns linear functions with the least squared error to labels, `[width, num_classes]`.
+    """Fits linear functions to labels by least squares; returns weights `[width, num_classes]`.
 
-    Scales the result of `functions_of_labels`, which has the same arguments, as in linear
-    discriminant analysis, so that the softmax of the functions is a probability.
+    The arguments are those of `functions_of_labels`. The result of this function is scaled as in
+    linear discriminant analysis, so that the softmax of the linear functions is a probability.
     """
     functions, error = functions_of_labels(vectors, targets)
     return (1.0 - 1.0 / targets.shape[1]) / max(error, EPS) * functions
@@ -110,18 +112,20 @@ def functions_of_labels(
     targets: npt.NDArray[Any],
     noise: npt.NDArray[np.float64] | None = None,
 ) -> tuple[npt.NDArray[np.float64], float]:
-    """Returns linear functions with the least penalized squared error to targets, and the error.
+    """Fits linear functions to targets by penalized least squares; returns them and their error.
 
-    Among `PENALTIES`, the penalty with the least leave-one-out error is used.
+    The penalty is the one in `PENALTIES` with the smallest leave-one-out error.
 
     Args:
         vectors: `record_vectors` of the labeled inputs, `[num_labels, width]`.
-        targets: probability of each class, `[num_labels, num_classes]`.
-        noise: draws of noise on targets, `[num_labels, num_draws]`. They do not influence the
-            penalty. A function that is fitted to a draw is the error that this noise causes.
+        targets: target values, such as the probability of each class, `[num_labels, num_classes]`.
+        noise: draws of noise on targets, `[num_labels, num_draws]`. A function is also fitted to
+            each draw; it is the error that this noise causes. The draws do not influence the
+            penalty.
 
     Returns:
-        Functions `[width, num_classes + num_draws]`, and the mean squared leave-one-out error.
+        The weights of the functions, `[width, num_classes + num_draws]`, and the mean squared
+        leave-one-out error for the targets.
     """
     num_targets = targets.shape[1]
     if noise is not None:
@@ -144,10 +148,10 @@ def functions_of_labels(
 
 
 def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:
-    """Returns the linear model that belongs to the labels, `StudentConfig.linear_head`.
+    """Returns the linear model that was computed with the labels: `config.linear_head`.
 
     Raises:
-        ValueError: if the labels have no linear model.
+        ValueError: if there is no linear model, because the labels are not from feature sums.
     """
     del released, pool, options
     if not isinstance(config.linear_head, LinearHead):
@@ -158,7 +162,7 @@ def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOpt
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError if a model was named, because the feature sums determine the model."""
+    """Raises ValueError if a model is named, because the feature sums determine the model."""
     del dataset
     if config.model != LINEAR_HEAD:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""A random forest on the noisy labels (short for --model=random_forest).
+"""A random forest that is fitted to the noisy labels (short for --model=random_forest).
 
-The student is a TensorFlow graph, served without scikit-learn. It does not use unlabeled inputs.
+The student is a TensorFlow graph, so serving it needs no scikit-learn. It ignores unlabeled inputs.
 """
 
 import functools
@@ -16,7 +16,7 @@ from pate_tf.students.student_kinds import FitOptions, StudentConfig, StudentKin
 
 
 class ForestModel(tf.Module):
-    """A forest as a graph; it is called like a Keras model and maps raw inputs to logits."""
+    """A forest as a TensorFlow graph, which is called like a Keras model and returns logits."""
 
     def __init__(self, fitted: Forest) -> None:
         """Takes the arrays of a forest."""
@@ -26,7 +26,7 @@ class ForestModel(tf.Module):
         first_nodes = np.repeat(starts, np.diff(fitted.starts))[:, np.newaxis]
         is_leaf = fitted.children == LEAF
         itself = np.arange(len(is_leaf))[:, np.newaxis]
-        # Indices refer to the nodes of the whole forest; the child of a leaf is the leaf itself.
+        # Indices refer to the nodes of the whole forest. The child of a leaf is the leaf itself.
         children = np.where(is_leaf, itself, first_nodes + fitted.children)
         self._roots = constant(starts.astype(np.int32))
         self._children = constant(children.astype(np.int32))
@@ -37,8 +37,8 @@ class ForestModel(tf.Module):
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`: the logarithms of the probabilities.
 
-        The largest logit always belongs to the label that scikit-learn predicts: probabilities are
-        added in float64, and in the same order of trees.
+        The largest logit always belongs to the label that scikit-learn predicts, because
+        probabilities are added in float64, and in the same order of trees.
 
         Args:
             inputs: finite inputs, float32 `[batch, ...]`.
@@ -64,7 +64,8 @@ class ForestModel(tf.Module):
         )
         probabilities = total / num_trees
         winners = tf.one_hot(tf.argmax(probabilities, axis=1), probabilities.shape[1])
-        # In float32 two classes can become equal, so a millionth is added to the winner.
+        # In float32, the logits of two classes can become equal, so a millionth is added to the
+        # winner.
         return tf.cast(tf.math.log(probabilities), tf.float32) + 1e-6 * winners
 
     def _step(self, rows: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
@@ -82,7 +83,7 @@ class ForestModel(tf.Module):
 def fit(
     config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
 ) -> ForestModel:
-    """Fits a forest in seconds, without logs; only uses the model and seed of the configuration.
+    """Fits a forest in seconds, without logs; uses only the model and seed in `config`.
 
     If labels have weights, the forest learns the class with the largest weight.
     """

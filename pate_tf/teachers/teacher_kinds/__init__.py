@@ -1,8 +1,8 @@
-"""Kinds of teachers, by name.
+"""The kinds of teachers, by name.
 
-To add a kind, write a file that contains a subclass of `TeacherKind` and an instance of it, named
-as the kind in capitals, and add a line to `KINDS`. A kind is imported when it is used, so that
-flags are checked without TensorFlow.
+To add a kind, write a module that contains a subclass of `TeacherKind` and an instance of this
+subclass, whose name is the name of the kind in capitals. Then add a line to `KINDS`. A kind is
+imported only when it is used, so that flags are checked without TensorFlow.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 TRAINING_SETTINGS = ("max_steps", "batch_size", "learning_rate", "class_weights")
 DESCRIPTION = "ensemble.json"
-RECORDS = "records.json"  # number and source of the private records, next to the ensemble
-TEACHERS_PER_GROUP = 64  # teachers whose features are in memory at the same time
+RECORDS = "records.json"  # file with the number and source of the private records
+TEACHERS_PER_GROUP = 64  # number of teachers whose features are in memory at the same time
 
 
 @dataclasses.dataclass(repr=False)
@@ -40,9 +40,9 @@ class TrainedTeacher:
     """SENSITIVE: what one teacher learned.
 
     Attributes:
-        arrays: trainable weights of a Keras model, then its buffers (moving averages, dropout
-            seeds); for other kinds, everything that the teacher learned.
-        losses: loss of each step, float32 `[step]`.
+        arrays: for a Keras model, its trainable weights, followed by its buffers (moving averages,
+            dropout seeds); for other kinds, everything that the teacher learned.
+        losses: training loss of each step, float32 `[num_steps]`.
     """
 
     arrays: list[npt.NDArray[Any]]
@@ -51,12 +51,12 @@ class TrainedTeacher:
     )
 
 
-TrainedTeachers = Iterator[tuple[int, TrainedTeacher]]  # each with the teacher's number
+TrainedTeachers = Iterator[tuple[int, TrainedTeacher]]  # with the number of each teacher
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """SENSITIVE: the configuration and the records of a training run, and its execution options.
+    """SENSITIVE: all that training needs: configuration, records and execution options.
 
     The execution options `num_processes` and `verbose` never change what teachers learn.
 
@@ -64,9 +64,10 @@ class TrainingJob:
         config: training configuration.
         examples: private records of all teachers.
         partition: partition of the records among the teachers.
-        encoder: maps raw inputs to features; None for teachers that learn from raw inputs.
-        num_processes: number of processes that fit classifiers of scikit-learn; None for one
-            process per core.
+        encoder: encoder that maps raw inputs to features; None for teachers that learn from raw
+            inputs.
+        num_processes: number of processes that fit scikit-learn classifiers; None for one process
+            per core.
         verbose: whether Keras draws progress bars.
     """
 
@@ -79,12 +80,12 @@ class TrainingJob:
 
     @property
     def learns_on(self) -> Dataset:
-        """Public facts about a teacher's inputs, which are raw inputs or features."""
+        """Public facts about the inputs of a teacher, which are raw inputs or features."""
         return self.config.dataset if self.encoder is None else self.encoder.feature_dataset
 
     @property
     def arrays(self) -> list[npt.NDArray[Any]]:
-        """The private values that trained teachers depend on."""
+        """The private values on which trained teachers depend."""
         arrays = [self.examples.inputs, self.examples.labels, self.partition.assignment]
         if self.partition.unit == "owner" and self.examples.owners is not None:
             arrays.append(self.partition.numbered(self.examples.owners))
@@ -92,10 +93,11 @@ class TrainingJob:
 
     @functools.cached_property
     def targets(self) -> npt.NDArray[Any]:
-        """Training targets: classes, or float32 targets from 0 to 1 `[num_records, num_classes]`.
+        """Training targets: classes, or numbers from 0 to 1, float32 `[num_records, num_classes]`.
 
-        A number at the fraction s of its range has the targets (1 - s, s), like probabilities of
-        two classes. With several labels, a label has the target 1 if it applies, else 0.
+        If the target of the data set is a number at the fraction s of its range, the training
+        targets are (1 - s, s), like probabilities of two classes. If it is several labels, a label
+        has the training target 1 if it applies, else 0.
         """
         labels = self.examples.labels
         if self.config.dataset.target == CLASS:
@@ -106,15 +108,15 @@ class TrainingJob:
 
     @functools.cached_property
     def records(self) -> list[IntArray]:
-        """The ascending indices of the records of each teacher."""
+        """For each teacher, the ascending indices of its records."""
         return self.partition.all_records()
 
     def shards(self, teachers: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
-        """Yields, in ascending order, each teacher with the inputs and the labels of its shard.
+        """Yields each teacher, in ascending order, with the inputs and the labels of its shard.
 
-        Inputs have the shape `[num_records, ...]`. With an encoder, they are features. The features
-        of a record depend only on that record and the public encoder (`record_features`). Only a
-        part of the shards is in memory at a time.
+        Inputs have the shape `[num_records, ...]`. If there is an encoder, they are features. The
+        features of a record depend only on that record and the public encoder (`record_features`).
+        Only some shards are in memory at a time.
         """
         examples = self.examples
         shards = self.records
@@ -139,16 +141,17 @@ class TrainingJob:
 
 
 class TeacherKind:
-    """A kind of teacher: trains, saves and loads ensembles.
+    """A kind of teacher, which trains, saves and loads ensembles.
 
     Attributes:
-        name: name of the kind, in `ensemble.json` and in messages.
+        name: name of the kind, which appears in `ensemble.json` and in messages.
         settings: fields of `TeacherSettings` that the kind supports, in addition to model,
             representation and seed.
-        features: whether teachers learn from a representation: "none", "optional" or "required".
-        load: function that takes the folder that `save` filled and the configuration, and returns
-            the `Ensemble`. By default it loads a SavedModel. If files are missing or broken, it may
-            raise any exception.
+        features: whether teachers learn from the features of a representation: "none", "optional"
+            or "required".
+        load: function that takes the folder that `save` wrote and the configuration, and returns
+            the `Ensemble`. By default, it loads a SavedModel. If files are missing or damaged, it
+            may raise any exception.
     """
 
     name: ClassVar[str]
@@ -157,12 +160,12 @@ class TeacherKind:
     load: ClassVar[Any] = SavedModelEnsemble
 
     def takes(self, built: Any) -> bool:
-        """Whether an object that a user's function returned is a teacher of this kind."""
+        """Whether an object that a user's function returned is a model for this kind of teacher."""
         del built
         return False
 
     def check_settings(self, settings: TeacherSettings, model: Named) -> None:
-        """Raises ValueError if a setting was given that this kind does not support."""
+        """Raises ValueError if the user gave a setting that this kind does not support."""
         for name in TRAINING_SETTINGS:
             if getattr(settings, name) is not None and name not in self.settings:
                 raise ValueError(f"{name} does not apply to {name_of(model)}, which is {self.name}")
@@ -173,12 +176,12 @@ class TeacherKind:
             )
 
     def check(self, job: TrainingJob) -> None:
-        """Raises ValueError if teachers can't be trained; called before anything is written."""
+        """Raises ValueError if teachers can't be trained. Called before anything is written."""
 
     def definition(self, job: TrainingJob) -> dict[str, Any]:
         """Returns public JSON values that determine what a teacher computes.
 
-        Trained teachers with different definitions are never mixed.
+        Trained teachers with different definitions are never in one ensemble.
         """
         fixed = {**job.config.to_dict(), "kind": self.name}
         if job.encoder is not None:
@@ -186,22 +189,22 @@ class TeacherKind:
         return fixed
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
-        """Trains some teachers, and yields each with its result, in any order. SENSITIVE.
+        """Trains some teachers, and yields the number and result of each, in any order. SENSITIVE.
 
         A teacher depends only on its own shard, public values and the seed. It does not depend on
-        which other teachers are trained. A shard may be empty, but no error may reveal this.
+        which other teachers are trained. A shard may be empty, but no error may reveal that it is.
         """
         raise NotImplementedError
 
     def save(
         self, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
     ) -> None:
-        """Writes trained teachers into an empty folder, for `load`."""
+        """Writes trained teachers into an empty folder, from which `load` reads them."""
         raise NotImplementedError
 
 
-# Values of `--model` for each kind. A kind without values is selected by the object that a user's
-# function returns.
+# The values of `--model` for each kind. A kind without values is chosen if a user's function
+# returns an object of this kind.
 KINDS: dict[str, tuple[str, ...]] = {
     "closed_form": ("ridge",),
     "networks": ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn"),
@@ -227,7 +230,7 @@ def check_model(model: Named | None) -> None:
 
 
 def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
-    """Returns the kind of a model, by its name or by the object that a user's function returns.
+    """Returns the kind for a model: for a name, or for the object that a user's function returns.
 
     Raises:
         ValueError: if no kind supports the model.
@@ -248,7 +251,7 @@ def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
 def save_ensemble(
     kind: TeacherKind, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
 ) -> None:
-    """Writes an ensemble atomically at `folder`, whose parent must exist."""
+    """Writes an ensemble atomically into the new folder `folder`, whose parent must exist."""
     with artifacts.atomic_folder(folder) as temporary:
         kind.save(temporary, job, teachers)
         description = {**job.config.to_dict(), "kind": kind.name}
@@ -257,14 +260,14 @@ def save_ensemble(
 
 
 def load_ensemble(folder: pathlib.Path) -> Ensemble:
-    """Loads the ensemble that `save_ensemble` wrote. It executes no code from the files.
+    """Loads the ensemble that `save_ensemble` wrote, without executing code from the files.
 
     Raises:
-        ValueError: if the ensemble is missing or broken.
+        ValueError: if the ensemble is missing or damaged.
     """
     try:
         description = artifacts.read_json(folder / DESCRIPTION)
-        kind = kind_of(description.pop("kind"))  # not part of the digest, unlike model and weights
+        kind = kind_of(description.pop("kind"))  # the digest does not include it
         ensemble: Ensemble = kind.load(folder, TeacherConfig.from_dict(description))
         text = json.dumps(description, sort_keys=True) + ensemble.learnt
         ensemble.digest = hashlib.sha256(text.encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""Kinds of teachers that vote in TensorFlow: networks, compiled Keras models, ridge on features.
+"""Teachers that vote in TensorFlow: networks, compiled Keras models, and ridge on features.
 
-The graph that trains a network is traced once per run. With one process per teacher, starting,
-tracing and saving would take most of the time. On CPUs, teachers are trained one after another,
-because training several at once is slower: vectorized convolutions fall back to loops and take more
-than twice as long per step, and XLA's gradients of convolutions take seconds instead of
-milliseconds (`python benchmarks/teachers.py --only=variants` measures both). With several devices,
-each device trains different teachers.
+The graph that trains a network is traced only once per run. If each teacher had its own process,
+starting, tracing and saving would take most of the time. On CPUs, teachers are trained one after
+another, because training several teachers at once is slower: vectorized convolutions fall back to
+loops and take more than twice as long per step, and XLA's gradients of convolutions take seconds
+instead of milliseconds (`python benchmarks/teachers.py --only=variants` measures both). With
+several devices, each device trains different teachers.
 """
 
 import pathlib
@@ -34,15 +34,16 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 # The training loop of one teacher is a pure function of tensors.
 #
 # Weights, optimizer slots and records are passed and returned as tensors. Every random draw is a
-# function of (seed, teacher, step). Therefore a teacher can't depend on which other teachers are
-# trained. The same function runs on one device and on every replica of a strategy.
+# function of the seed, the teacher's number and the step. Therefore a teacher can't depend on which
+# other teachers are trained. The same function runs on one device and on every replica of a
+# strategy.
 
 FIRST_MOMENT_DECAY = 0.9
 SECOND_MOMENT_DECAY = 0.999
 ADAM_EPSILON = 1e-7
-CHUNK = 64  # teachers of kind `closed_form` that vote at the same time
-# For each target, a loss of logits, and a function that turns logits into predictions. The loss is
-# smallest if the predictions are the mean of the training targets.
+CHUNK = 64  # number of teachers of the kind `closed_form` that vote at the same time
+# For each type of target, a loss function of logits, and a function that turns logits into
+# predictions. The loss is smallest if the predictions are the mean of the training targets.
 OUTPUTS = {
     CLASS: (keras.losses.sparse_categorical_crossentropy, tf.identity),
     NUMBER: (keras.losses.categorical_crossentropy, tf.nn.softmax),
@@ -56,9 +57,9 @@ class Shard(NamedTuple):
     Attributes:
         inputs: raw records `[capacity, *input_shape]`; rows from `size` on are padding.
         labels: `TrainingJob.targets`, `[capacity, ...]`.
-        size: number of the teacher's records; without records there is no training step.
-        num_steps: number of training steps; it also determines the order of records and the
-            learning rate.
+        size: number of the teacher's records. If it is 0, there is no training step.
+        num_steps: number of training steps, which also determines the order of records and the
+            learning rates.
         draws: seed of the teacher's random draws, int32 `[2]`.
     """
 
@@ -70,13 +71,12 @@ class Shard(NamedTuple):
 
 
 class TrainingLoop:
-    """Steps of Adam on augmented batches of one teacher's records.
+    """Trains one teacher: steps of Adam on augmented batches of the teacher's records.
 
-    The loss is the mean cross-entropy with `TrainingJob.targets` plus the model's own losses:
-    regularizers of weights and activities, and losses that layers add, as in Keras' `fit`.
-
-    `slots` are the state of a teacher between two steps: lists of its weights, buffers (moving
-    averages, dropout seeds), first moments and second moments.
+    The loss is the mean cross-entropy with `TrainingJob.targets`, plus the model's own losses as in
+    Keras' `fit`: regularizers of weights and activities, and losses that layers add. `slots` are
+    the state of a teacher between two steps: the lists of its weights, its buffers (moving
+    averages, dropout seeds), its first moments and its second moments.
     """
 
     def __init__(self, config: TeacherConfig) -> None:
@@ -85,14 +85,14 @@ class TrainingLoop:
         self._model = architectures.build(config.model, config.dataset)
 
     def run(self, weights: Any, buffers: Any, shard: Shard) -> Any:
-        """Runs all steps in one graph.
+        """Runs all training steps in one graph.
 
         Returns:
             The lists of weights and buffers after the last step, and the losses, float32
             `[num_steps]`.
         """
         moments = [tf.zeros_like(weight) for weight in weights]
-        # Records of all steps: each pass is a new shuffle of all records.
+        # The order of the records in all steps. In each pass, all records are shuffled again.
         shuffle_seed, augment_seed = tf.unstack(tf.random.split(shard.draws, 2))
         needed = shard.num_steps * self.config.batch_size
         num_records = tf.maximum(shard.size, 1)  # without records there is no step
@@ -139,7 +139,7 @@ class TrainingLoop:
             loss = tf.reduce_sum(losses) / config.batch_size
             loss += sum(tf.cast(added, loss.dtype) for added in model_losses)
         gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # Gradients of embeddings are sparse.
+        # Gradients of embeddings are sparse, so they are converted.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         # Adam is written out because Keras optimizers keep their state in variables, which a
         # strategy would mirror across replicas. The learning rate is constant for half of the
@@ -165,13 +165,13 @@ class TrainingLoop:
 
 
 def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
-    """Returns the arguments of `TrainingLoop.run`: a teacher's initial weights and its shard."""
+    """Returns the arguments of `TrainingLoop.run`: a teacher's initial state and its shard."""
     config = job.config
     records = job.records[teacher]
     seeds = np.random.SeedSequence([config.seed, teacher]).generate_state(3)
     model = architectures.build(config.model, config.dataset, seed=int(seeds[0]))
     # Shards are padded to the same shape, so that different sizes do not cause retracing. The loop
-    # never reads padding, and it runs no step without records.
+    # never reads the padding, and runs no step if there are no records.
     padded = np.resize(records, max(map(len, job.records)))
     shard = Shard(
         tf.constant(job.examples.inputs[padded]),
@@ -190,10 +190,10 @@ def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
 def train_on_devices(
     job: TrainingJob, teachers: Sequence[int], strategy: tf.distribute.Strategy
 ) -> TrainedTeachers:
-    """Trains and yields teachers. Each replica trains different teachers and shares no gradients.
+    """Trains and yields teachers; each replica trains different teachers, without exchange.
 
-    A loss that is not finite does not stop the training, because it depends on private records and
-    an error would reveal it. The teacher's votes are defined nevertheless (`Networks.save`).
+    A loss that is not finite does not stop the training: the loss depends on private records, and
+    an error would reveal something about them. Such a teacher still votes (`Networks.save`).
     """
     loop = TrainingLoop(job.config)
     group_size = strategy.num_replicas_in_sync
@@ -205,7 +205,8 @@ def train_on_devices(
     for start in range(0, len(teachers), group_size):
         group = teachers[start : start + group_size]
         of_group = [arguments(job, teacher) for teacher in group]
-        # If there are more replicas than teachers, the last teacher is repeated and dropped.
+        # If there are more replicas than teachers, the last teacher is repeated, and the copies are
+        # dropped.
         of_group += [of_group[-1]] * (group_size - len(of_group))
         results = run(
             strategy.experimental_distribute_values_from_function(
@@ -241,7 +242,7 @@ def _save_voting(
     *,
     together: int,
 ) -> None:
-    """Writes all teachers as one SavedModel, which loops over weights `[num_teachers, ...]`.
+    """Writes all teachers as one SavedModel, which loops over the stacked weights.
 
     The signature `votes` takes inputs `[batch, *input_shape]` and returns labels, int64
     `[num_teachers, batch]`, or float32 predictions (see `Votes.labels`).
@@ -249,12 +250,12 @@ def _save_voting(
     Args:
         folder: folder to write.
         config: training configuration of the teachers.
-        module: result of `_stacked`; the function `votes` is added to it.
-        prepared: function that maps raw inputs, float32, to the inputs of all teachers.
-        scores_of: function that takes the first teacher, the teacher after the last one, and
-            prepared inputs. It returns scores of classes, or predictions of `TrainingJob.targets`,
-            float32 `[num_chunk, batch, num_classes]`.
-        together: number of teachers in one call of `scores_of`.
+        module: result of `_stacked`, to which this function adds the function `votes`.
+        prepared: function that maps float32 raw inputs to the inputs of all teachers.
+        scores_of: function that takes the number of the first teacher, the number after the last
+            teacher, and prepared inputs. It returns scores of classes, or predictions of
+            `TrainingJob.targets`, float32 `[num_chunk, batch, num_classes]`.
+        together: number of teachers for which `scores_of` is called at once.
     """
     dataset = config.dataset
     num_teachers = config.num_teachers
@@ -285,7 +286,7 @@ def _save_voting(
 
 
 class Networks(TeacherKind):
-    """Networks of the catalogue, and the user's Keras models that are not compiled."""
+    """The library's networks, and the user's Keras models that are not compiled."""
 
     name = "networks"
     settings: ClassVar[tuple[str, ...]] = TRAINING_SETTINGS
@@ -311,7 +312,7 @@ class Networks(TeacherKind):
         return {**super().definition(job), "architecture": architecture}
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
-        """See `TeacherKind.train`. Uses all GPUs of this host, or else its CPU."""
+        """See `TeacherKind.train`. Uses all GPUs of this host, or its CPU if there are none."""
         names = [device.name for device in tf.config.list_logical_devices("GPU")]
         strategy: tf.distribute.Strategy
         if len(names) > 1:
@@ -325,8 +326,8 @@ class Networks(TeacherKind):
     ) -> None:
         """See `TeacherKind.save`.
 
-        A teacher whose training diverged still votes. A logit that is NaN counts as the lowest
-        value. If all logits are NaN, the vote is for the first class.
+        A teacher whose training diverged still votes. A logit that is NaN is treated as the lowest
+        value. If all logits are NaN, the teacher votes for the first class.
         """
         model = architectures.build(job.config.model, job.config.dataset)
         num_weights = len(model.trainable_variables)
@@ -349,13 +350,13 @@ NETWORKS = Networks()
 
 
 class Compiled(Networks):
-    """The user's compiled Keras models: trained by Keras' `fit`, and stored like networks.
+    """The user's compiled Keras models, which Keras' `fit` trains; they are stored like networks.
 
-    Teachers are trained one after another. Each has a new model and a new optimizer, and its own
-    seed determines the order of records and all random numbers. Therefore a teacher depends only on
-    its own shard, public settings and the seed. The user's code could still share state between
-    teachers, for example by a variable outside the function that makes the model. Only the user can
-    prevent this.
+    Teachers are trained one after another. Each teacher has a new model and a new optimizer, and
+    its own seed determines the order of records and all random numbers. Therefore a teacher depends
+    only on its own shard, public settings and the seed. The user's code could still share state
+    between teachers, for example by a variable outside of the function that makes the model. Only
+    the user can prevent this.
     """
 
     name = "compiled"
@@ -417,13 +418,13 @@ class Compiled(Networks):
 
 
 def _parts(model: Any) -> list[Any]:
-    """Returns the objects that models must not share. A loss can have state, too."""
+    """Returns the objects that two models must not share, because they can have state."""
     parts = [model, model.optimizer, *model.layers, *model.variables, *model.metrics]
     return [*parts, model.loss] if isinstance(model.loss, keras.losses.Loss) else parts
 
 
 def targets_of(model: Any, labels: npt.NDArray[np.int64], num_classes: int) -> npt.NDArray[Any]:
-    """Returns the targets that a compiled model's loss takes: labels or one-hot vectors."""
+    """Converts labels to the targets that a compiled model's loss takes: labels or one-hot rows."""
     loss = model.loss
     name = getattr(loss, "__name__", type(loss).__name__)
     if str(loss if isinstance(loss, str) else name).lower().startswith("categorical"):
@@ -435,7 +436,7 @@ COMPILED = Compiled()
 
 
 class ClosedForm(TeacherKind):
-    """Ridge regression on public features (`pate_tf.models.ridge`): thousands train in seconds."""
+    """Ridge regression on public features (`pate_tf.models.ridge`), which takes seconds."""
 
     name = "closed_form"
     features = "required"
@@ -456,7 +457,7 @@ class ClosedForm(TeacherKind):
     def save(
         self, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
     ) -> None:
-        """See `TeacherKind.save`; the encoder is saved with the teachers."""
+        """See `TeacherKind.save`. The encoder is saved together with the teachers."""
         encoder = cast(Any, job.encoder)
         module = _stacked(teachers)
         module.encoder = encoder

@@ -1,7 +1,8 @@
-"""Estimators of scikit-learn: fitted in parallel processes, stored in one file, voting in threads.
+"""Teachers that are scikit-learn estimators, stored in one file.
 
-Fitting a small classifier is mostly Python code, which threads can't run in parallel. Prediction is
-compiled code, which threads can run in parallel.
+Estimators are fitted in parallel processes, because fitting a small classifier is mostly Python
+code, which threads can't run in parallel. They vote in threads, because prediction is compiled
+code.
 """
 
 import collections
@@ -24,14 +25,14 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 from pate_tf.teachers.voters import Ensemble, Progress
 
 FILE = "classifiers.npz"
-AHEAD = 4  # tasks queued for each process, so that no process waits
-ENCODER = "encoder"  # folder of the encoder's SavedModel, for classifiers on features
+AHEAD = 4  # number of queued tasks per process, so that no process waits
+ENCODER = "encoder"  # folder of the encoder's SavedModel, if classifiers learn from features
 
 Result = TypeVar("Result")
 
 
 class ClassifierEnsemble(Ensemble):
-    """SENSITIVE: a stored ensemble of classifiers of scikit-learn."""
+    """SENSITIVE: a stored ensemble of scikit-learn estimators."""
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
         """Loads the folder that `Classifiers.save` wrote.
@@ -41,13 +42,13 @@ class ClassifierEnsemble(Ensemble):
         """
         arrays = artifacts.read_arrays(folder / FILE)
         parts: list[list[npt.NDArray[Any]]] = [[] for _ in range(config.num_teachers)]
-        for name, array in arrays.items():  # in the order of writing
+        for name, array in arrays.items():  # in the order in which they were written
             parts[int(name.partition("/")[0])].append(array)
         self._classifiers = [estimators.from_arrays(of_teacher) for of_teacher in parts]
         learnt = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         self._encoder: Any = None
         if config.representation is not None:
-            # Imported here, so that training processes start without TensorFlow.
+            # This is imported here, so that training processes start without TensorFlow.
             from pate_tf.models.encoder import SavedEncoder
 
             self._encoder = SavedEncoder(folder / ENCODER, config.dataset)
@@ -73,7 +74,7 @@ class ClassifierEnsemble(Ensemble):
 
 
 class Classifiers(TeacherKind):
-    """Random forests, and unfitted estimators of scikit-learn that a user's function returns."""
+    """Random forests, and unfitted scikit-learn estimators that a user's function returns."""
 
     name = "scikit_learn"
     features = "optional"
@@ -98,7 +99,7 @@ class Classifiers(TeacherKind):
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
         """See `TeacherKind.train`. The result does not depend on the number of processes.
 
-        With several processes, the model must be importable.
+        If there are several processes, every process must be able to import the model.
         """
         config = job.config
         arguments = (
@@ -133,21 +134,21 @@ class Classifiers(TeacherKind):
 
 
 def num_cores() -> int:
-    """Returns the number of cores that this process may use."""
+    """Returns the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(
     function: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], *, num_processes: int
 ) -> Iterator[Result]:
-    """Yields `function(*arguments)` for each tuple of arguments, in order.
+    """Yields `function(*arguments)` for each tuple of arguments, in order, from parallel processes.
 
-    Takes new arguments only when results are consumed, so that few of them are in memory at a time.
-    The processes end with the calling process, even if that is killed.
+    New arguments are taken only when results are consumed, so that few of them are in memory at a
+    time. The processes end with the calling process, even if the calling process is killed.
 
     Args:
-        function: function in a module that every process imports; the import should be fast.
-        arguments: tuples of arguments.
+        function: function in a module that every process imports. The import should be fast.
+        arguments: iterable of tuples of arguments.
         num_processes: number of processes; 1 to use only the calling process.
     """
     if num_processes == 1:
