@@ -188,7 +188,7 @@ def release_votes(
         num_classes: number of classes.
         unit: protected unit, "record" or "owner".
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
-        target: what is predicted, see `Dataset.target_in_words`. If this is a number or several
+        target: the predicted value, see `Dataset.target_in_words`. If this is a number or several
             labels, a `GaussianHistogram` releases noisy sums (`sums_of_votes`) instead of counts.
 
     Returns:

@@ -68,12 +68,12 @@ def _parts(name: Named) -> tuple[str, str, str]:
 
 
 def is_pretrained(name: Named) -> bool:
-    """Whether a name stands for a frozen encoder: a known network, a file or a folder."""
+    """Whether a name refers to a frozen encoder: a known network, a file or a folder."""
     return _parts(name)[0] in {PREFIX, HUB, *applications()}
 
 
 def suggestion(name: Named) -> str:
-    """Returns a hint with similar names of Keras Applications; empty if there are none."""
+    """Returns a hint with similar names of Keras Applications; empty if no name is similar."""
     by_lower = {each.lower(): each for each in applications()}
     close = difflib.get_close_matches(_parts(name)[0].lower(), by_lower, cutoff=0.75)
     return f". Did you mean {' or '.join(by_lower[each] for each in close)}?" if close else ""

@@ -48,7 +48,7 @@ class Published(Generic[Stated]):
     Attributes:
         statement: privacy statement with the cost of the student's labels.
         student_folder: folder of the exported version.
-        measured: accuracies on labeled public samples, as JSON values; empty if there are none.
+        measured: accuracies on labeled public samples, as JSON values; empty without labels.
     """
 
     statement: Stated

@@ -98,7 +98,7 @@ def pixel_range(dataset: Dataset) -> tuple[float, float]:
 
 MAX_CUTOUT = 1 / 2  # maximum side of a cutout, as a fraction of the image's side
 MAX_CONTRAST = 0.5
-# The color changes are those of Chen et al. 2020 ("SimCLR", appendix B.9) for small images, without
+# The color changes follow Chen et al. 2020 ("SimCLR", appendix B.9) for small images, without
 # tuning.
 COLOUR_JITTER = 0.4  # maximum change of brightness, contrast and saturation
 MAX_HUE = 0.1  # fraction of the color circle
@@ -238,7 +238,7 @@ class AveragedStudent(keras.Model):
             config: configuration of the training.
             released: labels of some inputs of the pool.
             pool: public inputs.
-            options: what is stored and shown during training.
+            options: what to store and to show during training.
             num_unlabelled: number of unlabeled inputs in a batch.
             **of_fit: further arguments of `fit_student`.
         """
@@ -407,8 +407,8 @@ def fit_student(
         released: labels of some inputs of the pool.
         pool: public inputs. If a run with the same `run_digest` was interrupted, it resumes after
             its last epoch.
-        options: what is stored and shown. The logs and, until the run is complete, the state of the
-            last epoch are stored in its folder.
+        options: what to store and to show. The logs and, until the run is complete, the state of
+            the last epoch are stored in its folder.
         optimizers: further optimizers whose state is part of the state of the run.
         stops_early: whether to stop when the predictions for the pool's first `STOP_SET_SIZE`
             inputs are stable. If False, training takes all steps.

@@ -100,8 +100,8 @@ def weights_of_labels(
 ) -> npt.NDArray[np.float64]:
     """Fits linear functions to labels by least squares; returns weights `[width, num_classes]`.
 
-    The arguments are those of `functions_of_labels`. The result of this function is scaled as in
-    linear discriminant analysis, so that the softmax of the linear functions is a probability.
+    The arguments are the same as in `functions_of_labels`. The result of this function is scaled as
+    in linear discriminant analysis, so that the softmax of the linear functions is a probability.
     """
     functions, error = functions_of_labels(vectors, targets)
     return (1.0 - 1.0 / targets.shape[1]) / max(error, EPS) * functions
