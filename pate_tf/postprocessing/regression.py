@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 import scipy.optimize
 import scipy.sparse
 import scipy.special
@@ -36,6 +37,8 @@ MIN_VARIANCE = 1.0  # default of `least_variance`, see `standardisation`
 # (docs/how-to/small_teachers.md).
 FROM_NEIGHBOURS = 0.7
 AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # in standard deviations of the noise
+PUBLIC_AMPLITUDES = AMPLITUDES[::5]  # in standard deviations of the residuals of public labels
+LARGEST_VARIANCE = 0.25  # of a value from 0 to 1
 # These factors are tried for the standard deviations of weights from public labels, see `joined`.
 INFLATIONS = np.geomspace(1.0, 10_000.0, 60)
 # Public labels get a smaller weight only if the logarithm of the evidence exceeds this value. It is
@@ -288,42 +291,65 @@ class NoisySums:
 
 
 def public_weights(
-    rows: npt.NDArray[np.floating], targets: FloatArray
+    rows: npt.NDArray[np.floating],
+    targets: FloatArray,
+    measured: npt.NDArray[np.floating],
+    values: FloatArray,
+    deviation: float,
 ) -> tuple[FloatArray, FloatArray]:
     """Returns the posterior of a linear function's weights and intercept, given public labels.
 
-    This is Bayesian linear regression. The variance of the residuals and the amplitude of the
-    weights are the values with the largest evidence (Bishop 2006, section 3.5).
+    This is Bayesian linear regression. The amplitude of the weights has the largest evidence of the
+    labels and of the noisy values together (Bishop 2006, section 3.5). From few labels alone, a
+    function that explains them without error would often have the largest evidence. The variance of
+    the residuals counts one more label, whose residual has the variance `LARGEST_VARIANCE` (a
+    unit-information prior, Kass and Wasserman 1995, https://doi.org/10.1080/01621459.1995.10476592).
 
     Args:
         rows: features of the labeled inputs, `[num_labels, num_features]`.
-        targets: one-hot labels, `[num_labels, num_classes]`.
+        targets: one-hot labels, or other targets from 0 to 1, `[num_labels, num_targets]`.
+        measured: see `joined`, `[num_values, num_features + 1]`.
+        values: noisy values, `[num_values, num_targets]`.
+        deviation: standard deviation of the noise of `values`.
 
     Returns:
-        The posterior mean, `[num_features + 1, num_classes]`, whose last row is the intercept; and
+        The posterior mean, `[num_features + 1, num_targets]`, whose last row is the intercept; and
         a square root of the covariance, `[num_features + 1, num_features + 1]`, which is equal for
-        all classes.
+        all targets.
     """
+    num_labels, num_targets = targets.shape
     center = rows.mean(axis=0, dtype=np.float64)
     shares = targets.mean(axis=0)
     residuals = targets - shares
     left, roots, right = np.linalg.svd(rows - center, full_matrices=False)
-    values = np.square(roots)
+    squares = np.square(roots)
     along = roots[:, None] * (left.T @ residuals)
-    penalties = AMPLITUDES[:, None] ** -2.0
-    explained = (np.square(along).sum(axis=1) / (values + penalties)).sum(axis=1)
-    variances = (np.square(residuals).sum() - explained) / residuals.size
-    variances = np.maximum(variances, np.finfo(np.float32).eps)
-    logarithms = np.log1p(values / penalties).sum(axis=1)
-    best = (len(rows) * np.log(variances) + logarithms).argmin()
-    variance = variances[best]
-    precisions = values + penalties[best]
+    shifted = measured[:, :-1] - np.outer(measured[:, -1], center)
+    of_all, of_labels = shifted @ shifted.T, shifted @ right.T
+    of_mean = np.outer(measured[:, -1], measured[:, -1]) / num_labels
+    beyond = values - measured[:, -1:] * shares
+    best, found = -math.inf, (0.0, 0.0)
+    for penalty in PUBLIC_AMPLITUDES**-2.0:
+        precisions = squares + penalty
+        left_over = np.square(residuals).sum() - (np.square(along) / precisions[:, None]).sum()
+        variance = (left_over / num_targets + LARGEST_VARIANCE) / (num_labels + 1)
+        evidence = (num_labels + 1) * math.log(variance) + np.log1p(squares / penalty).sum()
+        law = of_all / penalty + (of_labels * (1.0 / precisions - 1.0 / penalty)) @ of_labels.T
+        law = variance * (law + of_mean) + deviation**2 * np.eye(len(law))
+        factor = np.linalg.cholesky(law)
+        errors = beyond - of_labels @ (along / precisions[:, None])
+        errors = scipy.linalg.solve_triangular(factor, errors, lower=True)
+        evidence += 2.0 * np.log(np.diag(factor)).sum() + np.square(errors).sum() / num_targets
+        if -evidence > best:
+            best, found = -evidence, (variance, penalty)
+    variance, penalty = found
+    precisions = squares + penalty
     weights = right.T @ (along / precisions[:, None])
-    amplitude = np.sqrt(variance / penalties[best])
+    amplitude = math.sqrt(variance / penalty)
     shrunk = np.sqrt(variance / precisions) - amplitude
     root = amplitude * np.eye(len(weights)) + (right.T * shrunk) @ right
     root = np.block(
-        [[root, np.zeros((len(root), 1))], [-center @ root, np.sqrt(variance / len(rows))]]
+        [[root, np.zeros((len(root), 1))], [-center @ root, np.sqrt(variance / num_labels)]]
     )
     return np.vstack([weights, shares - center @ weights]), root
 
@@ -348,13 +374,14 @@ def joined(
         features: features of the labeled inputs, `[num_labels, num_features]`.
         targets: targets of the labeled inputs, `[num_labels, num_targets]`.
         measured: see `regress`, `[num_values, num_features + 1]`.
-        measurements: see `regress`. The first standard deviation is the unit of the factors.
+        measurements: see `regress`. The first pair determines the prior, and its standard deviation
+            is the unit of the factors.
 
     Returns:
         The functions, with weights `[num_features + 1, num_targets]`. The last row contains the
         intercepts.
     """
-    mean, root = public_weights(features, targets)
+    mean, root = public_weights(features, targets, measured, *measurements[0])
     beyond = [(values - measured @ mean, deviation) for values, deviation in measurements]
     inflations = INFLATIONS / measurements[0][1]
     fits = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)

@@ -206,11 +206,12 @@ def test_public_labels_join_noisy_sums_by_precision(rule):
     noise = 20.0
     sums = of(vectors, vectors.T @ one_hot + random.normal(0, noise, (4, 2)), noise)
     both = regression.joined_sums(features, sums, labels)
-    mean, root = regression.public_weights(features[:60], np.eye(2)[labels[:60]])
     rows = np.column_stack([features, np.ones(2_000)])
     measured = vectors.T @ rows / 2_000
     values = sums.values / sums.num_records
     deviation = sums.deviation / sums.num_records
+    of_labels = features[:60], np.eye(2)[labels[:60]]
+    mean, root = regression.public_weights(*of_labels, measured, values, deviation)
 
     def covariance(inflation):
         return inflation**2 * root @ root.T
@@ -254,12 +255,32 @@ def test_logits_are_those_of_a_linear_discriminant_analysis(has_pool):
     assert np.mean((vectors @ weights).argmax(axis=1) == expected) > 0.98
 
 
+def test_few_public_labels_do_no_harm():
+    """Compares with noisy sums only. Ten labels can be explained by 40 features without error."""
+    random = np.random.default_rng(5)
+    features = random.normal(size=(3_000, 40)) / np.sqrt(40.0)
+    classes = (features[:, :3].sum(axis=1) + 0.1 * random.normal(size=3_000) > 0.1).astype(int)
+    vectors = record_vectors(features, None)
+    noise = 10.0
+    sums = of(vectors, vectors.T @ np.eye(2)[classes] + random.normal(0, noise, (41, 2)), noise)
+    private = np.mean(regression.linear_model(sums)[0].argmax(axis=1) == classes)
+    for start in range(0, 100, 10):
+        labels = np.full(3_000, UNKNOWN)
+        labels[start : start + 10] = classes[start : start + 10]
+        both = regression.linear_model(sums, labels=labels)[0].argmax(axis=1)
+        assert np.mean(both == classes) > private - 0.03
+
+
 def test_public_weights_of_more_features_than_inputs_ignore_empty_features():
     random = np.random.default_rng(1)
     rows = random.normal(size=(20, 15)) / 4.0
     targets = np.eye(2)[random.integers(0, 2, 20)]
-    mean, root = regression.public_weights(rows, targets)
-    wide_mean, wide_root = regression.public_weights(np.pad(rows, ((0, 0), (0, 10))), targets)
+    noisy = np.eye(3, 16, 13), random.normal(size=(3, 2)), 0.1  # of the last features and intercept
+    mean, root = regression.public_weights(rows, targets, *noisy)
+    wide = np.insert(noisy[0], [15], np.zeros((1, 10)), axis=1)
+    wide_mean, wide_root = regression.public_weights(
+        np.pad(rows, ((0, 0), (0, 10))), targets, wide, *noisy[1:]
+    )
     is_used = np.r_[:15, 25]  # the intercept is last
     np.testing.assert_allclose(wide_mean[is_used], mean, atol=1e-9)
     wide_covariance = wide_root @ wide_root.T
