@@ -26,6 +26,7 @@ from pate_tf.planning.release_settings import (
     DEFAULT_MARGIN,
     FEATURE_SUMS,
     PATE,
+    TRAIN,
     Electorate,
     Known,
     ReleasePlan,
@@ -64,7 +65,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     elif settings.budget.epsilon is None:
         plan = _plan_of_given_noise(settings, _voters(known, settings), known)
     elif method == FEATURE_SUMS:
-        plan = SumsOption(known, settings, reporting).plan()
+        plan = _option_of_sums(known, settings, reporting).plan()
     elif method == PATE:
         voters = _voters(known, settings)
         plan = _plan_of_votes(settings, voters, known, stated_of_votes(settings, voters, known))
@@ -156,13 +157,30 @@ def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
     )
 
 
+def _option_of_sums(known: Known, settings: ReleaseSettings, reporting: Reporting) -> SumsOption:
+    """Returns several rounds of sums, or one round together with public labels.
+
+    If both are possible, a trial of each on the pool's labels decides.
+    """
+    option = SumsOption(known, settings, reporting)
+    num_rounds = getattr(option.planned.mechanism, "num_rounds", 1)
+    can_train = settings.trains_on_labels(known.pool, FEATURE_SUMS)
+    if num_rounds == 1 or not can_train or settings.num_rounds is not None:
+        return option
+    with_labels = dataclasses.replace(settings, public_labels=TRAIN)
+    other = SumsOption(known, with_labels, reporting)
+    of_rounds, of_labels = option.tried[1], other.tried[1]
+    is_better = of_rounds and of_labels and of_labels.accuracy > of_rounds.accuracy
+    return other if is_better else option
+
+
 def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reporting) -> ReleasePlan:
     """Returns the plan of the method with the higher expected label accuracy.
 
     First compares both methods by assumptions about votes and features. If the pool has enough
     labels, a trial of feature sums on these labels decides, because it does not need assumptions.
     """
-    sums = SumsOption(known, settings, reporting)
+    sums = _option_of_sums(known, settings, reporting)
     outlooks = () if sums.planned.refusal else sums.planned.outlooks
     if outlooks and outlooks[1].accuracy >= ALWAYS_CHOSEN:
         return sums.plan()

@@ -20,7 +20,7 @@ from pate_tf.accounting.mechanisms.base import offered
 from pate_tf.ledger import Ledger
 from pate_tf.planning.comparison import Plan
 from pate_tf.planning.forecast import Forecast
-from pate_tf.planning.plan_of_sums import trial
+from pate_tf.planning.plan_of_sums import trial, trial_with_public_labels
 from pate_tf.postprocessing.label_inference import exceed_noise
 from pate_tf.run.labeller import Labeller
 
@@ -95,14 +95,21 @@ def test_the_forecast_describes_the_mechanism_that_is_charged_and_drawn(
         assert other.mechanism != planned.mechanism and other.forecast != planned.forecast
 
 
-def test_rounds_are_not_given_up_for_public_labels(tmp_path):
+@pytest.mark.parametrize("accuracy", [0.0, 1.0])
+def test_a_trial_decides_between_rounds_and_public_labels(tmp_path, monkeypatch, accuracy):
+    def tried(*arguments):
+        forecast, factor = trial_with_public_labels(*arguments)
+        return forecast._replace(low=accuracy, high=accuracy), factor
+
+    monkeypatch.setattr("pate_tf.planning.plan_of_sums.trial_with_public_labels", tried)
     data = table(20_000, 300)
     sums = pate_tf.FeatureSums(directory=tmp_path / "run", representation="raw")
     sums.fit(data.private, data.pool)
-    for wish, kind in (("auto", GaussianResidualSums), ("train", GaussianFeatureSums)):
+    for wish, is_joined in (("auto", accuracy == 1.0), ("train", True), ("evaluate", False)):
         with pate_tf.Labeller(sums, epsilon=4.0, public_labels=wish, accept_forecast=True) as one:
             plan = one.plan(data.pool)
-        assert isinstance(plan.mechanism, kind) and plan.trains_on_labels == (wish == "train")
+        kind = GaussianFeatureSums if is_joined else GaussianResidualSums
+        assert type(plan.mechanism) is kind and plan.trains_on_labels == is_joined
 
 
 PLANNED = list(offered().values())
