@@ -472,7 +472,9 @@ RIDGE = 3.0  # in standard deviations of the noise
 WEIGHT_STEPS = 2**20
 MAX_LOGIT = 2.0**18
 NEIGHBORS = 5.0  # correlation length of the weights of a numeric column's bins, in bins
-MAX_EXPLAINED = 0.9  # largest fraction of the classes' variance that noisy moments may explain
+# Assumed largest fraction of the classes' variance that is explained in a direction. So the scales
+# of two directions, which noise may change, differ at most by a factor of 4.
+MAX_EXPLAINED = 0.75
 LOG_FACTORS = (-3.0, 7.0)  # range of the logarithm of `likeliest_factor`
 
 
@@ -512,8 +514,7 @@ def linear_model(
 
     Returns:
         Probabilities, `[num_inputs, num_classes]`; and weights from vectors to logits, `[width,
-        num_classes]`. These are the weights of the regression, multiplied by the factor for which
-        the softmax of the logits is closest to the probabilities.
+        num_classes]`.
     """
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     fits = list[tuple[Regression, FloatArray]]()
@@ -529,12 +530,46 @@ def linear_model(
         weights = factors[:, None] * weights
         fits.append((fit, np.vstack([weights, (intercept - mean @ weights) / constant])))
     regression, weights = max(fits, key=lambda fit: fit[0].evidence)
-    # Means above 1 are not clipped, so that the largest mean still determines the label.
-    probabilities = np.maximum(regression.means, np.finfo(np.float32).eps)
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    means = np.asarray(regression.means)
+    shares = np.maximum(means.mean(axis=0), 1.0 / sums.num_records)
+    shares /= shares.sum()
+    explained = np.cov(means, rowvar=False, bias=True)
+    weights = discriminants(weights, shares, explained, constant)
+    return scipy.special.softmax(sums.vectors @ weights, axis=1), weights
 
-    factor = likeliest_factor(np.asarray(regression.means), probabilities)
-    return probabilities, factor * weights
+
+def discriminants(
+    functions: FloatArray, shares: FloatArray, explained: FloatArray, constant: float
+) -> npt.NDArray[np.float64]:
+    """Returns weights from vectors to logits, given linear functions that predict the class.
+
+    The largest of several functions fitted to one-hot classes is a bad prediction: a class between
+    two others is hardly ever predicted. A linear discriminant analysis of the functions' values
+    does not have this fault, and gives the same logits as an analysis of the vectors (Hastie,
+    Tibshirani and Buja 1994, https://doi.org/10.1080/01621459.1994.10476866). Let D be the diagonal
+    matrix of the shares, and F the covariance of the values. The mean of class c, relative to the
+    mean of all classes, is row c of D^-1 F. The covariance within classes is F - F D^-1 F. So the
+    slope of the logits is (D - F)^-1. Public.
+
+    Args:
+        functions: weights of the functions, `[width, num_classes]`. The last entry of each vector
+            is `constant`.
+        shares: mean of each function, above 0 with a sum of 1, `[num_classes]`.
+        explained: covariance of the values of the functions, `[num_classes, num_classes]`. In each
+            direction, at most `MAX_EXPLAINED` of the classes' variance is assumed to be explained.
+        constant: last entry of each vector.
+    """
+    # Each vector's values are changed to have the sum 1.
+    centering = np.eye(len(shares)) - shares
+    roots = np.sqrt(shares)
+    along, directions = np.linalg.eigh(centering.T @ explained @ centering / np.outer(roots, roots))
+    along = along.clip(0.0, MAX_EXPLAINED)
+    directions /= roots[:, None]
+    slope = (directions / (1.0 - along)) @ directions.T
+    distances = np.square(directions) @ (along / (1.0 - along))
+    weights = functions @ centering @ slope
+    weights[-1] += (np.log(shares) - distances / 2.0 - shares @ slope) / constant
+    return weights
 
 
 def weights_of_rounds(
@@ -574,15 +609,12 @@ def weights_of_moments(
 ) -> npt.NDArray[np.float64]:
     """Returns weights of a linear model from noisy moments, `[width, num_classes]`. Public.
 
-    The functions of `functions_of_moments` are scaled as in linear discriminant analysis, so that
-    their softmax is the probability of each class. The arguments are the same as there.
+    They are `discriminants` of `functions_of_moments`, which has the same arguments.
     """
     functions, shares, explained = functions_of_moments(
         values, num_classes, noise, num_records=num_records, groups=groups
     )
-    variance = float((shares * (1.0 - shares)).sum())
-    scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MAX_EXPLAINED)))
-    return scale * functions
+    return discriminants(functions, shares, explained, CONSTANT)
 
 
 def functions_of_moments(
@@ -593,7 +625,7 @@ def functions_of_moments(
     num_records: int | None = None,
     groups: IntArray | None = None,
     max_labels: int = 0,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns linear functions of vectors that predict targets, by linear regression. Public.
 
     The regression uses noisy moments (Wang 2018). Eigenvalues of the centered moments that may be
@@ -616,7 +648,8 @@ def functions_of_moments(
 
     Returns:
         Weights of the functions, `[width, num_classes]`; the mean of each target, `[num_classes]`;
-        and the fraction of the targets' variance that the functions explain.
+        and the covariance of the functions' values, reduced by the mean effect of the noise,
+        `[num_classes, num_classes]`.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     sums, moments = np.split(values * (norm / LATTICE), [num_classes], axis=1)
@@ -668,9 +701,8 @@ def functions_of_moments(
     beyond = sums - np.outer(total, shares)
     inverse = 1.0 / (np.maximum(along, 0.0) + threshold / 2.0)
     weights = directions @ ((directions.T @ beyond) * inverse[:, None])
-    variance = float((shares * (1.0 - shares)).sum())
-    spread = float((np.square(directions) @ inverse).sum())
-    by_noise = num_classes * (noise * norm) ** 2 * spread
-    explained = (float((weights * beyond).sum()) - by_noise) / (number * variance)
+    explained = weights.T @ beyond / number
+    by_noise = num_classes * (noise * norm) ** 2 * (np.square(directions) @ inverse).sum() / number
+    explained *= max(1.0 - by_noise / max(np.trace(explained), np.finfo(float).tiny), 0.0)
     intercept = (shares - total @ weights / number) / CONSTANT
     return np.vstack([weights, intercept]), shares, explained

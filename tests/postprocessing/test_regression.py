@@ -5,10 +5,12 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from pate_tf.core.dataset import UNKNOWN
 from pate_tf.models.encoder import record_vectors
 from pate_tf.postprocessing import label_propagation, regression
+from pate_tf.release.exact_sums import moments_by_class
 
 of = regression.NoisySums.of_features
 
@@ -230,6 +232,26 @@ def test_public_labels_join_noisy_sums_by_precision(rule):
         for each in (None, labels)
     ]
     assert right[1] >= right[0] - 0.02 > 0.85
+
+
+@pytest.mark.parametrize("has_pool", [True, False])
+def test_logits_are_those_of_a_linear_discriminant_analysis(has_pool):
+    """The class in the middle would never be predicted by the largest indicator."""
+    random = np.random.default_rng(3)
+    labels = np.repeat([0, 1, 2], [2_000, 4_000, 3_000])
+    features = random.normal([[0.0, 0.0]], 1.0, (9_000, 2))
+    features[:, 0] += 2.0 * labels
+    features -= features.min(axis=0)  # vectors of moments are not negative
+    features /= np.linalg.norm(features, axis=1).max()
+    vectors = np.column_stack([0.95**0.5 * features, np.full(9_000, 0.05**0.5)])
+    if has_pool:
+        weights = regression.linear_model(of(vectors, vectors.T @ np.eye(3)[labels], 1e-6))[1]
+    else:
+        weights = regression.weights_of_moments(
+            moments_by_class(vectors, np.eye(3)[labels]), 3, 1e-6, num_records=9_000
+        )
+    expected = LinearDiscriminantAnalysis().fit(features, labels).predict(features)
+    assert np.mean((vectors @ weights).argmax(axis=1) == expected) > 0.98
 
 
 def test_public_weights_of_more_features_than_inputs_ignore_empty_features():
