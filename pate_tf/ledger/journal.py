@@ -236,11 +236,7 @@ class Store(LedgerFile):
             LedgerError: if the store was changed, or a copy of it was continued.
         """
         with self._locked():
-            rows = self.catch_up()
-            missing = self._missing_rows()
-            if missing is not None:
-                raise LedgerError(missing.reason)
-            self._note(rows)
+            self._note(self.catch_up())
             yield
 
     def replace_budget(self, epsilon_budget: float, delta: float) -> LedgerRow:
@@ -312,9 +308,13 @@ class Store(LedgerFile):
             return guard.source_spending(self.opened.digest, debits)
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
-        """Notes durable rows outside the database, so that lost rows are detected."""
+        """Notes durable rows outside the database, so that lost rows are detected.
+
+        Raises LedgerError if the registry has rows that this store lacks. If two copies of a store
+        write rows at once, at least one fails here, because it sees the rows of both.
+        """
         super()._note(rows)
-        if self.guard is None or self.opened is None or not rows:
+        if self.guard is None or self.opened is None:
             return
         noted: list[tuple[int, str, str | None]] = []
         for row in rows:
@@ -330,7 +330,11 @@ class Store(LedgerFile):
                     }
                 )
             noted.append((row.sequence, row.digest, debit))
-        self.guard.note(self.opened.digest, noted)
+        if noted:
+            self.guard.note(self.opened.digest, noted)
+        missing = self._missing_rows()
+        if missing is not None:
+            raise LedgerError(missing.reason)
 
     def _append_missing(self, missing: rollback_guard.Missing) -> None:
         """Appends a row that lists the missing rows, and charges the missing debits again."""

@@ -58,8 +58,8 @@ class LedgerRow:
         sequence: 1 for the row that opens the store, then one more for each row.
         time: UTC time by the machine's clock, in ISO 8601 format. It is only for information: no
             check or charge depends on it.
-        kind: "opened", "debit", "answers", "released", "budget", "source" or "acknowledged" in a
-            ledger. Other stores have different kinds.
+        kind: "opened", "debit", "resumed", "answers", "released", "budget", "source" or
+            "acknowledged" in a ledger. Other stores have different kinds.
         details: JSON values, which depend on the kind.
 
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
@@ -73,6 +73,8 @@ class LedgerRow:
               `queries_digest` of the queries to be answered, `secure_noise`, `past` (whether the
               release happened before it was recorded), `delta`. If the row repeats the charge of a
               missing row, `carried_from` is the digest of the missing row.
+            - resumed: `debit`, the sequence of a debit whose answers are drawn after the process
+              that charged them was killed.
             - answers: `debit` (the sequence of the row that charged the answers), `num_queries`,
               `num_answered`, `answers_digest`.
             - released: `debit`, `kept` (sensitive: the draw, and what it was drawn for).

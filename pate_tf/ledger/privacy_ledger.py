@@ -400,6 +400,8 @@ class Ledger(Store):
             with self._reporting(), artifacts.atomic_file(mark, private=True) as file:
                 file.write(str(self.head.sequence).encode())
             debit = self.debit(charge, queries, secure_noise=secure_noise)
+        else:  # Only one of several copies of the ledger can write this row.
+            self.write("resumed", {"debit": debit})
         try:
             yield debit
         except Exception:

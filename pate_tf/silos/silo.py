@@ -180,6 +180,13 @@ class SiloAccount(Store):
         elif row.kind == "sealed":
             sealed = tuple(base64.b64decode(share) for share in details["sealed"])
             self.sealed[details["batch"]] = sealed
+        elif row.kind == "acknowledged":
+            # A copy of this account may have sent answers that are missing here. So queries that
+            # have no answer are charged again. Aggregators use sealed shares of a batch only once.
+            known = self.stored_answers(list(self.charge_of))
+            for query, charge in tuple(self.charge_of.items()):
+                if isinstance(charge, RandomisedResponse) and query not in known:
+                    del self.charge_of[query]
 
 
 FALLBACK: Final = 0  # the vote on a query for which a teacher fails
@@ -430,6 +437,8 @@ class Silo(contextlib.ExitStack):
         answers = {query: answer.label for query, answer in stored.items()}
         missing = [query for query in charged if query not in answers]
         if missing and isinstance(self._content, SiloTeacher):
+            if len(missing) > len(new):  # Only one of several copies can write this row.
+                account.write("resumed", {})
             votes = self._content.votes(batch.queries[[first[query] for query in missing]])
             drawn = charge.draw(votes, self._noise)
             fault_point("silo_drawn")
