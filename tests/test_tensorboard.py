@@ -1,7 +1,4 @@
 import event_files
-import keras
-import numpy as np
-import pytest
 import tensorflow as tf
 
 from pate_tf.core.tensorboard import write_result
@@ -21,19 +18,8 @@ def test_the_path_of_the_folder_is_not_told_and_rows_are_told_apart(tmp_path):
     assert trials[0] != trials[1]
 
 
-def test_an_interrupted_training_does_not_suppress_later_rows(tmp_path):
-    def interrupt(batch, logs):
-        if batch == 1:
-            raise KeyboardInterrupt
-
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(loss="mse")
-    logs = keras.callbacks.TensorBoard(tmp_path / "logs", update_freq=10)
-    inputs = np.zeros((64, 2))
-    with tf.summary.record_if(True):  # other tests must not see what `fit` leaves
-        with pytest.raises(KeyboardInterrupt):
-            interruption = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
-            model.fit(inputs, inputs[:, :1], callbacks=[logs, interruption], verbose=0)
-        write_result(tmp_path / "row", {"steps": 20}, RESULTS)
-    assert set(event_files.scalars(tmp_path / "row")) == set(RESULTS)
-    assert event_files.settings(tmp_path / "row") == {"steps": 20}
+def test_a_condition_that_an_interrupted_training_left_does_not_suppress_rows(tmp_path):
+    with tf.summary.record_if(False):
+        write_result(tmp_path, {"steps": 20}, RESULTS)
+    assert set(event_files.scalars(tmp_path)) == set(RESULTS)
+    assert event_files.settings(tmp_path) == {"steps": 20}

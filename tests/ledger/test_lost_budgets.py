@@ -272,6 +272,24 @@ def test_what_a_copy_spent_is_not_forgotten_with_the_original(folder, tmp_path):
         assert ledger.spent().epsilon == ledger.source_spending().epsilon(DELTA) == epsilon_of(8)
 
 
+def test_only_one_of_two_copies_resumes_an_open_debit(folder, tmp_path):
+    def debited(ledger):
+        return ledger.debited(MECHANISM, [bytes(32)], secure_noise=True)
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        open_ledger(folder) as one,
+        one.exclusive(),
+        debited(one),
+    ):
+        raise KeyboardInterrupt
+    shutil.copytree(folder, tmp_path / "copy")
+    one, other = open_ledger(folder), open_ledger(tmp_path / "copy")
+    refused = pytest.raises(LedgerError, match="older copy")
+    with one, other, one.exclusive(), debited(one), refused, other.exclusive():
+        pytest.fail("the copy may draw answers, too")
+
+
 def test_what_a_missing_row_paid_for_must_be_known_here(folder):
     spend(folder, 0, 5)
     in_registry("UPDATE rows SET debit = replace(debit, 'laplace_noisy_max', 'of_a_users_own')")

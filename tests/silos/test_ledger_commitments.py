@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from silo_helpers import RANDOMISED, SECURE, batch, pool, roster, silo
+from silo_helpers import RANDOMISED, SECURE, answer_until, batch, pool, roster, silo
 
 from pate_tf.ledger import LedgerWarning
 from pate_tf.silos import Coordinator
@@ -122,3 +122,16 @@ def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism)
 
 def given(reply):
     return reply.sealed if isinstance(reply, SealedShares) else reply.labels.tolist()
+
+
+def test_a_copy_that_is_continued_charges_unanswered_queries_again(tmp_path):
+    """The other copy answered them with other random numbers."""
+    with silo(tmp_path / "one") as one:
+        answer_until(one, batch(0, 5), "silo_debited")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    with silo(tmp_path / "one") as one:
+        one.answer(batch(0, 5))
+        assert one.account.charges == {RANDOMISED: 5}
+    with silo(tmp_path / "copy", acknowledge_reset=True) as other:
+        other.answer(batch(0, 5))
+        assert other.account.charges == {RANDOMISED: 10}
