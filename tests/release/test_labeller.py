@@ -202,7 +202,7 @@ def test_every_teacher_has_one_vote_on_every_query(ledger):
         return VoteCounts(counts)
 
     for voter in (uneven, lambda inputs: VoteCounts(np.zeros((len(inputs), 3), np.int64))):
-        with pytest.raises(ValueError, match=r"(at least )?one vote .* every") as error:
+        with pytest.raises(ValueError, match=r"one vote (per teacher|for every)") as error:
             labeller_on(ledger, voter=voter)(pool(1, 2, 3), mechanism=MECHANISMS[1])
         assert "90" not in str(error.value)
     assert ledger.num_queries == 0

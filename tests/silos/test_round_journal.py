@@ -133,7 +133,7 @@ def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path, journal)
         CoordinatorJournal("r", "abc", tmp_path)
     journal.submit(votes("a", [0, 1, 2, 3]))
     journal.close()
-    with pytest.raises(LedgerError, match=r"is of run .*, not s"):
+    with pytest.raises(LedgerError, match=r"is for run .*, not s"):
         CoordinatorJournal("s", "abc", tmp_path)
     for path in (tmp_path / "1.bin", tmp_path / "2.bin"):
         whole = path.read_bytes()

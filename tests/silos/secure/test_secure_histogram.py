@@ -186,7 +186,7 @@ def test_a_missing_party_opens_nothing_and_is_named(tmp_path, step, num_parties)
         return answer(task)
 
     batch.ways[1] = fails
-    with pytest.raises(ConnectionError, match=f"aggregator-2.*{step.value}.*Nothing has opened"):
+    with pytest.raises(ConnectionError, match=f"aggregator-2.*{step.value}.*No sum was opened"):
         batch.open()
     batch.ways[1] = answer  # it is back
     assert batch.open().silos == tuple(batch.labels)

@@ -103,7 +103,7 @@ def test_a_killed_aggregator_goes_on_where_it_was(run):
 
 def test_an_aggregator_that_is_away_is_named_and_opens_nothing(run):
     run.service._seconds = 0.1
-    with pytest.raises(ConnectionError, match=r"aggregator-1.*commit.*Nothing has opened"):
+    with pytest.raises(ConnectionError, match=r"aggregator-1.*commit.*No sum was opened"):
         open_histogram(run.terms, run.sealed, run.service.asks)
 
 
