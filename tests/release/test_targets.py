@@ -190,7 +190,8 @@ def test_an_estimate_on_held_back_records_is_charged_and_stated(tmp_path, datase
 @pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
 def test_a_forecast_is_kept_and_noise_is_refused(tmp_path, dataset):
     data = data_of(dataset, num_labeled=300)
-    fitted = pate_tf.fit(data, epsilon=1.0, delta=1e-5, directory=tmp_path / "a")
+    settings = {"epsilon": 1.0, "delta": 1e-5, "public_labels": "evaluate"}
+    fitted = pate_tf.fit(data, **settings, directory=tmp_path / "a")
     forecast = fitted.plan.forecast
     # The trial's 300 samples differ from these 1,000.
     reached = fitted.evaluate(data.held_out)
@@ -201,7 +202,7 @@ def test_a_forecast_is_kept_and_noise_is_refused(tmp_path, dataset):
     public = dataclasses.replace(data.public, pool=Pool(dataset, pool.inputs, labels))
     unrelated = dataclasses.replace(data, public=public)
     with pytest.raises(pate_tf.ForecastError, match=r"A constant answer has (0|0.5)\."):
-        pate_tf.fit(unrelated, epsilon=1.0, delta=1e-5, directory=tmp_path / "b")
+        pate_tf.fit(unrelated, **settings, directory=tmp_path / "b")
     assert not (tmp_path / "b/sensitive").exists()
 
 
