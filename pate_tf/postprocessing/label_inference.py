@@ -177,7 +177,8 @@ def labels_from_sums(
         the weights of a linear model from vectors to logits, `[width, num_classes]`, or the result
         of `target_functions`. The weights are None for clusters, and for images without moments.
     """
-    weights, total = None, values[0] / LATTICE
+    weights = None
+    total = values[0] / LATTICE
     if pool.dataset.target != CLASS:
         weights = target_functions(
             pool.dataset,

@@ -160,7 +160,8 @@ def export_with(
     Raises:
         ValueError: if the model can't be exported.
     """
-    values, dataset = statement.to_dict(), labels.pool.dataset
+    values = statement.to_dict()
+    dataset = labels.pool.dataset
     student_folder = export_student(
         model, dataset, folder / "student", values, formats=export_formats, seal=seal
     )
@@ -184,7 +185,8 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             labels, such as the choice of queries, was changed.
     """
     released = labels.released
-    cost, counts = released.cost, released.noisy_counts
+    cost = released.cost
+    counts = released.noisy_counts
     mechanism = cast(Mechanism, cost.charge)
     check_drawable(mechanism)
     if isinstance(mechanism, ReleasesFeatureSums):
