@@ -350,7 +350,7 @@ public labels of `digits` and `quantiles`.
 
 `pate run` also forecasts the accuracy of its labels. For both methods and both epsilons, {within}
 of {len(forecasts)} accuracies are in the forecast range, and its middle differs by
-{np.mean(errors):.1%} on average. Here private and public records have the same distribution.
+{np.mean(errors):.1%} on average.
 
 ![Forecast and label accuracy](pictures/own_data.png)
 """

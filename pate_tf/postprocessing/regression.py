@@ -300,9 +300,9 @@ def public_weights(
     """Returns the posterior of a linear function's weights and intercept, given public labels.
 
     This is Bayesian linear regression. The amplitude of the weights has the largest evidence of the
-    labels and of the noisy values together (Bishop 2006, section 3.5). From few labels alone, a
-    function that explains them without error would often have the largest evidence. The variance of
-    the residuals counts one more label, whose residual has the variance `LARGEST_VARIANCE` (a
+    labels and of the noisy values together (Bishop 2006, section 3.5). Few labels without noisy
+    values would often choose a function that has no error at these labels. The variance of the
+    residuals counts one more label, whose residual has the variance `LARGEST_VARIANCE` (a
     unit-information prior, Kass and Wasserman 1995, https://doi.org/10.1080/01621459.1995.10476592).
 
     Args:
