@@ -236,8 +236,24 @@ class Store(LedgerFile):
             LedgerError: if the store was changed, or a copy of it was continued.
         """
         with self._locked():
-            self._note(self.catch_up())
+            rows = self.catch_up()
+            missing = self._missing_rows()
+            if missing is not None:
+                raise LedgerError(missing.reason)
+            self._note(rows)
             yield
+
+    def resume(self, **details: Any) -> None:
+        """Notes that answers of an earlier charge will be drawn. Call it inside `exclusive`.
+
+        Raises:
+            LedgerError: if a copy of this store did the same. If two copies do so at once, at least
+                one of them sees the rows of both, and fails.
+        """
+        self.write("resumed", details)
+        missing = self._missing_rows()
+        if missing is not None:
+            raise LedgerError(missing.reason)
 
     def replace_budget(self, epsilon_budget: float, delta: float) -> LedgerRow:
         """Sets a new budget and delta, in a permanent row; call it inside `exclusive`."""
@@ -308,13 +324,9 @@ class Store(LedgerFile):
             return guard.source_spending(self.opened.digest, debits)
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
-        """Notes durable rows outside the database, so that lost rows are detected.
-
-        Raises LedgerError if the registry has rows that this store lacks. If two copies of a store
-        write rows at once, at least one fails here, because it sees the rows of both.
-        """
+        """Notes durable rows outside the database, so that lost rows are detected."""
         super()._note(rows)
-        if self.guard is None or self.opened is None:
+        if self.guard is None or self.opened is None or not rows:
             return
         noted: list[tuple[int, str, str | None]] = []
         for row in rows:
@@ -330,11 +342,7 @@ class Store(LedgerFile):
                     }
                 )
             noted.append((row.sequence, row.digest, debit))
-        if noted:
-            self.guard.note(self.opened.digest, noted)
-        missing = self._missing_rows()
-        if missing is not None:
-            raise LedgerError(missing.reason)
+        self.guard.note(self.opened.digest, noted)
 
     def _append_missing(self, missing: rollback_guard.Missing) -> None:
         """Appends a row that lists the missing rows, and charges the missing debits again."""

@@ -401,7 +401,7 @@ class Ledger(Store):
                 file.write(str(self.head.sequence).encode())
             debit = self.debit(charge, queries, secure_noise=secure_noise)
         else:  # Only one of several copies of the ledger can write this row.
-            self.write("resumed", {"debit": debit})
+            self.resume(debit=debit)
         try:
             yield debit
         except Exception:

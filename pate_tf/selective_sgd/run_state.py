@@ -249,6 +249,8 @@ class DurableRun(contextlib.ExitStack):
                 raise LedgerError(f"{self._ledger_folder}: another process resumed this run")
             ledger.store_release(debit, {"round": round_number, "token": token.hex()})
             self._noted = (debit, round_number, token)
+        with ledger.exclusive():
+            pass  # if two copies noted a state at once, at least one sees both rows and fails
 
 
 def _noted(ledger: Ledger) -> Noted:

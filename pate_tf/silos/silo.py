@@ -438,7 +438,7 @@ class Silo(contextlib.ExitStack):
         missing = [query for query in charged if query not in answers]
         if missing and isinstance(self._content, SiloTeacher):
             if len(missing) > len(new):  # Only one of several copies can write this row.
-                account.write("resumed", {})
+                account.resume()
             votes = self._content.votes(batch.queries[[first[query] for query in missing]])
             drawn = charge.draw(votes, self._noise)
             fault_point("silo_drawn")
