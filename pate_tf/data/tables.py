@@ -10,6 +10,8 @@ import io
 import itertools
 import pathlib
 import re
+import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -317,6 +319,7 @@ ABOVE_HEADER: Final = 20  # lines that are searched for the column names
 SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # first line in files from Excel, not a record
 BLOCK: Final = 2**24  # bytes parsed at a time
 MAX_BLOCK: Final = 2**31 - 2**16  # bytes of the longest record
+MAX_RELEASE_SECONDS: Final = 1.0  # for threads that end
 NAMED: Final = ". Set `encoding` and `delimiter` in the schema, or close open quotation marks"
 NOT_TEXT: Final = {
     b"PK\x03\x04": "an Excel workbook or a zip archive; save the sheet as CSV, or unpack it",
@@ -768,6 +771,7 @@ def _parsed(
         misshapen.clear()
         try:
             with opened() as file:
+                num_references = sys.getrefcount(skip), sys.getrefcount(file)
                 table = pyarrow.csv.read_csv(
                     file,
                     pyarrow.csv.ReadOptions(
@@ -788,6 +792,13 @@ def _parsed(
                     ),
                     pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds)),
                 )
+                # A thread of Arrow may release these objects about a millisecond later. If the
+                # interpreter ended before that, the process would crash.
+                last = time.monotonic() + MAX_RELEASE_SECONDS
+                while num_references < (sys.getrefcount(skip), sys.getrefcount(file)):
+                    if time.monotonic() > last:
+                        break
+                    time.sleep(0.001)
             return table, misshapen
         except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
             # Arrow's error messages quote fields.
