@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Final, cast
 
@@ -180,10 +180,17 @@ class SumsOption:
             if len(encoders) > 1:
                 trials = {each: self._trial(each, encoders[each], 1)[0] for each in encoders}
                 name = max(encoders, key=lambda each: trials[each].accuracy)
-                form = ".1%" if pool.dataset.target == CLASS else ".2f"
-                shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
-                reporting.note(f"Trial of representations on labels of the pool: {shown}.")
+                self._note(trials)
             return name, *self._trial(name, encoders[name], DRAWS)
+
+    def _note(self, trials: Mapping[Any, Forecast]) -> None:
+        """Reports the results of trials of representations."""
+        form = ".1%" if self._known.pool.dataset.target == CLASS else ".2f"
+        shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
+        learned = "public labels and one round" if self._trains_on_labels else "one round"
+        if self._mechanism.num_rounds > 1:
+            learned = f"{self._mechanism.num_rounds} rounds"
+        self._reporting.note(f"Trial of representations with {learned} of sums: {shown}.")
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
         """Returns the result of `trial` for the planned mechanism."""

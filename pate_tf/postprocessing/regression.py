@@ -325,7 +325,9 @@ def public_weights(
     squares = np.square(roots)
     along = roots[:, None] * (left.T @ residuals)
     shifted = measured[:, :-1] - np.outer(measured[:, -1], center)
-    of_all, of_labels = shifted @ shifted.T, shifted @ right.T
+    of_labels = shifted @ right.T
+    others = shifted - of_labels @ right  # along features that no label has
+    of_others = others @ others.T
     of_mean = np.outer(measured[:, -1], measured[:, -1]) / num_labels
     beyond = values - measured[:, -1:] * shares
     best, found = -math.inf, (0.0, 0.0)
@@ -334,9 +336,10 @@ def public_weights(
         left_over = np.square(residuals).sum() - (np.square(along) / precisions[:, None]).sum()
         variance = (left_over / num_targets + LARGEST_VARIANCE) / (num_labels + 1)
         evidence = (num_labels + 1) * math.log(variance) + np.log1p(squares / penalty).sum()
-        law = of_all / penalty + (of_labels * (1.0 / precisions - 1.0 / penalty)) @ of_labels.T
-        law = variance * (law + of_mean) + deviation**2 * np.eye(len(law))
-        factor = np.linalg.cholesky(law)
+        law = of_others / penalty + (of_labels / precisions) @ of_labels.T + of_mean
+        law *= variance
+        noise = deviation**2 + len(law) * np.finfo(float).eps * np.trace(law)  # never singular
+        factor = np.linalg.cholesky(law + noise * np.eye(len(law)))
         errors = beyond - of_labels @ (along / precisions[:, None])
         errors = scipy.linalg.solve_triangular(factor, errors, lower=True)
         evidence += 2.0 * np.log(np.diag(factor)).sum() + np.square(errors).sum() / num_targets

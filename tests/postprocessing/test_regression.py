@@ -235,6 +235,13 @@ def test_public_labels_join_noisy_sums_by_precision(rule):
     assert right[1] >= right[0] - 0.02 > 0.85
 
 
+def test_public_weights_are_finite_for_nearly_exact_sums_of_one_class():
+    features = np.hstack([np.random.default_rng(0).random((5, 40)), np.ones((5, 1))])
+    measured = 1e5 * features.T @ features
+    known = (features[:, :-1], np.ones((5, 1)), measured, measured[:, -1:])
+    assert all(np.isfinite(found).all() for found in regression.public_weights(*known, 1e-8))
+
+
 @pytest.mark.parametrize("has_pool", [True, False])
 def test_logits_are_those_of_a_linear_discriminant_analysis(has_pool):
     """The class in the middle would never be predicted by the largest indicator."""
