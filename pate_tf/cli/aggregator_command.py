@@ -15,6 +15,8 @@ their data, they learn every vote. You can stop an aggregator at any time and st
 the same folder. `pate aggregator status --aggregator_dir=aggregator-1` prints its progress.
 """
 
+import tomllib
+
 from absl import flags
 
 from pate_tf.cli import command_line
@@ -45,7 +47,10 @@ def main() -> None:
             silo_server.serve_aggregator(
                 settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after
             )
+        command_line.write_report(None, silo_server.aggregator_status(settings.folder))
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 
-    print(Keys.load_or_create(path, settings.name).identity.entry("aggregator"))
+    entry = Keys.load_or_create(path, settings.name).identity.entry("aggregator")
+    command_line.write_report(None, tomllib.loads(entry))
+    print(entry)

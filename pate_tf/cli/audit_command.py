@@ -43,7 +43,7 @@ def _audit_run() -> dict[str, Any]:
     sensitive = root / artifacts.SENSITIVE
     if sensitive.is_dir():
         path = artifacts.make_sensitive_folder(sensitive / "audit") / "run.json"
-        command_line.write_report(str(path), audit.to_dict())
+        artifacts.write_json(path, audit.to_dict(), private=True)
         print(f"written: {path} (SENSITIVE)")
     is_stated = any(page.with_name(name).exists() for name in STATEMENTS)
     if audit.outcome != VIOLATION and is_stated:
@@ -53,7 +53,7 @@ def _audit_run() -> dict[str, Any]:
 
 def _define() -> None:
     flags.DEFINE_string("train_dir", None, "Folder of the run.")
-    flags.DEFINE_string("json", None, "File for the results as JSON.")
+    flags.DEFINE_string("report_file", None, "JSON file for the results (sensitive).")
 
 
 def run() -> None:
@@ -71,14 +71,14 @@ def run() -> None:
         from pate_tf.audit.run_audit import NOT_CHECKED, VIOLATION
 
         nonlocal ending
-        command_line.check_report_file(FLAGS.json)
+        command_line.check_report_file(FLAGS.report_file)
         try:
             values = _audit_run()
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the audit could not be run: {error!r}") from error
         print(values["outcome"].upper())
         ending = {VIOLATION: 1, NOT_CHECKED: COULD_NOT_RUN}.get(values["outcome"], 0)
-        command_line.write_report(FLAGS.json, values)
+        command_line.write_report(FLAGS.report_file, values)
 
     sys.argv[:2] = ["pate audit run"]
     try:

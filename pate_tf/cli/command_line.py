@@ -6,6 +6,7 @@ Flags are defined from the dataclasses of settings and from the registry of mech
 import contextlib
 import dataclasses
 import datetime
+import difflib
 import functools
 import json
 import logging
@@ -27,7 +28,7 @@ from tqdm import tqdm
 
 from pate_tf.accounting.mechanisms import Mechanism, base
 from pate_tf.core import artifacts
-from pate_tf.core.checks import ITEM
+from pate_tf.core.checks import GUIDE, ITEM
 from pate_tf.core.environment import NO_MEMORY, check_environment, prepare_start_of_tensorflow
 from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
 from pate_tf.core.settings import FUNCTION, described, value_type
@@ -43,6 +44,7 @@ Kind = TypeVar("Kind")
 MAX_MESSAGE_LENGTH = 900
 CLOCK_LINE = "{desc}: {elapsed}\n"
 LOG_FIELDS = ("time", "level", "role", "name", "message")
+HELP_TEXT = textwrap.TextWrapper(96, " " * 6, " " * 6, break_on_hyphens=False)
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {remaining} left\n"
 USER_ERROR = 1
 FLAG_ERROR = 2
@@ -51,7 +53,7 @@ NOT_WORTH_ITS_COST = 4
 TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h: the user should start the same command again
 INTERRUPTED = 130
 # Other names of flags.
-ALIASES = {"stdnt_share": "pool_size"}
+ALIASES = {"stdnt_share": "pool_size", "nb_teachers": "num_teachers", "nb_labels": "num_classes"}
 RESULTS: list[str] = []  # JSON results of the running command, for `--json`
 # Flags of the first release that were removed.
 _GONE = (
@@ -103,7 +105,7 @@ def print_help(description: str, *, full: bool) -> None:
             print(f"  --{name}" + ("" if flag.boolean else f"={value}"))
             # Each explained value starts a new line, and so does the default.
             for line in re.split(r"(?<=[.;]) (?=(?:Default|[a-z][\w:, ]*): )", text):
-                print(textwrap.fill(line, 96, initial_indent=" " * 6, subsequent_indent=" " * 6))
+                print(HELP_TEXT.fill(line))
     if not full:
         print("\nmore: --helpfull")
 
@@ -120,11 +122,10 @@ def run(
     """
     before = set(FLAGS)
     define_flags()
-    if "report_file" in FLAGS:
-        flags.DEFINE_boolean(
-            "json", False, "Print the result as JSON to standard output, everything else to stderr."
-        )
-        shown_in_help("json", "output")
+    flags.DEFINE_boolean(
+        "json", False, "Print the result as JSON to standard output, everything else to stderr."
+    )
+    shown_in_help("json", "output")
     defined = set(FLAGS) - before
     for name in FLAGS:
         if name in defined:
@@ -153,8 +154,12 @@ def parse_flags(arguments: list[str]) -> list[str]:
         others: list[str] = FLAGS(arguments)
     except flags.Error as error:
         hint = ""
-        if getattr(error, "flagname", "") in GONE:
-            hint = ". See docs/how-to/first_release.md for flags of the first release."
+        name = getattr(error, "flagname", "")
+        if "Did you mean" not in str(error):
+            for nearest in difflib.get_close_matches(name, FLAGS, n=1):
+                hint = f". Did you mean: {nearest} ?"
+        if name in GONE:
+            hint = f". See {GUIDE}/how-to/first_release.html for flags of the first release."
         _fail(f"{error}{hint}", FLAG_ERROR)
     if len(others) > 1:
         _fail(f"{' '.join(others[1:])!r} is not a flag. Flags look like --name=value.", FLAG_ERROR)
@@ -217,7 +222,7 @@ def guarded(
                 warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
                 )
-                if "json" in flag_values and flag_values["json"].value is True:
+                if "json" in flag_values and flag_values["json"].value:
                     _print_only_results(main)
                 else:
                     main()
@@ -318,7 +323,6 @@ def define_status(status_of: StatusOf) -> None:
     """Defines the flags of a `status` command."""
     kind, _ = status_of
     define(kind, group="flags", without=set(described(kind)) - {"folder"})
-    flags.DEFINE_boolean("json", False, "Print a JSON object instead of a table.")
 
 
 def print_status(status_of: StatusOf) -> None:
@@ -336,9 +340,7 @@ def print_status(status_of: StatusOf) -> None:
     process = "at work"
     with contextlib.suppress(ValueError), artifacts.only_writer(folder):
         process = "not running"
-    if FLAGS.json:
-        RESULTS.append(json.dumps({"process": process, **numbers}))
-        return
+    write_report(None, {"process": process, **numbers})
     rows = [(name.replace("_", " "), f"{number:.6g}") for name, number in numbers.items()]
     print_table(str(folder), [("process", process), *rows])
 
@@ -428,7 +430,7 @@ def check_report_file(path: str | None) -> None:
 def write_report(path: str | None, values: Mapping[str, Any]) -> None:
     """Writes a command's result as JSON, and prints it for `--json`; see `check_report_file`."""
     check_report_file(path)
-    if "json" in FLAGS and FLAGS["json"].value is True:  # --json of an audit is a file name
+    if "json" in FLAGS and FLAGS.json:
         RESULTS.append(json.dumps(values))
     if path is not None:
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)

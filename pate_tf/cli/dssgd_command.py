@@ -104,6 +104,7 @@ def train() -> None:
             on_round=lambda round_number, loss: bar.update(),
         )
     report = shared.publish(FLAGS.train_dir, evaluate_on=data.held_out, reporting=reporting)
+    command_line.write_report(None, report.values)
     command_line.print_table("Shared training", report.rows)
 
 
@@ -128,6 +129,7 @@ def serve() -> None:
         watch=watch,
         give_up_after=FLAGS.give_up_after,
     )
+    command_line.write_report(None, report.values)
     command_line.print_table("Shared training", report.rows)
 
 
@@ -159,6 +161,7 @@ def join() -> None:
         watch=watch,
         give_up_after=FLAGS.give_up_after,
     )
+    command_line.write_report(None, {"train_dir": FLAGS.train_dir})
     log(f"done; the shared parameters are in {FLAGS.train_dir}")
 
 

@@ -8,6 +8,7 @@ file looks like a record or does not contain the label.
 """
 
 import pathlib
+import tomllib
 
 from absl import flags
 
@@ -37,4 +38,5 @@ def main() -> None:
     roles = {name: FLAGS[name].value for name in ("label", "owner", "target")}
     draft = loaded_data.draft_schema(public, path, private=private, **roles)
     print(draft, end="")
+    command_line.write_report(None, tomllib.loads(draft))
     print(f"\nWritten to {path}. Review it before you use it.")

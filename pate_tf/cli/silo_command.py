@@ -26,6 +26,7 @@ creates a certificate authority for tests. For real runs, use your own certifica
 import functools
 import pathlib
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -99,6 +100,7 @@ def init() -> None:
     policy.write(path)
     of_sums = " --roster=FILE --method=feature_sums" if FLAGS.method == "feature_sums" else ""
     files = f"--silo_dir={FLAGS.silo_dir} --private=FILE --schema=FILE{of_sums}"
+    command_line.write_report(None, {"policy": str(path)})
     print(f"Read and sign off {path}. Then run: pate silo serve {files}")
 
 
@@ -116,6 +118,7 @@ def serve() -> None:
     with artifacts.only_writer(settings.folder):
         log, watch = command_line.start_operation("silo", policy.silo)
         silo_server.serve(settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after)
+    command_line.write_report(None, silo_server.status(settings.folder))
 
 
 def report() -> None:
@@ -142,7 +145,9 @@ def report() -> None:
             }
             rounds.append(values)
     terms = {name: getattr(policy, name) for name in ("silo", "epsilon_budget", "delta", "unit")}
-    artifacts.write_json(folder / "report.json", {**terms, "rounds": rounds})
+    values = {**terms, "rounds": rounds}
+    artifacts.write_json(folder / "report.json", values)
+    command_line.write_report(None, values)
     table = [list(rounds[0]) if rounds else [], *(list(each.values()) for each in rounds)]
     lines = [",".join(map(str, cells)) + "\n" for cells in table]
     artifacts.write_text(folder / "report.csv", "".join(lines))
@@ -158,7 +163,9 @@ def keys() -> None:
     name = Policy.read(folder / silo_server.POLICY).silo
     sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
     identity = Keys.load_or_create(sensitive / silo_server.KEYS, name).identity
-    print(Member(name=name, identity=identity).entry())
+    entry = Member(name=name, identity=identity).entry()
+    command_line.write_report(None, tomllib.loads(entry))
+    print(entry)
 
 
 def certificates() -> None:
@@ -168,6 +175,7 @@ def certificates() -> None:
     require("these certificates are only for tests", "demo")
     require("the names of all silos and aggregators", "names")
     files = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
+    command_line.write_report(None, {"names": list(files)})
     print(f"{len(files)} certificates in {FLAGS.certificates}, valid for 30 days, only for tests")
 
 

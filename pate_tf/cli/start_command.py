@@ -135,6 +135,7 @@ def main() -> None:
     answers = {"private": private, "public": public, "schema": schema, "owner": owner}
     answers["epsilon"] = f"{epsilon:g}"
     FLAGS(["pate run", *(f"--{name}={value}" for name, value in answers.items() if value)])
-    given = [FLAGS[name].serialize() for name in FLAGS if FLAGS[name].present and name != "yes"]
+    shown = set(FLAGS) - {"yes", *command_line.ALIASES.values()}
+    given = [FLAGS[name].serialize() for name in shown if FLAGS[name].present]
     print(f"\n$ pate run {shlex.join(sorted(given))}\n")
     run_command.main(confirm)

@@ -1,9 +1,9 @@
 """Trains a student from private data, and writes a statement of its privacy cost.
 
-With teachers, after train_teachers.py --dataset=mnist --nb_teachers=250:
-  train_student.py --dataset=mnist --nb_teachers=250 --epsilon=1
+With teachers, after `pate teachers --dataset=mnist --nb_teachers=250`:
+  pate student --dataset=mnist --nb_teachers=250 --epsilon=1
 With feature sums, without teachers:
-  train_student.py --dataset=mnist --method=feature_sums --epsilon=0.1
+  pate student --dataset=mnist --method=feature_sums --epsilon=0.1
 
 First the ledger is charged, then noisy labels are released. The student is trained only on these
 labels and public inputs. Labels, student and privacy statement are written to TRAIN_DIR/released.

@@ -1,4 +1,4 @@
-"""Trains the teachers: `python train_teachers.py --dataset=mnist --nb_teachers=250`.
+"""Trains the teachers: `pate teachers --dataset=mnist --nb_teachers=250`.
 
 The private data set is partitioned among the teachers. Each teacher is trained on its own shard,
 and all teachers are exported as one ensemble to TRAIN_DIR/sensitive. If the command is stopped, the

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 MAX_FAULTS: Final = 10  # maximum number of faults in one message
 ITEM: Final = "\n- "  # separates the lines of a message with several faults
+GUIDE: Final = "https://pate-tf.readthedocs.io/en/latest"  # address of the guide, in messages
 
 
 def raise_all(what: str, faults: Sequence[str], number: int | None = None) -> None:

@@ -107,7 +107,7 @@ TEMPLATES.globals |= {
 TEMPLATES.filters |= {
     "rounded_up": rounded_up,
     "paragraphs": lambda text: "\n".join(
-        textwrap.fill(line, WIDTH) for line in text.splitlines() if line
+        textwrap.fill(line, WIDTH, break_on_hyphens=False) for line in text.splitlines() if line
     ),
 }
 

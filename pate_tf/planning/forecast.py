@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.core.checks import ITEM, IntArray
+from pate_tf.core.checks import GUIDE, ITEM, IntArray
 from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import MEASURES
 from pate_tf.core.settings import EpsilonDelta
@@ -23,18 +23,18 @@ MIN_PRECISE: Final = 625
 NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
     "To improve accuracy, use more private records, a larger epsilon, fewer classes, or an encoder "
-    "(docs/how-to/pretrained_encoder.md)."
+    f"({GUIDE}/how-to/pretrained_encoder.html)."
 )
 NOTHING_CHARGED: Final = ITEM.join(
     ("Nothing was charged.", HELPS, "To continue anyway: `accept_forecast`.")
 )
 ENCODER_HELPS: Final = (
     "For photographs larger than 32 x 32 pixels, use a pre-trained encoder, such as "
-    "--representation=EfficientNetV2B0 (docs/how-to/pretrained_encoder.md)."
+    f"--representation=EfficientNetV2B0 ({GUIDE}/how-to/pretrained_encoder.html)."
 )
 TEXT_ENCODER_HELPS: Final = (
     "For texts, use a pre-trained text encoder, such as --representation=hub:FOLDER with a preset "
-    "of keras-hub (docs/how-to/pretrained_encoder.md)."
+    f"of keras-hub ({GUIDE}/how-to/pretrained_encoder.html#texts)."
 )
 
 

@@ -111,8 +111,8 @@ class Budget(ReleasePrivacy):
         group="privacy",
         choices=("sanitised", "smooth_sensitivity"),
         advanced=True,
-        help="How analysis.py will release the data-dependent cost, if you ever release it; fixed "
-        "at first use, before there are votes. Default: sanitised.",
+        help="How `pate analysis` will release the data-dependent cost, if you ever release it; "
+        "fixed at first use, before there are votes. Default: sanitised.",
     )
     planned: PlannedRelease | None = None  # default: from `planned_release`
     insecure_seed: int | None = setting(

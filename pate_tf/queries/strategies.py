@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core import checks
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import GUIDE, IntArray
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.settings import setting
@@ -177,10 +177,10 @@ class QueryWishes(OnFeatures):
     restated: ClassVar = {
         "representation": {
             "help": "Features for feature sums, and for comparing inputs in diverse and medoids: "
-            "a name from docs/how-to/small_teachers.md, several names joined by +, encoder:PATH "
-            "for a model on disk (.keras or SavedModel), or module:function for a Keras model "
-            "from raw inputs to features. Default: the representation of the teachers, if they "
-            "have one, otherwise the default of the data."
+            f"a name from {GUIDE}/how-to/small_teachers.html, several names joined by +, "
+            "encoder:PATH for a model on disk (.keras or SavedModel), or module:function for a "
+            "Keras model from raw inputs to features. Default: the representation of the teachers, "
+            "if they have one, otherwise the default of the data."
         }
     }
     strategy: str | None = setting(

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, checks, tensorboard
-from pate_tf.core.checks import whole_numbers
+from pate_tf.core.checks import GUIDE, whole_numbers
 from pate_tf.core.dataset import CLASS, LIKELY, NUMBER, SEVERAL_LABELS, Dataset, is_labeled
 from pate_tf.core.public import (
     MEASURES,
@@ -679,7 +679,7 @@ def measure(
     if never:
         reporting.warn(
             f"The student never predicts class {few_of(never)} on {len(inputs):,} samples. See "
-            f"docs/how-to/choose_student.md#rare-classes."
+            f"{GUIDE}/how-to/choose_student.html#rare-classes"
         )
     values["student_never_predicts"] = never
     if measured:

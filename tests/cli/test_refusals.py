@@ -196,7 +196,7 @@ OF_LEDGERS = [
 ]
 OF_THE_FIRST_RELEASE = [
     *(
-        Case(script=script, flags=(f"--{flag}=1",), code=2, told="docs/how-to/first_release.md")
+        Case(script=script, flags=(f"--{flag}=1",), code=2, told="/how-to/first_release.html")
         for script, flag in (
             *((TEACHERS, flag) for flag in ("epochs_per_decay", "dropout_seed")),
             (TEACHERS, "log_device_placement"),

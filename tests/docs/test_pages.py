@@ -122,6 +122,13 @@ def test_quoted_messages_are_in_the_code():
     assert [message for message in quoted if message not in code] == []
 
 
+def test_messages_link_to_pages_of_the_guide():
+    code = "".join(path.read_text() for path in (REPOSITORY / "pate_tf").rglob("*.py"))
+    linked = re.findall(r"\{GUIDE\}/([\w/-]+)\.html", code)
+    assert linked and {f"{page}.md" for page in linked} <= set(PAGES)
+    assert re.findall(r'"[^"]*\bdocs/(?!proofs)[^"\n]*\.md[^"]*"\n', code) == []
+
+
 def test_the_guide_stays_short():
     words = sum(len((DOCS / page).read_text().split()) for page in PAGES)
     assert words <= MAX_WORDS, f"{words} words: say each fact once"
