@@ -78,15 +78,15 @@ def demonstrate(folder: pathlib.Path) -> None:
             mechanism=pate_tf.GaussianNoisyMax if method == "pate" else None,
             student=pate_tf.Student("auto" if (method, epsilon) == BEST else "random_forest"),
         )
+        accuracy = fitted.evaluate(data.held_out)
         row = {"method": method, "epsilon": epsilon, "delta": DELTA, "student": fitted.student.kind}
-        row |= {"labels": len(fitted.labels), "accuracy": fitted.evaluate(data.held_out)}
-        rows.append(row)
-        print(*(f"{name} {value}" for name, value in row.items()), sep=", ", flush=True)
+        rows.append({**row, "labels": len(fitted.labels), "accuracy": accuracy})
+        print(f"{METHODS[method]:<16}epsilon {epsilon:<5g}accuracy {accuracy:.1%}", flush=True)
     inputs = data.private.inputs.reshape(len(data.private), -1)
     model = LogisticRegression(max_iter=300).fit(inputs, data.private.labels)
     test = data.held_out
     top = model.score(test.inputs.reshape(len(test), -1), test.labels)
-    print(f"without privacy: logistic regression, accuracy {top}")
+    print(f"{'without privacy':<16}{'':13}accuracy {top:.1%}")
     template = pathlib.Path(__file__).with_name("demo.html").read_text()
     page = jinja2.Template(template, trim_blocks=True).render(rows=rows, data=data, top=top)
     (folder / "report.html").write_text(page)

@@ -64,6 +64,6 @@ def main(confirm: Callable[[], None] = lambda: None) -> None:
         RunSettings(release=release, output=output),
         reporting=reporting,
     )
-    report = fitted.report(folder)
+    report = fitted.report(folder, origin)
     command_line.print_table("Run", report.rows)
     command_line.write_report(output.report_file, report.values)

@@ -199,6 +199,6 @@ def main() -> None:
         source_folder=source_folder,
         reporting=reporting,
     )
-    report = fitted.report(folder)
+    report = fitted.report(folder, data.origin)
     command_line.print_table("Student", report.rows)
     command_line.write_report(output.report_file, report.values)

@@ -190,6 +190,17 @@ class DataSource(Settings):
         return None if self.source_name is None else PrivateSource.named(self.source_name)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """Public facts about the user's files, for the report of a run."""
+        if (files := self.files) is None:
+            return {}
+        return {
+            "public_file": files.public and files.public.name,
+            "owner_column": files.owner or (files.schema and read_schema(files.schema).owner),
+            "is_named_after_file": not (self.source_name or files.name),
+        }
+
+    @property
     def flags(self) -> dict[str, Any]:
         """The flags that name the data, as JSON values; paths are absolute."""
         source = self.files or self

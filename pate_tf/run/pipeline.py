@@ -175,11 +175,15 @@ class Fitted:
         """Publishes the student, see `Student.publish`."""
         return self.student.publish(folder, **options)
 
-    def report(self, folder: pathlib.Path) -> RunReport:
+    def report(self, folder: pathlib.Path, origin: DataSource | None = None) -> RunReport:
         """Returns the report of the run, and writes it to the run folder.
 
         The report is written as JSON to `sensitive/`; `report.html` and a model card are written to
         `released/`.
+
+        Args:
+            folder: the run folder.
+            origin: data of the run; the report names the public file.
         """
         report = student_report(self.published, self.student)
         forecast = self.plan.forecast
@@ -188,11 +192,14 @@ class Fitted:
             "forecast": None if forecast is None else list(forecast[:2]),
             "forecast_values": None if forecast is None else forecast._asdict(),
             "folder": str(folder),
+            **({} if origin is None else origin.facts),
         }
         target = artifacts.RunDirectory(folder).sensitive / REPORT
         artifacts.write_json(target, values, private=True)
         page = write_pages(folder)
+        source = [("source", "named after its file, because --source_name was not given")]
         rows = [
+            *source * bool(values.get("is_named_after_file")),
             ("statement", str(page.with_name(PAGE_FILE))),
             ("report", str(page)),
             ("next", f"pate predict --student={folder} --inputs=FILE --output=predictions.csv"),

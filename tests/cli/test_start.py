@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,9 +11,16 @@ import numpy as np
 import pytest
 from script_processes import REPOSITORY, run_script
 
-from pate_tf.audit import audit_run
+from pate_tf.audit import audit_run, report_page
 
 PATE = "pate_tf/cli/main.py"
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+# Names the texts that are wider than their place or reach beyond the page.
+CUT = """onload = () => { document.title = "cut: " + [...document.getElementsByTagName("iframe")]
+    .flatMap((frame) => [...frame.contentDocument.querySelectorAll("*")].filter((one) =>
+        (one.clientWidth && one.scrollWidth > one.clientWidth + 1) ||
+        one.getBoundingClientRect().right > frame.clientWidth + 1
+    ).map((one) => frame.width + one.textContent)) }"""
 CLASSES = ["<script>alert(1)</script>", "`d`", "b|c"]
 
 
@@ -59,13 +67,39 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     assert ended.err.startswith("error: --label is required: the input ended early")
 
 
-def test_flags_answer_and_the_run_leaves_a_report_and_a_model_card(folder):
+@pytest.fixture(scope="module")
+def values(folder):
+    """Starts a run with flags only; returns its results."""
     files = ("--private=private.csv", "--public=public.csv")
     flags = (*files, "--label=kind", "--owner=person", "--epsilon=2", "--yes")
     ended = run_script(PATE, "start", *flags, "--train_dir=run", "--json", folder=folder)
-    assert ended.code == 0, ended.err
-    values = json.loads(ended.out)
-    assert values["classes"] == CLASSES and "report  " in ended.err
+    assert ended.code == 0 and "report  " in ended.err, ended.err
+    return json.loads(ended.out)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
+def test_no_text_of_the_report_is_cut_on_any_screen_and_it_prints_on_two_pages(
+    folder, values, tmp_path
+):
+    page = tmp_path / "report.html"
+    page.write_text(report_page(folder / "run", audit=audit_run(folder / "run")))
+    text = html.escape(page.read_text())
+    frames = [f'<iframe width="{width}" srcdoc="{text}"></iframe>' for width in (390, 768, 1400)]
+    (tmp_path / "frames.html").write_text(f"{''.join(frames)}<script>{CUT}</script>")
+
+    def browse(page, *flags):
+        shared = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+        browser = [BROWSER, *shared, f"--user-data-dir={tmp_path}/profile", *flags, page.as_uri()]
+        return subprocess.run(browser, capture_output=True, text=True, timeout=120, check=True)
+
+    shown = browse(tmp_path / "frames.html", "--virtual-time-budget=5000", "--dump-dom").stdout
+    assert "<title>cut: </title>" in shown, re.findall("<title>.*</title>", shown, re.DOTALL)
+    browse(page, f"--print-to-pdf={tmp_path}/report.pdf")
+    assert len(re.findall(rb"/Type /Page\b", (tmp_path / "report.pdf").read_bytes())) == 2
+
+
+def test_flags_answer_and_the_run_leaves_a_report_and_a_model_card(folder, values):
+    assert values["classes"] == CLASSES
     released = folder / "run" / "released"
     page = (released / "report.html").read_text()
     assert not {"script", "link", "img", "iframe", "a"} & set(re.findall(r"<(\w+)", page))
