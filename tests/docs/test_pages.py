@@ -36,18 +36,8 @@ OF_OTHERS = {
     *("runner", "direct_num_workers", "direct_running_mode", "dask_client_address"),
     *("direct_runner_bundle_repeat", "dask_partition_size", "nthreads"),
     # in absl, TensorBoard and saved_model_cli
-    *(
-        "help",
-        "helpfull",
-        "verbosity",
-        "logdir",
-        "dir",
-        "all",
-        "tag_set",
-        "signature_def",
-        "inputs",
-        "outdir",
-    ),
+    *("help", "helpfull", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def"),
+    *("inputs", "outdir"),
 }
 
 
