@@ -11,7 +11,7 @@ import pathlib
 import re
 import secrets
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ DIGEST_BYTES: Final = 16
 PRIVATE_RECORDS: Final = "records"  # a stored digest. A run continues even if it differs.
 # Prefixes of the keys of sources.
 NAMED = "name "
-MERGED = "merged "
+MERGED = "merged "  # only in ledgers of earlier versions
 # Names of folders and files that are too common to identify a source.
 GENERIC: Final = ("data", "images", "private", "records", "table", "train")
 # Printable characters that are invisible (Default_Ignorable_Code_Point of Unicode 15): names that
@@ -93,24 +93,6 @@ class PrivateSource:
         if name.casefold() in GENERIC and (around := pathlib.Path(place).parent.name):
             name = f"{around} {name}"
         return cls(name=name, key=f"file {place}")
-
-    @classmethod
-    def merged(cls, parts: Iterable[Self], name: str | None = None) -> Self:
-        """Returns the source of merged records. Its releases are charged to each of the parts.
-
-        Args:
-            parts: sources of the records that were merged.
-            name: name of the merged source. Default: the names of the parts, joined.
-        """
-        declared = [] if name is None else [cls.named(name)]
-        sources = list({each.key: each for each in [*declared, *parts]}.values())
-        if len(sources) == 1:
-            return sources[0]
-        shown = name or ", ".join(sorted({each.name or "merged runs" for each in sources}))
-        if len(shown) > MAX_NAME:
-            shown = f"{len(sources)} merged sources"
-        keys = frozenset[str]().union(*(_keys(each.key) for each in sources))
-        return cls(name=shown, key=MERGED + json.dumps(sorted(keys)))
 
     def shares(self, key: str) -> bool:
         """Whether the source with this key equals this one (in any spelling) or shares a part."""

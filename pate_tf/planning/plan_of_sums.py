@@ -94,7 +94,7 @@ class SumsOption:
             self._stored = known.sums if known.sums.digest else None
             self._name, self._seed = known.sums.settle(pool.dataset)
         is_class = pool.dataset.target == CLASS
-        has_vectors = known.unit == "record" and has_pool and is_class
+        has_vectors = known.unit == "record" and is_class
         if self._stored is not None:
             has_vectors = self._stored.has_vectors
         elif self._name is not None:
@@ -105,14 +105,7 @@ class SumsOption:
         settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)  # raises if it is impossible
         if settings.public_labels == TRAIN:  # labels can only be added to sums of a single round
             num_rounds = 1
-        if (num_rounds or 1) > 1 and not has_vectors:
-            raise ValueError(
-                f"num_rounds must be 1 for these sums, got {num_rounds}. Several rounds need the "
-                f"vectors of single records, which are only stored for classes with a public pool, "
-                f"and not for owners or by Beam."
-            )
-        if num_rounds is None and not has_vectors:
-            num_rounds = 1
+        num_rounds = _checked_rounds(num_rounds, has_vectors=has_vectors, has_pool=has_pool)
         resolutions = list[int]()
         if self._stored is not None:
             resolutions = list(self._stored.cluster_counts)
@@ -134,12 +127,7 @@ class SumsOption:
             return None
         if known.pool.dataset.target != CLASS:  # there are no results on other data sets
             return None
-        forecast = forecast_of_sums(self.planned, known, num_features)
-        noise = self._mechanism.standard_deviation
-        # The norm of the noise exceeds the largest possible norm of a sum.
-        if not known.pool and known.num_records / known.num_classes < noise * num_features**0.5:
-            forecast = forecast._replace(is_noise=True)
-        return forecast
+        return forecast_of_sums(self.planned, known, num_features)
 
     @functools.cached_property
     def tried(self) -> tuple[Named, Forecast | None, float]:
@@ -157,9 +145,10 @@ class SumsOption:
         name: Named = self._name or default_of_sums(
             pool.dataset,
             has_pool=len(pool) > 0,
+            in_rounds=self._mechanism.num_rounds > 1,
             records_over_noise=inf
             if number is None
-            else number / self._mechanism.standard_deviation,
+            else number / self._mechanism.standard_deviation * self._mechanism.num_rounds**0.5,
         )
         names: tuple[Any, ...] = (name,)
         if self._can_try and self._name is None and pool.dataset.kind == "tabular":
@@ -262,6 +251,24 @@ class SumsOption:
         )
 
 
+def _checked_rounds(num_rounds: int | None, *, has_vectors: bool, has_pool: bool) -> int | None:
+    """Returns the wanted number of rounds of sums, if these sums allow it; None to plan it."""
+    if not has_vectors:
+        if (num_rounds or 1) > 1:
+            raise ValueError(
+                f"num_rounds must be 1 for these sums, got {num_rounds}. Several rounds need the "
+                f"vectors of single records, which are only stored for classes, and not for owners "
+                f"or by Beam."
+            )
+        return 1
+    if num_rounds == 1 and not has_pool:
+        raise ValueError(
+            "num_rounds must be at least 2 without public inputs: a single round of sums by class "
+            "is not enough for a linear model. Remove it; the number of rounds is then planned."
+        )
+    return num_rounds
+
+
 # Trials on labeled public samples, which forecast label accuracy before anything is charged.
 
 
@@ -346,7 +353,8 @@ def trial(
         values = np.empty((0, *exact.shape), np.int64)
         while len(values) < mechanism.num_rounds:
             if len(values):
-                weights = weights_of_rounds(values, moments, num_records, deviation)
+                number = mechanism.num_rounds
+                weights = weights_of_rounds(values, moments, num_records, deviation, number)
                 exact = residual_sums(steps[is_other], labels[is_other], weights)
             # Each sample represents the same number of private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)

@@ -160,8 +160,8 @@ def labels_from_sums(
         noise: standard deviation in each round, in units of the maximum contribution of a record.
         centres: centers of the clusters if `values` are counts in clusters; None for sums of
             vectors.
-        moments: second moments of the pool's vectors, `[width, width]`, for a linear model.
-            Required for several rounds.
+        moments: second moments of the pool's vectors, `[width, width]`, for a linear model; empty
+            without a pool. Required for several rounds.
         num_records: number of private records; None if this number is private.
         groups: groups of one-hot features, see `weights_of_moments`.
         representation: name of the representation by which images are compared; None for the
@@ -198,7 +198,7 @@ def labels_from_sums(
         return labels_of(scipy.special.softmax(vectors @ weights, axis=1)), weights
     is_linear = pool.dataset.augmentation == "none" or is_frozen
     if moments is not None and (len(values) > 1 or not is_linear):
-        weights = weights_of_rounds(values, moments, num_records or 0, noise)
+        weights = weights_of_rounds(values, moments, num_records or 0, noise, len(values))
         if len(values) > 1:
             confidence = scipy.special.softmax(vectors @ weights, axis=1)
             return labels_of(confidence), weights
@@ -237,7 +237,9 @@ def sums_of_pool(
     )
 
 
-def exceed_noise(sums: npt.NDArray[np.float64], mechanism: ReleasesFeatureSums) -> bool:
+def exceed_noise(
+    sums: npt.NDArray[np.float64], mechanism: ReleasesFeatureSums, *, has_pool: bool
+) -> bool | None:
     """Whether noisy sums differ between classes by more than the noise. Post-processing.
 
     Let S be the exact table of sums and N the noise. If features were independent of classes, the
@@ -253,7 +255,11 @@ def exceed_noise(sums: npt.NDArray[np.float64], mechanism: ReleasesFeatureSums) 
     Args:
         sums: noisy sums, `[num_rows, num_classes]`; if there are several rounds, of the first.
         mechanism: mechanism that drew the noise.
+        has_pool: whether there are public inputs. Without them, the first of several rounds is only
+            a small part of the release. The result is then None.
     """
+    if not has_pool and mechanism.num_rounds > 1:
+        return None
     singular = np.linalg.svd(sums / mechanism.standard_deviation, compute_uv=False)
     factor = 1.0 if mechanism.num_clusters is None else LAPLACE_FACTOR
     freedom = len(sums) * (sums.shape[1] - 1) / factor

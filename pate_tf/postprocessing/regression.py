@@ -603,30 +603,87 @@ def discriminants(
 
 
 def weights_of_rounds(
-    values: IntArray, moments: npt.NDArray[np.float64], num_records: int, noise: float
+    values: IntArray,
+    moments: npt.NDArray[np.float64],
+    num_records: int,
+    noise: float,
+    num_rounds: int,
 ) -> npt.NDArray[np.float64]:
     """Returns weights of a linear model from the noisy sums of all rounds, `[width, num_classes]`.
 
-    This is Newton's method for softmax regression, starting from zero weights. The matrix of second
-    derivatives is approximated by the second moments of the pool times a quarter of the number of
-    records, plus a ridge of `RIDGE` standard deviations of the noise. Public.
+    Without a pool, the result is `weights_of_gradients`. With a pool, this is Newton's method for
+    softmax regression, starting from zero weights. The matrix of second derivatives is approximated
+    by the second moments of the pool times a quarter of the number of records, plus a ridge of
+    `RIDGE` standard deviations of the noise. Public.
 
     Args:
         values: noisy sums of each round, as multiples of 1 / LATTICE, `[num_rounds, width,
             num_classes]`.
-        moments: second moments of the pool's vectors, `[width, width]`.
+        moments: second moments of the pool's vectors, `[width, width]`; empty without a pool.
         num_records: number of private records.
         noise: standard deviation in each round, in units of the maximum contribution of a record.
+        num_rounds: planned number of rounds.
     """
+    if not moments.size:
+        return weights_of_gradients(values, num_rounds, num_records, noise)
     norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
     total = np.tensordot(norms, values, axes=1) / LATTICE
     noise *= float(np.sqrt(np.square(norms).mean()))
     mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # The last entry of vectors is a constant.
     total -= num_records / total.shape[1] * mean[:, None]  # Zero weights predict equal classes.
     curvature = num_records / 4.0 * moments + RIDGE * noise * np.eye(len(moments))
-    largest = MAX_LOGIT / len(moments)  # keeps logits exact, however large the noise is
-    weights = np.clip(np.linalg.solve(curvature, total), -largest, largest)
-    return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
+    return _exact(np.linalg.solve(curvature, total))
+
+
+MOMENTUM = 0.9
+LOGIT_NOISE = 3.0  # standard deviation of the noise of a logit, if the loss had no curvature
+# Steps are stable below the rate 2 (1 + MOMENTUM) / L (Polyak 1964). L is the largest eigenvalue of
+# the second derivatives, divided by `RESIDUAL_NORM`. It is about 1/3 for features of tables.
+MAX_RATE = 12.0
+# Means of the later half of a random walk have 2/3 of its final variance. If a logit has noise of
+# variance s^2, its factor 1 / sqrt(1 + pi s^2 / 8) gives the mean probability (MacKay 1992).
+SHRINKAGE = (1.0 + math.pi * LOGIT_NOISE**2 * 2.0 / 3.0 / 8.0) ** -0.5
+
+
+def weights_of_gradients(
+    values: IntArray, num_rounds: int, num_records: int, noise: float
+) -> npt.NDArray[np.float64]:
+    """Returns weights of a linear model from noisy sums of residuals, `[width, num_classes]`.
+
+    This is gradient descent with momentum for softmax regression, starting from zero weights. It
+    needs no second moments, so it needs no public inputs. The rate follows from the noise: if the
+    loss had no curvature, all rounds together would add noise of standard deviation `LOGIT_NOISE`
+    to the logit of a vector of norm 1. Public.
+
+    Args:
+        values: noisy sums of each round so far, as multiples of 1 / LATTICE, `[num_finished, width,
+            num_classes]`. The first round contains sums by class, the other rounds residuals.
+        num_rounds: planned number of rounds. After the last one, the result is the mean of the
+            weights of the later half of the rounds, times `SHRINKAGE`.
+        num_records: number of private records.
+        noise: standard deviation in each round, in units of the maximum contribution of a record.
+    """
+    gradients = values / (LATTICE * num_records)
+    # Zero weights predict equal classes.
+    gradients[:1] -= gradients[:1].mean(axis=2, keepdims=True)
+    gradients[:1] /= RESIDUAL_NORM
+    rate = LOGIT_NOISE * (1.0 - MOMENTUM) * num_records / (noise * math.sqrt(num_rounds))
+    velocity, weights, later = (np.zeros(values.shape[1:]) for _ in range(3))
+    for step, gradient in enumerate(gradients):
+        velocity = MOMENTUM * velocity + gradient
+        weights += min(rate, MAX_RATE) * velocity
+        if step >= num_rounds // 2:
+            later += weights
+    if len(values) == num_rounds:
+        weights = SHRINKAGE * later / (num_rounds - num_rounds // 2)
+    return _exact(weights)
+
+
+def _exact(weights: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Rounds weights `[width, num_classes]`, so that logits are exact in any order of addition."""
+    largest = MAX_LOGIT / len(weights)  # however large the noise is
+    clipped = np.clip(weights, -largest, largest)
+    return np.asarray(np.rint(clipped * WEIGHT_STEPS) / WEIGHT_STEPS)
 
 
 def weights_of_moments(

@@ -54,7 +54,8 @@ class Labels(OnFeatures):
         forecast: expected accuracy of the labels; None if there is no forecast, and for stored
             labels.
         exceeds_noise: whether noisy sums differ between classes by more than the noise, see
-            `label_inference.exceed_noise`; None for labels from votes and for stored labels.
+            `label_inference.exceed_noise`; None for labels from votes, for several rounds without a
+            pool, and for stored labels.
         has_public_labels: whether `training_labels` also depend on public labels of the pool.
     """
 

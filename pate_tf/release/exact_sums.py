@@ -19,9 +19,8 @@ from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 
 # An owner's vectors are rounded to multiples of this step, so their sum does not depend on order.
 OWNER_STEP = 2.0**-32
-# Stored vectors are multiples of 1 / VECTOR_STEPS. Their norm is at most 1, so int16 suffices.
-VECTOR_STEPS = 2**14
 # Both factors of a product are multiples of 1 / PART_STEPS, so it is a multiple of 1 / LATTICE.
+# Stored vectors are such factors. Their norm is about 1 at most, so int16 suffices.
 PART_STEPS = 2**10
 ROWS = 4_096  # number of records that are processed together
 
@@ -221,9 +220,9 @@ def sums_of_products(
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
-    """Truncates vectors to integers in units of 1 / VECTOR_STEPS; 0 if the norm exceeds 1."""
+    """Rounds vectors to integers in units of 1 / PART_STEPS; 0 if the norm exceeds 1."""
     is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
-    steps = np.trunc(np.where(is_short[:, None], vectors, 0.0) * VECTOR_STEPS)
+    steps = np.rint(np.where(is_short[:, None], vectors, 0.0) * PART_STEPS)
     return np.asarray(steps, np.int16)
 
 
@@ -248,15 +247,15 @@ def residual_sums(
     num_classes = weights.shape[1]
     total = np.zeros(weights.shape)
     for start in range(0, len(labels), ROWS):
-        some = vectors[start : start + ROWS] / VECTOR_STEPS
+        some = vectors[start : start + ROWS].astype(np.float64)
         missed = np.eye(num_classes)[labels[start : start + ROWS]]
-        missed -= scipy.special.softmax(some @ weights, axis=1)
-        some = np.rint(some * PART_STEPS)
-        lengths = np.linalg.norm(some, axis=1) / PART_STEPS
+        missed -= scipy.special.softmax(some @ (weights / PART_STEPS), axis=1)
+        squares = np.einsum("ij,ij->i", some, some)
+        lengths = np.sqrt(squares) / PART_STEPS
         missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
         missed = np.trunc(missed * (PART_STEPS * BELOW))
         # Float64 sums of these integers are exact. A comparison with NaN is false.
-        squares = np.square(some).sum(axis=1) * np.square(missed).sum(axis=1)
+        squares *= np.square(missed).sum(axis=1)
         missed[~(squares <= LATTICE**2)] = 0.0
         total += some.T @ missed
     return total.astype(np.int64)

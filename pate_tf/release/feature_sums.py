@@ -11,14 +11,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 import pathlib
 import secrets
-import shutil
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -398,8 +395,8 @@ class FeatureSums:
         Args:
             private: `data.private`. With owners, the total of each owner's records is clipped.
             pool: `data.pool`, on which the representation is trained. If the pool is empty,
-                features are computed from declared ranges of values, and second moments are summed
-                as well.
+                features are computed from declared ranges of values. For owners, numbers and
+                several labels, second moments are then summed as well.
             flags: flags of the data for `run.json`, see `DataSource.flags`.
 
         Raises:
@@ -410,9 +407,10 @@ class FeatureSums:
         for name, value, kind in (("private", private, PrivateExamples), ("pool", pool, Pool)):
             if not isinstance(value, kind):
                 raise ValueError(f"{name} must be data.{name}, got {type(value).__name__}")
-        encoder = self.encoder_for(private.dataset, pool)
         sensitive = self._run.sensitive
         owners = private.owners
+        has_vectors = owners is None and private.dataset.target == CLASS
+        encoder = self.encoder_for(private.dataset, pool, has_vectors=has_vectors)
         size = private.public_size
         described = self.described(encoder, has_owners=owners is not None)
         # The number of records is private if owners are protected.
@@ -426,14 +424,17 @@ class FeatureSums:
         summands = Summands.of(encoder, pool)
         vectors = None
         for_rounds = dict[str, npt.NDArray[Any]]()
-        if owners is None and pool and private.dataset.target == CLASS:
+        if has_vectors:
+            summands = dataclasses.replace(summands, has_moments=False)
             vectors = np.zeros((len(digests), len(summands.scale) + 1), np.int16)
         table = sums_of_records(
             private, encoder, summands, self.reporting, digests=digests, vectors=vectors
         )
         if vectors is not None:
-            of_pool = record_vectors(encoder.features(pool.inputs), summands.scale)
-            moments = of_pool.T @ of_pool / len(of_pool)
+            moments = np.zeros((0, 0))
+            if pool:
+                of_pool = record_vectors(encoder.features(pool.inputs), summands.scale)
+                moments = of_pool.T @ of_pool / len(of_pool)
             for_rounds = {"vectors": vectors, "labels": private.labels, "moments": moments}
         self.split = private.split
         stored = self.store(
@@ -459,102 +460,16 @@ class FeatureSums:
         """
         return cls(directory=directory)._read()
 
-    @classmethod
-    def merge(
-        cls,
-        parts: Sequence[str | os.PathLike[str]],
-        *,
-        directory: str | os.PathLike[str],
-        name: str | None = None,
-    ) -> Self:
-        """Adds up the sums of several run folders and stores the total.
-
-        A part is one of these folders. The total is exactly equal to the sums over all records of
-        all parts. Records of different parts are not compared, because merging must not depend on
-        private data. So a record that is in two parts is added twice, as it would be if it were
-        twice in one part. A person with one record in each of two parts is protected like a person
-        with two records (docs/proofs/theory.md, Proposition D8). Merged sums allow only one round,
-        because the vectors of the records are not merged.
-
-        Args:
-            parts: two or more different run folders, which contain sums of single records with the
-                same data set, pool and representation. Sums of owners can't be merged: an owner's
-                contribution is clipped within each part, so an owner in two parts would contribute
-                twice as much.
-            directory: run folder for the total.
-            name: public name of the private data of all parts, see `Data.from_arrays`. Default: the
-                names of the parts. Releases of the total are also charged to the source of each
-                part, so their cost is added to the cost of all other releases of that source.
-
-        Raises:
-            ValueError: if a part is damaged, protects owners or is given twice; if the settings of
-                the parts differ; or if the folder already contains different sums.
-        """
-        loaded = [cls.load(part) for part in parts]
-        records = cls._records_of_parts(loaded)
-        first = loaded[0]
-        common = ("dataset", "unit", "representation", "encoder")
-        described = {field: first.description[field] for field in common} | {"records": records}
-        merged = cls(directory=directory)
-        merged._run.check(files=[], folders=[artifacts.SENSITIVE])
-        sources = [
-            part.source or PrivateSource(name=None, key=f"run {part._run.sensitive.resolve()}")
-            for part in loaded
-        ]
-        source = PrivateSource.merged(sources, name)
-        if any(a.shares(b.key) for a, b in itertools.combinations(sources, 2)):
-            warnings.warn(
-                f"merge: several parts have the same source {source.name}. A record in two parts "
-                f"counts twice and is protected like two records. Merge other parts.",
-                stacklevel=2,
-            )
-        if merged.is_stored(described, source):
-            return merged
-        runs = [described_run(part.directory) for part in loaded]
-        sizes = {None if run is None else run.pool_size for run in runs}
-        # The names of private files differ between parts, so they are left out.
-        flags = [{} if run is None else {**run.source, "private": None} for run in runs]
-        number = sum(part.num_records for part in loaded)
-        return merged.store(
-            described,
-            sums_folder(first._run) / ENCODER,
-            first.summands,
-            np.sum([part.table for part in loaded], axis=0, dtype=np.int64),
-            records=Records(num_records=number, source=source),
-            num_left_out=sum(part.description["left_out"] for part in loaded),
-            pool_size=sizes.pop() if len(sizes) == 1 else None,
-            flags=flags[0] if all(each == flags[0] for each in flags) else {},
-        )
-
-    @staticmethod
-    def _records_of_parts(parts: Sequence[FeatureSums]) -> list[str]:
-        """Checks the parts of a merge, and returns the identifiers of their records.
-
-        Raises:
-            ValueError: if the parts can't be merged.
-        """
-        if len(parts) < 2:
-            raise ValueError(f"merge needs at least two run folders, got {len(parts)}")
-        for part in parts:
-            if part.unit != "record":
-                raise ValueError(
-                    f"merge: {part.directory} contains sums of owners, which can't be merged. Use "
-                    f"one `fit` for all records of an owner."
-                )
-            if part._public != parts[0]._public:
-                raise ValueError(
-                    f"merge: {part.directory} differs in data set, pool or representation from "
-                    f"{parts[0].directory}"
-                )
-        records = sorted(digest for part in parts for digest in part.description["records"])
-        if len(set(records)) < len(records):
-            raise ValueError("merge: each part must be given only once")
-        return records
-
     # Both `fit` and Beam pipelines use the following methods.
 
-    def encoder_for(self, dataset: Dataset, pool: Pool) -> Encoder:
+    def encoder_for(self, dataset: Dataset, pool: Pool, *, has_vectors: bool = False) -> Encoder:
         """Checks the pool and the folder, and returns the encoder that computes records' features.
+
+        Args:
+            dataset: data set of the records.
+            pool: public pool, maybe empty.
+            has_vectors: whether the vector of each record will be stored, for several rounds.
+                Otherwise, second moments are summed if there is no pool.
 
         Raises:
             ValueError: for the same reasons as `fit`.
@@ -562,13 +477,15 @@ class FeatureSums:
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool must have the data set of the records, got {difference}")
         self.settle(dataset)
-        self._name = self._name or catalogue.default_of_sums(dataset, has_pool=len(pool) > 0)
+        self._name = self._name or catalogue.default_of_sums(
+            dataset, has_pool=len(pool) > 0, in_rounds=has_vectors
+        )
         catalogue.check_representation(self._name, dataset, has_pool=len(pool) > 0)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
         with self.reporting.clock("training the representation"):
             encoder = catalogue.encoder_of(pool, self._name, self._seed)
-        if not pool and encoder.num_features > MAX_WITH_MOMENTS:
+        if not (pool or has_vectors) and encoder.num_features > MAX_WITH_MOMENTS:
             raise ValueError(
                 f"representation must have at most {MAX_WITH_MOMENTS:,} features without public "
                 f"inputs, because products of all pairs are released, got "
@@ -618,7 +535,7 @@ class FeatureSums:
     def store(
         self,
         described: Mapping[str, Any],
-        encoder: Encoder | pathlib.Path,
+        encoder: Encoder,
         summands: Summands,
         table: IntArray,
         *,
@@ -631,9 +548,8 @@ class FeatureSums:
         """Writes feature sums to `sensitive/` atomically, and returns self.
 
         Args:
-            described: public facts about the sums, from the method `described`; for merged sums
-                also the `records` of the parts.
-            encoder: encoder of the features, or the folder of a stored encoder.
+            described: public facts about the sums, from the method `described`.
+            encoder: encoder of the features.
             summands: defines the contribution of each record.
             table: sum of the contributions of all records, see `Summands`.
             records: the number of records, including the records that were left out, and their data
@@ -671,13 +587,8 @@ class FeatureSums:
             contextlib.suppress(FileExistsError),  # if another process stored its sums first
             artifacts.atomic_folder(target, replace=False) as temporary,
         ):
-            if isinstance(encoder, pathlib.Path):
-                shutil.copytree(encoder, temporary / ENCODER)
-                dataset = Dataset.from_dict(described["dataset"])
-                encoder_digest = SavedEncoder(encoder, dataset).digest
-            else:
-                save_encoder(temporary / ENCODER, encoder)
-                encoder_digest = learnt_digest(encoder.learnt)
+            save_encoder(temporary / ENCODER, encoder)
+            encoder_digest = learnt_digest(encoder.learnt)
             artifacts.write_arrays(temporary / SUMS, arrays, private=True)
             if for_rounds:
                 artifacts.write_arrays(temporary / VECTORS, for_rounds, private=True)
@@ -737,14 +648,6 @@ class FeatureSums:
         return self
 
     @property
-    def _public(self) -> tuple[Any, ...]:
-        """Public facts that must be equal for all parts of a merge."""
-        summands = self.summands
-        arrays = [summands.scale, *summands.centres.values()]
-        fields = [self.description[field] for field in ("dataset", "representation", "encoder")]
-        return (*fields, self.encoder_digest, artifacts.digest_arrays(arrays))
-
-    @property
     def identified(self) -> Self:
         """This object; raises ValueError before `fit`, when there is no digest for the ledger."""
         if not self.digest:
@@ -801,22 +704,23 @@ class FeatureSums:
 
     @property
     def moments(self) -> npt.NDArray[np.float64]:
-        """The second moments of the vectors of the pool's inputs, `[width, width]`; public.
+        """The second moments of the pool's vectors, `[width, width]`; empty without a pool. Public.
 
         Raises:
             ValueError: if the stored vectors are damaged or do not belong to the sums.
         """
         return self._of_single_records[2]
 
-    def residuals(self, values: IntArray, noise: float) -> IntArray:
+    def residuals(self, values: IntArray, noise: float, num_rounds: int) -> IntArray:
         """Returns the exact sums that the next round releases with noise. SENSITIVE.
 
         Args:
             values: noisy sums of all earlier rounds, `[num_earlier, num_rows, num_classes]`.
             noise: standard deviation of the noise, in units of a record's maximum contribution.
+            num_rounds: number of all rounds.
         """
         vectors, labels, moments = self._of_single_records
-        weights = weights_of_rounds(values, moments, self.num_records, noise)
+        weights = weights_of_rounds(values, moments, self.num_records, noise, num_rounds)
         return exact_sums.residual_sums(vectors, labels, weights)
 
 

@@ -31,18 +31,19 @@ class RawPart(Part):
 
     Numbers of a table are scaled by the mean and standard deviation in the pool, because a range
     says little about a number that is nearly always 0. Pixels are scaled by their declared range.
-    If the pool is empty, all numbers are scaled by their declared range.
+    If the pool is empty, all numbers are scaled by their declared range: to 0 to 1, or, if
+    `are_centered`, to -1 to 1.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, are_centered: bool = False) -> None:
         """Computes scales from the pool or from the declared ranges."""
         super().__init__()
         dataset = pool.dataset
         self.num_numbers = int(np.prod(dataset.input_shape))
         rows = pool.inputs.reshape(len(pool), self.num_numbers)
         low, high = ranges_of(dataset)
-        middle = low
-        unit = high - low
+        unit = (high - low) / (2.0 if are_centered else 1.0)
+        middle = low + unit if are_centered else low
         if dataset.kind == "tabular" and pool:
             middle = rows.mean(axis=0, dtype=np.float64)
             deviation = rows.std(axis=0)

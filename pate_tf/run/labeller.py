@@ -504,7 +504,9 @@ class Labeller:
         if number is None and sums.has_vectors:
             moments = sums.moments  # may fail, so they are read before the charge
         if mechanism.num_rounds > 1:
-            next_sums = functools.partial(sums.residuals, noise=deviation)
+            next_sums = functools.partial(
+                sums.residuals, noise=deviation, num_rounds=mechanism.num_rounds
+            )
         with self._reporting.clock("releasing sums"):
             released = release_sums(
                 table,
@@ -539,8 +541,8 @@ class Labeller:
         width = len(sums.sums.values)
         num_classes = pool.dataset.num_classes
         of_classes = released.values[: width if number is None else number, :num_classes]
-        exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
-        if not exceeds_noise:
+        exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism, has_pool=len(pool) > 0)
+        if exceeds_noise is False:
             self._reporting.warn(
                 "The released sums differ between classes by no more than the noise could cause. "
                 f"The student may be no better than a guess: measure it on labeled records. {HELPS}"

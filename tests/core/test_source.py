@@ -69,15 +69,6 @@ def test_spellings_of_a_name_are_one_source_and_the_typed_one_is_shown():
     for unseen in ("visits\u3164", "vis\u034fits", "visits\ufe0f", "vi\u200bsits", "visits\u2800"):
         with pytest.raises(ValueError, match=r"1 to \d+ characters"):
             PrivateSource.named(unseen)
-    # Merged data is charged to each part, and to the name that it is given.
-    parts = [PrivateSource.named("January"), PrivateSource.of_file("february.csv")]
-    merged = PrivateSource.merged(parts, "Both")
-    again = PrivateSource.merged([PrivateSource.named("march"), merged])
-    for part in (*parts, PrivateSource.named("both"), PrivateSource.named("january"), merged):
-        assert again.shares(part.key) and part.shares(again.key)
-    assert not parts[0].shares(parts[1].key)
-    assert (merged.name, again.name) == ("Both", "Both, march")
-    assert PrivateSource.merged([sources[0], sources[0]]) == sources[0]
 
 
 @pytest.mark.parametrize(

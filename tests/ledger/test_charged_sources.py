@@ -1,6 +1,5 @@
 """No release, charge or warning reveals whether data sets share a record."""
 
-import dataclasses
 import json
 import warnings
 
@@ -120,30 +119,3 @@ def test_the_holder_alone_is_told_of_the_same_records_under_two_names(machine, k
     assert "another source, name patients" in told[0]
     assert (place / "clients" / "sensitive" / SAME_RECORDS).stat().st_mode & 0o777 == 0o600
     assert not (place / "patients" / "sensitive" / SAME_RECORDS).exists()
-
-
-def test_what_is_released_of_merged_sums_is_charged_to_the_source_of_each_part(machine):
-    place = machine("merged")
-    release(place / "a", RECORDS[0], LABELS[0], name="January")
-    pool, parts = None, []
-    for number, month in enumerate((" january", "February")):
-        data = pate_tf.Data.from_arrays(
-            *(RECORDS[number], LABELS[number], POOL), num_classes=2, value_range=(0, 1), name=month
-        )
-        # The public side is equal, including names, as for files with one schema.
-        dataset = dataclasses.replace(data.dataset, name="visits")
-        private = dataclasses.replace(data.private, dataset=dataset)
-        pool, part = dataclasses.replace(data.pool, dataset=dataset), place / f"part {number}"
-        parts.append(part)
-        pate_tf.FeatureSums(directory=part, representation="raw").fit(private, pool)
-    merged = pate_tf.FeatureSums.merge(parts, directory=place / "all")
-    with pate_tf.Labeller(merged, epsilon=1.0, delta=1e-6, accept_forecast=True) as labeller:
-        labels = labeller.label(pool)
-    student = pate_tf.Student("supervised", steps=5).fit(pool, labels)
-    statement = student.publish(place / "all" / "released").statement
-    assert statement.source_name == " january, February"
-    assert statement.num_ledgers == 2 and statement.epsilon_source > 1.0
-    # A release of january is added to two earlier ones; a release of february to one.
-    for month, number in (("JANUARY", 3), ("february", 2)):
-        stated = release(place / month, RECORDS[0], LABELS[0], name=month)
-        assert stated["num_ledgers"] == number

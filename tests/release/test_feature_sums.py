@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shutil
-import warnings
 
 import keras
 import numpy as np
@@ -18,7 +17,6 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.models.encoder import record_vectors
 from pate_tf.planning.release_settings import Budget, ReleaseSettings
@@ -167,63 +165,11 @@ def test_what_is_missing_or_does_not_fit_is_one_line(tmp_path):
         fitted(tmp_path, pool=Pool(other, POOL.inputs))
 
 
-# Sums of several run folders, added.
-
-
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    root = tmp_path_factory.mktemp("parts")
-    for place in range(3):
-        fitted(root / f"{place}", RECORDS[place::3], LABELS[place::3])
-    return [root / f"{place}" for place in range(3)]
-
-
-def test_merged_sums_are_those_of_all_records_in_any_order(parts, tmp_path):
-    order = np.concatenate([np.arange(90)[place::3] for place in range(3)])
-    whole = fitted(tmp_path / "all", RECORDS[order], LABELS[order])
-    merged = FeatureSums.merge(parts, directory=tmp_path / "merged")
-    np.testing.assert_array_equal(merged.table, whole.table)
-    of_whole = dict.fromkeys(("records", "source", "vectors"))  # merged sums have no vectors
-    left = [{**each.description, **of_whole} for each in (merged, whole)]
-    assert left[0] == left[1] and merged.num_records == 90 and not merged.has_vectors
-    assert merged.source.name == "merged runs"  # all of them are charged for its release
-    FeatureSums.merge(parts[:2], directory=tmp_path / "two")
-    again = FeatureSums.merge([parts[2], tmp_path / "two"], directory=tmp_path / "again")
-    assert again.digest == merged.digest
-    # The same parts are not added again; other parts are refused.
-    assert FeatureSums.merge(parts, directory=tmp_path / "again").digest == merged.digest
-    with pytest.raises(ValueError, match=r"has feature sums with other settings: records."):
-        FeatureSums.merge(parts[:2], directory=tmp_path / "again")
-    named = FeatureSums.merge(parts, directory=tmp_path / "named", name="others")
-    assert named.source.name == "others"
-
-
-def test_parts_of_one_source_are_warned_of_whatever_their_records(tmp_path):
-    for place, name in enumerate(("Clinic", "clinic")):
-        source = PrivateSource.named(name)
-        few = PrivateExamples(
-            IMAGES, RECORDS[place::2].astype(np.float32), LABELS[place::2], source=source
-        )
-        FeatureSums(directory=tmp_path / name, representation="raw").fit(few, POOL)
-    with pytest.warns(UserWarning, match=r"parts have the same source .*\. A record in two parts"):
-        FeatureSums.merge([tmp_path / "Clinic", tmp_path / "clinic"], directory=tmp_path / "both")
-
-
-def test_whether_a_record_is_in_two_parts_changes_nothing_but_its_sum(parts, tmp_path):
-    """No error, warning or file reveals it. The sum moves as for any other record."""
-    other, labels = RECORDS[1::3].copy(), LABELS[1::3].copy()
-    other[9], labels[9] = RECORDS[3], LABELS[3]
-    fitted(tmp_path / "shared", other, labels)
-    outcomes = []
-    for second in (parts[1], tmp_path / "shared"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            merged = FeatureSums.merge([parts[0], second], directory=tmp_path / f"of {second.name}")
-        files = {path.relative_to(merged.directory) for path in merged.directory.rglob("*")}
-        outcomes.append((merged.num_records, files))
-        moved = merged.table - FeatureSums.load(parts[0]).table
-        np.testing.assert_array_equal(moved, FeatureSums.load(second).table)
-    assert outcomes[0] == outcomes[1]
+def stored(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored") / "run"
+    fitted(folder, RECORDS[::3], LABELS[::3])
+    return folder
 
 
 def rewrite(folder, **fields):
@@ -257,38 +203,18 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("change", BROKEN)
-def test_broken_sums_are_refused(parts, tmp_path, change):
-    shutil.copytree(parts[0], tmp_path / "run")
+def test_broken_sums_are_refused(stored, tmp_path, change):
+    shutil.copytree(stored, tmp_path / "run")
     BROKEN[change](tmp_path / "run")
     with pytest.raises(ValueError, match=r"the feature sums in .* are incomplete or damaged"):
         FeatureSums.load(tmp_path / "run")
 
 
-def test_what_may_not_be_merged_is_one_line(parts, tmp_path):
-    for name, start in (("a", 0), ("b", 1_000)):
-        fitted(tmp_path / name, owners=OWNERS + start)
-    fitted(tmp_path / "pool", pool=Pool(IMAGES, POOL.inputs[:40]))
-    shutil.copytree(parts[0], tmp_path / "copy")
-    for message, *folders in (
-        ("at least two", parts[0]),
-        ("contains no feature sums", parts[1], "nothing"),
-        ("part must be given only once", parts[0], parts[1], parts[0]),
-        ("part must be given only once", parts[0], "copy"),
-        ("differs in data set, pool or representation", parts[1], "pool"),
-        *(("contains sums of owners, which can't be merged", *pair) for pair in ("ab", "aa")),
-        ("contains sums of owners, which can't be merged", parts[0], "b"),
-    ):
-        with pytest.raises(ValueError, match=message) as refused:
-            places = [tmp_path / folder for folder in folders]
-            FeatureSums.merge(places, directory=tmp_path / "merged")
-        assert "\n" not in str(refused.value) and not (tmp_path / "merged").exists()
-
-
-def test_a_ledger_knows_the_sums_that_it_is_of(parts, tmp_path):
+def test_a_ledger_knows_the_sums_that_it_is_of(stored, tmp_path):
     """After a release, different sums in the same folder are refused even with a
     matching digest.
     """
-    shutil.copytree(parts[0], tmp_path / "run")
+    shutil.copytree(stored, tmp_path / "run")
     with Labeller(FeatureSums.load(tmp_path / "run"), epsilon=50.0, delta=1e-5) as labeller:
         labeller.label(POOL)
     sums = FeatureSums.load(tmp_path / "run").sums.values.copy()
@@ -431,7 +357,7 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     assert noisy.shape[0] == 3 * len(sums.sums.values)
     assert (noisy == again.released.noisy_sums).all()
     # The model depends only on the released sums and the pool. An exported student does the same.
-    weights = weights_of_rounds(noisy.reshape(3, -1, 3), sums.moments, 90, charge.sigma)
+    weights = weights_of_rounds(noisy.reshape(3, -1, 3), sums.moments, 90, charge.sigma, 3)
     logits = sums.vectors(RECORDS.astype(np.float32)) @ weights
     assert (labels.labels == (sums.vectors(POOL.inputs) @ weights).argmax(axis=1)).all()
     student = pate_tf.Student("linear_head").fit(POOL, labels)

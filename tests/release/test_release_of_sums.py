@@ -149,7 +149,7 @@ def test_one_record_replaced_moves_residual_sums_by_two_at_most(size):
     largest = max(norm(one - other) for one, other in itertools.combinations(actual, 2))
     assert (1.2 if size else 1.0) * LATTICE < largest <= 2 * LATTICE
     expected = slow_residuals(
-        np.vstack([universe[0], others[0]]) / 2**14, np.append(1, others[1]), weights
+        np.vstack([universe[0], others[0]]) / 2**10, np.append(1, others[1]), weights
     )
     np.testing.assert_allclose(sums(0, 1) / LATTICE, expected, atol=1e-5)
 

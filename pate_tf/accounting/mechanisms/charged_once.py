@@ -16,7 +16,7 @@ from pate_tf.core.checks import IntArray
 
 CHANGED = 2.0  # L2 sensitivity of the sums if one record is replaced
 MIN_RECORDS_PER_CLASS = 20.0  # least records per class, in standard deviations of noise
-MAX_ROUNDS = 64
+MAX_ROUNDS = 128
 # In later rounds, a record's contribution is clipped to this norm. Most contributions are shorter,
 # and a smaller norm needs less noise.
 RESIDUAL_NORM = 0.5
