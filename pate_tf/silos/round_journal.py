@@ -153,7 +153,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             self.callback(stack.pop_all().close)
 
     def poll(self, silo: str) -> messages.QueryBatch | None:
-        """Returns the next open batch that a silo has not answered; None if there is none."""
+        """Returns the next open batch that a silo has not answered; None if it answered all."""
         with self.changed:
             if silo not in self._seen:
                 self._seen.add(silo)

@@ -85,7 +85,7 @@ def seal_each(
 def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Keys) -> bytes:
     """Decrypts a secret that `seal` encrypted with the same terms, sender and kind.
 
-    Raises ValueError if terms, sender, kind or the recipient's keys differ from those of `seal`.
+    Raises ValueError if terms, sender, kind or recipient differ from the arguments of `seal`.
     """
     info = encode((terms.digest, kind, sender, keys.identity.name))
     try:

@@ -3,8 +3,8 @@
 The method is from Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. Let Z be the sum of
 the exponentials of the classifier's logits. Then Z / (1 + Z) is the predicted probability that an
 image is real. The generator matches the mean features of the classifier's last hidden layer. The
-networks are those of the paper: dense for gray images, convolutional for color images. The height
-and width of color images must be multiples of 8.
+networks have the paper's architectures: dense for gray images, convolutional for color images. The
+height and width of color images must be multiples of 8.
 
 Unlike in the paper, images are augmented if the data set allows it.
 """
