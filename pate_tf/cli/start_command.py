@@ -59,7 +59,8 @@ def private_table(text: str) -> pathlib.Path:
         raise command_line.FlagValueError("private is required: the file of private records")
     path = pathlib.Path(text).expanduser()
     if path.is_dir():
-        raise ValueError(f"{path} is a folder. For images, use `pate run --private={path}`.")
+        command = f"pate run --private={path} --public=FOLDER --epsilon=1"
+        raise ValueError(f"{path} is a folder. For images, use `{command}`.")
     tables.check_header(path, [])
     return path
 
@@ -127,9 +128,10 @@ def main() -> None:
         if public is None:
             print(
                 f"{schema} contains the names of the columns. Without a public file, you must add "
-                f"the range or the categories of each column from public knowledge. Run it again."
+                f"the range or the categories of each column from public knowledge. Then run the "
+                f"same command again."
             )
-            return
+            raise SystemExit(command_line.USER_ERROR if FLAGS.yes else 0)
         print(f"{schema} was drafted from {public}. Review it before you answer yes.")
     FLAGS["label"].present, FLAGS.label = 0, None  # the schema contains the label
     answers = {"private": private, "public": public, "schema": schema, "owner": owner}

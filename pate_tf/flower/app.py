@@ -1,9 +1,9 @@
-"""Transports the messages between a coordinator and its silos and aggregators over Flower.
+"""Transports messages between a coordinator and its silos and aggregators over Flower.
 
 Flower replaces gRPC. The ServerApp runs `pate coordinator`, and each ClientApp is one silo or one
 aggregator. Tasks and replies have the same bytes as over gRPC. The sender signs each reply with its
-own key, whose public part is on the roster. Flower's node ids are therefore not used to identify
-anybody, and neither the SuperLink nor another node can reply for a silo.
+own key, whose public part is on the roster. These signatures identify the sender, rather than
+Flower's node ids. So neither the SuperLink nor another node can reply for a silo.
 
 Only this module uses Flower, because Flower's interfaces change often; see the extra `flower` in
 setup.py.
@@ -38,10 +38,10 @@ from pate_tf.silos.roster import Policy, SiloRoster
 from pate_tf.silos.transport import MAX_REFUSAL_LENGTH, task_result
 
 _log = logging.getLogger(__name__)
-RECORD: Final = "pate"  # name of the record in a message
+RECORD: Final = "pate"  # name of Flower's record that contains the task or the reply
 LOOK_SECONDS: Final = 1.0
-# If a node has not answered a task after this time, the task is sent again. A node that has
-# answered before repeats its stored answer, so this costs only time and no budget.
+# Number of seconds after which an unanswered task is sent again. A node that has answered before
+# repeats its stored answer, so this costs time but no privacy budget.
 ANSWER_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 30.0  # time until a node gets its next task after an error
 
@@ -54,7 +54,7 @@ def signed_bytes(session: bytes, task: bytes, reply: bytes) -> bytes:
 
     Args:
         session: random bytes of this ServerApp, so that a reply is valid only in this session.
-        task: encoded task; empty if the server asked only for the sender's name.
+        task: encoded task; empty if the server requested only the sender's name.
         reply: encoded reply to the task.
     """
     return encode(("flower", session, hashlib.sha256(task).digest(), reply))
@@ -64,7 +64,8 @@ class FlowerServer(contextlib.ExitStack):
     """Connects a coordinator to Flower: sends tasks to nodes and delivers their replies.
 
     A node first sends its name with a signature. A task is sent again if its node failed, was
-    replaced, or does not answer. Silos and aggregators then repeat their stored answers.
+    replaced, or does not answer. If a silo or aggregator has already answered the task, it repeats
+    its stored answer.
 
     Args:
         grid: Flower's connection to the nodes.
@@ -73,7 +74,7 @@ class FlowerServer(contextlib.ExitStack):
             `coordinator_services`.
         clock: function that returns a time in seconds; only differences matter.
 
-    Raises ValueError if the roster has no keys of a silo.
+    Raises ValueError if the roster lacks the keys of a silo.
     """
 
     def __init__(
@@ -94,14 +95,15 @@ class FlowerServer(contextlib.ExitStack):
         self._services = services
         self._clock = clock
         self._session = os.urandom(32)
-        self._nodes: dict[str, int] = {}  # maps each name to the last node that proved it
-        self._due: dict[int, float] = {}  # maps each node to the time of its next task
-        # Maps each message to its node, its service (None if it requests the name) and its task.
+        self._nodes: dict[str, int] = {}  # maps each name to the last node that proved this name
+        self._due: dict[int, float] = {}  # maps each node to the earliest time of its next task
+        # Maps the id of each sent message to its node, its service and its encoded task. The
+        # service is None if the message requests the node's name.
         self._sent: dict[str, tuple[int, Service | None, bytes]] = {}
         self._stopped = threading.Event()
 
     def __enter__(self) -> "FlowerServer":
-        """Starts to serve in another thread, until the end of the block."""
+        """Starts a thread that serves the nodes until the end of the `with` block."""
         thread = threading.Thread(target=self._serve, daemon=True)
         thread.start()
         self.callback(thread.join)
@@ -159,7 +161,7 @@ class FlowerServer(contextlib.ExitStack):
             answer: object = Answer.OK
             if service is None:
                 # If two nodes prove the same name, the later node replaces the earlier node. The
-                # earlier node gets no request for some time.
+                # earlier node gets no requests for some time.
                 self._due[self._nodes.get(name, node)] = self._clock() + ANSWER_SECONDS
                 self._nodes[name] = node
             else:
@@ -182,7 +184,7 @@ def run_command(
     Args:
         command: module of the command.
         arguments: flags, as in a shell.
-        define: function that defines the flags.
+        define: function that defines the command's flags.
         main: function that runs the command after the flags were read.
 
     Raises RuntimeError if the command fails. Flower sends the message of this error to the server,
@@ -204,7 +206,10 @@ def run_command(
 
 
 def silo_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Runs as a silo: returns its keys and its reply to a task (empty for an empty task)."""
+    """Runs a silo on an encoded task; returns the silo's keys and its encoded reply.
+
+    An empty task, which requests only the name, gets an empty reply.
+    """
     run = silo_command.settings_of_silo()
     policy = Policy.read(run.folder / silo_server.POLICY)
     keys = Keys.load_or_create(run.folder / artifacts.SENSITIVE / silo_server.KEYS, policy.silo)
@@ -221,7 +226,10 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
 
 
 def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
-    """Runs as an aggregator: returns its keys and its reply to a task (empty for an empty task)."""
+    """Runs an aggregator on an encoded task; returns the aggregator's keys and its encoded reply.
+
+    An empty task, which requests only the name, gets an empty reply.
+    """
     run = command_line.read(silo_server.AggregatorRun)
     with artifacts.only_writer(run.folder):
         keys, aggregator, roster = silo_server.open_aggregator(run)
@@ -235,7 +243,7 @@ def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
 
 
 # Maps the role in a node's configuration to the module of its command, the function that defines
-# the flags, and the function that replies.
+# the flags, and the function that computes a reply.
 ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
     "silo": (silo_command, functools.partial(silo_command.define, "serve"), silo_reply),
     "aggregator": (aggregator_command, aggregator_command.define, aggregator_reply),
@@ -244,7 +252,7 @@ ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
 
 @client_app.query()
 def reply_to(message: Message, context: Context) -> Message:
-    """Replies as the silo or the aggregator that the node's configuration defines in `pate`."""
+    """Returns the reply of the silo or aggregator that the entry `pate` of the node-config sets."""
     role, _, arguments = str(context.node_config.get("pate", "")).strip().partition(" ")
     if role not in ROLES:
         raise ValueError(f"node-config needs pate='ROLE FLAGS'. The roles are {', '.join(ROLES)}.")

@@ -1,1 +1,1 @@
-"""Calls between organizations: mutual TLS, rate limits, and the encoding of messages."""
+"""Network calls between organizations: mutual TLS, limits of calls, and message encoding."""

@@ -1,4 +1,4 @@
-"""Calls over gRPC with mutual TLS: the client's connection, and the server."""
+"""Client connection and server for gRPC calls with mutual TLS."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def with_retries(
     """Repeats a step until `until` returns True, with exponential backoff after failures.
 
     Args:
-        step: function that returns True if it did something, False if it failed, and None if there
-            was nothing to do; raises ConnectionError while the other end can't be reached.
+        step: function that returns True if it succeeded, False if it failed, and None if there was
+            nothing to do. It raises ConnectionError while the server can't be reached.
         until: function that returns whether to stop; called before every step. It may also raise
             ConnectionError.
         sleep: function that waits for a number of seconds.
@@ -75,7 +75,7 @@ def with_retries(
             is_cut_off = True
         num_failures = num_failures + 1 if done is False else 0
         if done is False:
-            # After a failure of the server, random waits spread out the calls of many clients.
+            # Waits are random, so that many clients do not all call a restarted server at once.
             whole = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(num_failures - 1, 30))
             sleep(whole * (0.5 + secrets.randbelow(2**20) / 2**21))
         elif done is None:
@@ -87,20 +87,19 @@ _WRONG = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Connection(contextlib.AbstractContextManager[Any]):
-    """A client's connection to a server. The client opens it, and accepts no connections.
+    """A client's connection to a server. Only the client opens connections.
 
-    gRPC reconnects with growing waits. The caller must repeat failed calls.
+    gRPC reconnects after increasing delays. The caller must repeat failed calls.
 
     Args:
-        address: `host:port`.
+        address: `host:port` of the server.
         service: full name of the service that is called; see `Service`.
-        files: certificate and key of this end, and the authority.
-        limits: limits on the size of a message.
+        files: certificate and key of the client, and the certificate of the trusted authority.
+        limits: limit on the size of a message.
 
     Attributes:
         contact: file whose modification time records the last successful call; None for no file.
-        num_refused: number of requests from the other end that this end refused; a subclass counts
-            them.
+        num_refused: number of the server's tasks that this client refused; subclasses count them.
 
     Raises ValueError or OSError, as `TlsFiles.read` does. Certificate and key files may be replaced
     later: each call uses the current files.
@@ -135,32 +134,32 @@ class Connection(contextlib.AbstractContextManager[Any]):
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.enable_retries", 0),
-                # Otherwise, a new channel could reuse the connection of the previous channel.
+                # With this option, a new channel does not reuse an earlier channel's connection.
                 ("grpc.use_local_subchannel_pool", 1),
             ],
         )
 
     def _why(self, details: str) -> str:
-        """Returns the reason why there is no connection; `details` is the text of gRPC's error."""
+        """Returns the likely reason for a failed connection from `details`, gRPC's error text."""
         if "handshake failed" in details:
             reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
             return f"its certificate is not valid ({reason}) for {self._files.authority}"
         if "Socket closed" in details or "reset by peer" in details:
-            return f"it refuses {self._files.certificate}; check authority and time at both ends"
+            return f"it refuses {self._files.certificate}; check authority and clock at both ends"
         return f"no server answers at {self._address}"
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:
-        """Calls a method of the server, and returns the reply.
+        """Calls a method of the server and returns the reply.
 
         Args:
             method: name of the method.
             request: the message to send.
-            kind: type of the reply; see `wire_values.decode`.
-            wait_seconds: how long the server may wait before it replies. The deadline of the call
-                is `CALL_SECONDS` later.
+            kind: expected type of the reply; see `wire_values.decode`.
+            wait_seconds: number of seconds that the server may wait before it replies. The call
+                fails `CALL_SECONDS` after this time.
 
         Raises:
-            PermissionError: if this end is not on the server's roster.
+            PermissionError: if this client is not on the server's roster.
             ValueError: if the server refuses the request as invalid.
             ConnectionError: if the server can't be reached, is too busy, took too long, failed, or
                 sent an invalid reply. The caller may try again.
@@ -168,7 +167,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
         why = ""
         try:
             contents = self._files.read()
-        except (ValueError, OSError) as error:  # the files may be replaced right now
+        except (ValueError, OSError) as error:  # another process may be replacing the files
             why = str(error)
         else:
             if contents != self._contents:
@@ -182,7 +181,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
             code = error.code()
             details = error.details()
             if code in _DENIED:
-                raise PermissionError(f"the {COORDINATOR} denied the call: {details}") from None
+                raise PermissionError(f"the {COORDINATOR} denied access: {details}") from None
             if code in _WRONG:
                 raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
             if not why:
@@ -202,7 +201,10 @@ class Connection(contextlib.AbstractContextManager[Any]):
             ) from None
 
     def health(self, numbers: Mapping[str, float]) -> Health:
-        """Returns the health of this end.
+        """Returns the health of this client.
+
+        Args:
+            numbers: further metrics, by name.
 
         Returns:
             The reason why the last call failed, or an empty string if it succeeded; and `numbers`
@@ -217,7 +219,8 @@ class Connection(contextlib.AbstractContextManager[Any]):
 
 
 _LOOK_SECONDS = 0.5
-# The server has this many threads in addition to two per caller. A waiting poll occupies a thread.
+# Number of server threads in addition to two per caller. A call that waits for a task occupies a
+# thread.
 _SPARE_THREADS = 16
 
 Reply = TypeVar("Reply")
@@ -225,11 +228,11 @@ Reply = TypeVar("Reply")
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """A caller, identified by its certificate.
+    """The client of a call, identified by its certificate.
 
     Attributes:
         name: common name of the certificate.
-        wait_seconds: how many seconds the caller is willing to wait for a reply.
+        wait_seconds: number of seconds for which the caller is willing to wait for a reply.
         is_active: function that returns whether the caller is still waiting.
     """
 
@@ -240,11 +243,10 @@ class Caller:
     def wait_for(
         self, look: Callable[[], Reply | None], changed: threading.Condition
     ) -> Reply | None:
-        """Calls `look` until it returns a value; returns None after `wait_seconds`.
+        """Waits until `look` returns a value, and returns this value.
 
-        This method also returns None when the caller has disconnected. It holds the lock of
-        `changed` while it calls `look`, which it does at every notification and at regular
-        intervals.
+        Returns None after `wait_seconds` or when the caller has disconnected. `look` is called at
+        every notification of `changed`, and at regular intervals, with the lock of `changed` held.
         """
         end = time.monotonic() + self.wait_seconds
         with changed:
@@ -258,13 +260,13 @@ class Caller:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
-    """A service that a server offers.
+    """A group of methods that a server offers to certain callers.
 
     Attributes:
         name: full name, including the version of the protocol.
-        callers: names of the callers on the roster.
-        methods: for each method name, the type of the request (see `wire_values.decode`) and a
-            function that takes the request and the caller and returns the reply. If the function
+        callers: names of the callers that may use the service, from the roster.
+        methods: maps each method name to the type of the request (see `wire_values.decode`) and to
+            a function that takes the request and the caller and returns the reply. If the function
             raises a ValueError, the caller receives its message.
     """
 
@@ -274,15 +276,15 @@ class Service:
 
 
 class TlsServer(contextlib.ExitStack):
-    """A server that runs until it is stopped.
+    """A gRPC server with mutual TLS, which runs until it is stopped.
 
-    The server checks that a sender is on the roster before it decodes the message.
+    The server checks that a caller is on the roster before it decodes the message.
 
     Args:
-        address: `host:port`; with port 0, the system chooses a free port.
-        files: certificate and key of this end, and the authority of all callers.
+        address: `host:port` to listen on; with port 0, the system chooses a free port.
+        files: certificate and key of the server, and the certificate of the callers' authority.
         services: the services to offer.
-        limits: limits of each caller.
+        limits: limits of message sizes and of concurrent calls of one caller.
 
     Attributes:
         contact: file whose modification time records the last call; None for no file.
@@ -336,7 +338,7 @@ class TlsServer(contextlib.ExitStack):
             self._server.add_generic_rpc_handlers((handler,))
         self._files = files
         self._contents = files.read()
-        self._dialed: list[float] = []  # start times of connections since the last call
+        self._dialed: list[float] = []  # start times of the connections since the last call
         credentials = grpc.dynamic_ssl_server_credentials(
             grpc.ssl_server_certificate_configuration([self._contents[1:]], self._contents[0]),
             self._renewed_credentials,
@@ -348,15 +350,15 @@ class TlsServer(contextlib.ExitStack):
             self.port = 0
         if not self.port:
             self._pool.shutdown()
-            raise ValueError(f"can't listen on the address {address}; choose another port")
+            raise ValueError(f"the server can't listen on {address}; choose another port")
         self._server.start()
         self.callback(self.stop)
 
     def _renewed_credentials(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns the new contents of the certificate files if they were replaced, else None.
+        """Returns the contents of the certificate files if they were replaced, otherwise None.
 
-        gRPC calls this at the start of each connection. It does not report failed handshakes, so a
-        connection without a call is treated as a failed handshake.
+        gRPC calls this method at the start of each connection. gRPC does not report failed
+        handshakes, so a connection without a call is treated as a failed handshake.
         """
         now = time.monotonic()
         with self._ended:
@@ -428,7 +430,7 @@ class TlsServer(contextlib.ExitStack):
         return grpc.unary_unary_rpc_method_handler(guarded)
 
     def _over(self, request: None, caller: Caller) -> bool:
-        """Tells a caller whether the run is over."""
+        """Returns whether the run is over, and remembers callers to whom it returned False."""
         del request
         with self._ended:
             if self._is_over:
@@ -440,6 +442,9 @@ class TlsServer(contextlib.ExitStack):
 
     def health(self, numbers: Mapping[str, float]) -> Health:
         """Returns the health of this server.
+
+        Args:
+            numbers: further metrics, by name.
 
         Returns:
             The reason why callers can't connect, or an empty string if they can; and `numbers`
@@ -455,17 +460,17 @@ class TlsServer(contextlib.ExitStack):
         return trouble, {**numbers, "pate_calls_refused_total": self._num_refused, **ages}
 
     def end(self, seconds: float = 10.0) -> tuple[str, ...]:
-        """Announces the end of the run, and waits until callers that asked before know about it.
+        """Ends the run, and waits until the callers know about it.
 
-        These callers asked whether the run was over, and were told that it was not. Callers that
-        ask later are also told that it is over, until the server stops. To wait longer, call this
-        again.
+        The method waits for all callers that asked earlier whether the run was over. Other callers
+        also learn that it is over if they ask before the server stops. To wait longer, call the
+        method again.
 
         Args:
             seconds: maximum time to wait.
 
         Returns:
-            The names of the callers that have not been told yet.
+            The names of the callers that do not know about the end yet.
         """
         with self._ended:
             self._is_over = True

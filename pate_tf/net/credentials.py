@@ -1,4 +1,4 @@
-"""Rosters, certificates for mutual TLS, and limits of calls."""
+"""Rosters (lists of a run's participants), certificates for mutual TLS, and limits of calls."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ RUN_BYTES = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roster(abc.ABC):
-    """The public terms of a run, read from a file. A subclass adds further terms.
+    """The public terms of a run and the list of its participants, read from a file.
+
+    Subclasses add further terms.
 
     Attributes:
         run: name of the run.
         names: names of the participants of the run, as in their certificates.
-        role: role of the participants, such as "silo". For each participant, the file has a table
-            with this heading, `[[silo]]`, and the name of the participant.
+        role: role of the participants, such as "silo". The file has a table `[[silo]]` with the
+            name of each participant.
 
     Raises ValueError if a name is not valid in a certificate, if a name appears twice, or if there
     are no names.
@@ -51,7 +53,7 @@ class Roster(abc.ABC):
 
     @property
     def run_id(self) -> bytes:
-        """Identifier of the run: 16 bytes of a digest of all terms, which both ends compare."""
+        """Digest of all terms, 16 bytes; client and server compare it to detect differences."""
         terms = json.dumps(dataclasses.asdict(self), sort_keys=True)
         return hashlib.sha256(terms.encode()).digest()[:RUN_BYTES]
 
@@ -63,7 +65,7 @@ class Roster(abc.ABC):
 
     @classmethod
     def read(cls, path: pathlib.Path) -> Self:
-        """Reads a roster.
+        """Reads a roster from a TOML file.
 
         Raises:
             ValueError: if the file is not a valid roster.
@@ -84,21 +86,23 @@ class Roster(abc.ABC):
         """Returns the roster that the fields of a file describe."""
 
 
-COORDINATOR = "coordinator"  # name in the certificate of the coordinator
-OVER = "Over"  # method of every server that returns whether the run is over
+COORDINATOR = "coordinator"  # common name in the coordinator's certificate
+OVER = "Over"  # name of a method that every server has; it returns whether the run is over
 GIVE_UP_SECONDS = 3600.0  # a process gives up after this time without a connection
-CALL_SECONDS = 60.0  # timeout of a call, in addition to the time that it waits at the server
+CALL_SECONDS = 60.0  # timeout of a call, added to the time for which the server may wait
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """The certificate files of one end of a connection, in PEM format.
+    """The certificate files of a client or a server, in PEM format.
 
     Attributes:
-        name: name of this end, the common name of its certificate.
-        authority: certificates of the trusted authorities. No other authority is trusted.
-        certificate: certificate of this end, optionally followed by intermediate certificates.
-        key: private key of the certificate. Other users must not be able to read it.
+        name: name of the client or server, which is the common name in its certificate.
+        authority: file with the certificates of the trusted authorities. No other authority is
+            trusted.
+        certificate: file with the certificate of this client or server, optionally followed by
+            intermediate certificates.
+        key: file with the private key of the certificate. Other users must not be able to read it.
     """
 
     name: str
@@ -108,7 +112,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
-        """Returns the files of a name in a folder with the file names of `write_demo_certificates`.
+        """Returns and checks the files `authority.pem`, `NAME.pem` and `NAME.key` of a folder.
 
         Raises ValueError or OSError, as `read` does.
         """
@@ -123,7 +127,7 @@ class TlsFiles:
         return files
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Checks the files, and returns the contents of authority, key and certificate.
+        """Checks the files and returns their contents: authority, key and certificate.
 
         Raises:
             ValueError: if a file can't be used. The message has one line and names the file, the
@@ -137,14 +141,19 @@ class TlsFiles:
             contents[path] = path.read_bytes()
         if self.key.stat().st_mode & 0o007:
             raise ValueError(
-                f"{self.key} can be read by every user of this machine. Replace key and "
-                f"certificate if the key may have been read. Then run chmod 600 {self.key}"
+                f"{self.key} can be read by every user of this machine. If somebody may have read "
+                f"it, replace key and certificate. Then run chmod 600 {self.key}"
             )
         self._check()
         return contents[self.authority], contents[self.key], contents[self.certificate]
 
     def context(self, *, serves: bool = False, verifies: bool = True) -> ssl.SSLContext:
-        """Loads the files into an OpenSSL context; raises ValueError if OpenSSL refuses them."""
+        """Loads the files into an OpenSSL context; raises ValueError if OpenSSL refuses them.
+
+        Args:
+            serves: whether the context is for a server.
+            verifies: whether the other end's certificate is verified.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if serves else ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = verifies and not serves
         context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
@@ -163,7 +172,7 @@ class TlsFiles:
         return context
 
     def _check(self) -> None:
-        """Checks the certificate: OpenSSL verifies it in a handshake of this end with itself.
+        """Checks the certificate by a TLS handshake of two connections in this process.
 
         Raises ValueError if OpenSSL refuses the certificate.
         """
@@ -204,7 +213,7 @@ class Limits:
         message_bytes: maximum size of a message to or from the server, in bytes.
         calls_at_once: maximum number of concurrent calls of one caller, so that no caller can
             occupy all threads of the server.
-        longest_wait: maximum time that a poll waits for something to do, in seconds.
+        longest_wait: maximum time in seconds for which a call may wait for a task.
     """
 
     message_bytes: int = 64 * 2**20
@@ -228,16 +237,16 @@ def issue(
     Args:
         folder: folder of the files.
         file: name of the files, without the suffix.
-        issuer: the value that `issue` returned for the authority. Default: None, for the
-            certificate of an authority.
+        issuer: the value that `issue` returned for the authority that signs; None if the new
+            certificate is for an authority itself.
         name: common name of the certificate. Default: `file`.
-        serves: whether the certificate is for servers; else it is only valid for clients.
+        serves: whether the certificate is for servers; otherwise it is only valid for clients.
         days: start and end of validity, in days from now.
 
     Returns:
         The certificate and its private key. Pass both as `issuer` to sign other certificates.
     """
-    # This package is in an extra, which rosters do not need.
+    # Imported here, because reading a roster must not require the package cryptography.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -279,7 +288,7 @@ def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[
         names: names of silos and aggregators, all different.
 
     Returns:
-        The files of each name and of the coordinator.
+        The certificate files of each name and of the coordinator.
 
     Raises ValueError if a name is not valid, is reserved, or appears twice.
     """

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
 CONTACT: Final = "contact"  # file whose modification time records the last successful call
-CONTACT_AGE: Final = 'pate_contact_age_seconds{{peer="{}"}}'  # {} is the other process
+CONTACT_AGE: Final = 'pate_contact_age_seconds{{peer="{}"}}'  # {} is the name of the other process
 
-# The reason why the process can't work, or an empty string if it can; and a dictionary that maps
-# the name and label of each metric to its value.
+# The health of a process: the reason why it can't work, or an empty string if it can; and a
+# dictionary that maps the name and label of each metric to its value.
 Health = tuple[str, dict[str, float]]
 Watch = Callable[[Callable[[], Health]], object]
 
@@ -27,7 +27,7 @@ Watch = Callable[[Callable[[], Health]], object]
 def note_contact(path: pathlib.Path | None) -> None:
     """Updates the modification time of a file after a successful call, for `pate silo status`."""
     if path is not None:
-        with contextlib.suppress(OSError):  # a full disk must not stop a call
+        with contextlib.suppress(OSError):  # calls must continue if the disk is full
             path.touch()
 
 
@@ -57,8 +57,8 @@ def serve_health(port: int | None) -> Watch:
         port: port to listen on; None to disable the endpoints.
 
     Returns:
-        A function to call when the process is ready. Pass it a function that returns the health of
-        the process. Until then, `/healthz` reports that the process is starting.
+        A function that you must call when the process is ready, with a function that returns the
+        health of the process. Until this call, `/healthz` reports that the process is starting.
 
     Raises:
         ValueError: if the port can't be used.

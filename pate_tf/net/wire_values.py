@@ -31,7 +31,7 @@ _TYPE: Final = "type"  # key under which the header states the name of a datacla
 
 
 def encode(message: object) -> bytes:
-    """Returns a message as bytes; `decode` is its inverse.
+    """Encodes a message as bytes; `decode` is its inverse.
 
     Args:
         message: None, a number, a string, an enum member, bytes or an array with one of `DTYPES`;
@@ -56,11 +56,11 @@ def encode(message: object) -> bytes:
             fields: dict[str, Any] = {_TYPE: type(value).__name__}
             for name, kind in _field_types(type(value)).items():
                 entry = getattr(value, name)
-                # 1 and 1.0 are equal, so they must have the same bytes.
+                # 1 and 1.0 are equal, so they must have equal encodings.
                 fields[name] = plain(float(entry) if kind is float else entry)
             return fields
         if isinstance(value, Mapping):
-            # Entries are sorted, so that equal mappings have the same bytes.
+            # Entries are sorted, so that equal mappings have equal encodings.
             return {name: plain(value[name]) for name in sorted(value)}
         if isinstance(value, tuple | list):
             return [plain(entry) for entry in value]
@@ -83,8 +83,9 @@ def decode(kind: Any, content: bytes) -> Any:
     """Decodes a message of a given type.
 
     Args:
-        kind: type of the message. Dataclasses in a union are distinguished by their names.
-        content: untrusted bytes.
+        kind: expected type of the message. In a union of dataclasses, the name of the class in the
+            message selects the type.
+        content: encoded message, which may come from an untrusted sender.
 
     Raises:
         ValueError: if the content is not a message of this type, or a value is out of range.
@@ -110,7 +111,7 @@ def decode(kind: Any, content: bytes) -> Any:
 
 @functools.cache
 def _field_types(kind: type) -> dict[str, Any]:
-    """Maps the name of each field that the constructor of a dataclass takes to its type."""
+    """Returns the types of a dataclass's fields by name; only fields that its constructor takes."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
@@ -121,7 +122,13 @@ def _refuse(what: object = None) -> NoReturn:
 
 
 def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Decodes a part of the header as a value of type `kind`; raises ValueError if it can't."""
+    """Decodes a value of type `kind` from a part of the header; raises ValueError if invalid.
+
+    Args:
+        kind: expected type of the value.
+        value: the part of the JSON header.
+        body: the contents of bytes and arrays that follow the header.
+    """
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         kind = _member(typing.get_args(kind), value)
@@ -149,7 +156,7 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type of a union that a decoded value names, else the first type."""
+    """Returns the type in a union that a decoded value names, otherwise the first type."""
     if value is None and types.NoneType in kinds:
         return None
     name = value.get(_TYPE) if isinstance(value, dict) else None
@@ -158,7 +165,7 @@ def _member(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Decodes a dataclass; refuses a value with another name, or with other fields."""
+    """Decodes a dataclass; raises ValueError if the name or the fields of the value differ."""
     fields = _field_types(kind)
     is_whole = isinstance(value, dict) and value.keys() == {_TYPE, *fields}
     if not is_whole or value[_TYPE] != kind.__name__:
@@ -186,7 +193,7 @@ def _bytes(length: Any, body: io.BytesIO) -> bytes:
 
 
 def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
-    """Decodes a read-only array of finite numbers; raises ValueError for anything else."""
+    """Decodes an array of finite numbers, which is read-only; raises ValueError if invalid."""
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data"}:
         _refuse()
     content = _bytes(value["data"], body)

@@ -58,7 +58,7 @@ def compared_in_words(majority: float | None) -> str:
         majority: fraction of the pool's most frequent class; None if the pool has no labels.
     """
     if majority is None:
-        return "The accuracy of a constant answer is unknown, because the pool has no labels."
+        return "The accuracy of a constant answer is unknown, because there are no public labels."
     return f"A constant answer, the most frequent class of the pool, is correct for {majority:.1%}."
 
 

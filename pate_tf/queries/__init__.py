@@ -1,1 +1,1 @@
-"""Chooses queries from the public pool, and stores released labels."""
+"""Chooses public inputs that are sent to teachers as queries, and stores their noisy labels."""

@@ -1,4 +1,7 @@
-"""Released labels of a public pool, and the files that store them. Needs no TensorFlow."""
+"""Noisy labels of public inputs, and the files that store them.
+
+This module does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ OTHER_POOL = "labels belong to another pool. Pass the pool that they were releas
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Labels(OnFeatures):
-    """Public: noisy labels for some inputs of a pool, and their cost.
+    """Public: noisy labels for some inputs of a public pool, and their privacy cost.
 
     >>> import pate_tf
     >>> stored = pate_tf.Labels.load(folder / "labels", data.pool)
@@ -37,20 +40,20 @@ class Labels(OnFeatures):
     Attributes:
         pool: public inputs.
         queries: positions of the queried inputs in the pool, int64 `[num_queries]`, in the order of
-            the queries. A mechanism with a threshold may have answered only some of them.
-        released: the noisy labels that were charged.
+            the queries. A mechanism with a threshold may have answered only some queries.
+        released: the noisy labels whose privacy cost was charged.
         training_labels: labels that a student learns from: the released labels, or labels that
             were inferred from them without further queries.
         strategy: name of the strategy that chose the queries, see `pate_tf.queries.strategies`.
         choice: text that states how the mechanism, the noise and the number of queries were chosen;
             None if this is unknown.
-        seal: message authentication code of `record` with the key of the charged ledger, which
-            verifies stored labels; None if there is no ledger.
+        seal: message authentication code of `record`, with the key of the privacy ledger that was
+            charged. It verifies stored labels. None if there is no ledger.
         labeller: the `Labeller` with the charged ledger, for `Student.publish`; None if unknown.
         linear_head: linear model that maps raw inputs to logits, computed from feature sums and
             used by the student linear_head; None for labels from votes and for stored labels.
-        representation: representation that the teachers or sums used; for stored labels, its public
-            name. None if teachers learned from raw inputs.
+        representation: representation in which teachers learned or features were summed; for
+            stored labels, its public name. None if teachers learned from raw inputs.
         forecast: expected accuracy of the labels; None if there is no forecast, and for stored
             labels.
         exceeds_noise: whether noisy sums differ between classes by more than the noise, see
@@ -85,12 +88,12 @@ class Labels(OnFeatures):
 
     @property
     def query_indices(self) -> IntArray:
-        """Positions in the pool of the queries that got a label, int64 `[num_labels]`."""
+        """Positions of the labeled inputs in the pool, int64 `[num_labels]`."""
         return self.released.query_indices
 
     @property
     def labels(self) -> IntArray:
-        """The noisy labels that were charged, int64 `[num_labels]`, as in `query_indices`."""
+        """The noisy labels, int64 `[num_labels]`, in the order of `query_indices`."""
         return self.released.labels
 
     @property
@@ -112,7 +115,7 @@ class Labels(OnFeatures):
 
     @functools.cached_property
     def inferred(self) -> PoolLabels:
-        """Labels of inputs that were not queried, inferred from the released labels."""
+        """Labels of further inputs, which were inferred from the noisy labels without queries."""
         labels = self.training_labels
         is_inferred = ~np.isin(labels.query_indices, self.released.query_indices)
         return PoolLabels(
@@ -140,7 +143,7 @@ class Labels(OnFeatures):
             raise ValueError(OTHER_POOL)
 
     def record(self) -> dict[str, Any]:
-        """Returns a description of these labels as JSON values, which `seal` authenticates."""
+        """Returns the JSON values that describe these labels and that `seal` authenticates."""
         released = self.released
         cost = released.cost
         arrays = self._arrays()
@@ -165,7 +168,7 @@ class Labels(OnFeatures):
         return record
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes labels and cost to a folder, which may be published; `load` reads the folder.
+        """Writes labels and cost to a folder, which `load` reads. The folder may be published.
 
         Raises:
             OSError: if the files can't be written.
@@ -187,9 +190,10 @@ class Labels(OnFeatures):
         1e-05
 
         Args:
-            folder: folder of the labels.
-            pool: the pool whose inputs the labels belong to.
-            labeller: the `Labeller` with the charged ledger, which publishing a student needs.
+            folder: folder that `save` wrote.
+            pool: the pool whose inputs were labeled.
+            labeller: the `Labeller` whose ledger was charged for the labels; needed to publish a
+                student.
 
         Raises:
             ValueError: if the folder contains no labels, or if the labels are damaged or belong to
@@ -234,8 +238,7 @@ class Labels(OnFeatures):
                 labeller=labeller,
             )
             record = labels.record()
-            # The digest also covers arrays that only earlier versions wrote and that this version
-            # ignores.
+            # The digest also covers arrays from earlier versions, although they are not read.
             stored = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
             is_whole = stored == fields["labels_digest"]
         except (KeyError, TypeError, ValueError) as error:

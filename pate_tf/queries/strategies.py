@@ -1,8 +1,8 @@
 """Strategies that choose queries from a public pool, with their settings and checks.
 
-`STRATEGIES` contains the choices and the help of `--query_strategy`, and the words of the privacy
-statement. No strategy has access to true labels: a `Pool` contains no labels, and `ReleasedLabels`
-are noisy labels that were charged to the ledger. Strategies import TensorFlow inside of their
+`STRATEGIES` contains the choices and the help of `--query_strategy`, and descriptions for the
+privacy statement. No strategy has access to true labels: a `Pool` contains no labels, and
+`ReleasedLabels` are noisy labels whose cost was charged. Strategies import TensorFlow inside their
 functions, so that flags and statements do not need it.
 """
 
@@ -29,15 +29,15 @@ from pate_tf.queries.labels import Labels
 def choose_random(pool: Pool, num_queries: int, seed: int) -> IntArray:
     """Draws random positions in the pool without replacement, `[num_queries]`.
 
-    With the same seed, a longer list of queries begins with the shorter list, whose labels were
-    already charged.
+    With the same seed, a longer list begins with the shorter list. So if you ask for more queries,
+    the earlier queries are not charged again.
     """
     return np.random.default_rng(seed).permutation(len(pool))[:num_queries]
 
 
-MAX_PASSES = 50  # of k-means; later passes move the centers very little
-# With fewer clusters, it is more likely that the teachers disagree on some query. With more
-# clusters, whole groups of inputs are not queried and get wrong labels.
+MAX_PASSES = 50  # k-means passes over the inputs; later passes move the centers very little
+# Number of clusters per query. With fewer clusters, it is more likely that the teachers disagree on
+# some query. With more clusters, whole groups of inputs are not queried and get wrong labels.
 CLUSTERS_A_QUERY = 1.2
 
 
@@ -49,12 +49,14 @@ def choose_medoids(
     representation: Named | None = None,
     clusters_a_query: float = 1.0,
 ) -> IntArray:
-    """Returns positions of the medoids of the densest clusters, ascending, int64 `[num_queries]`.
+    """Returns positions in the pool of the most central input of each dense cluster.
 
-    All positions are distinct. The medoid is the input closest to the center of a cluster. If there
-    are fewer clusters than queries, for example because equal inputs share a cluster, the first
-    inputs of the pool that are not medoids are added. The density of a cluster is the number of its
-    inputs divided by their mean distance from the center. A cluster of one input has density 0.
+    The positions are distinct and ascending, int64 `[num_queries]`. The most central input is the
+    medoid, the input closest to the cluster's center. Only the densest clusters are used. The
+    density of a cluster is the number of its inputs divided by their mean distance from the center.
+    A cluster of one input has density 0. If there are fewer clusters than queries, for example
+    because equal inputs share a cluster, the first inputs of the pool that are not medoids are
+    added.
 
     Args:
         pool: public inputs.
@@ -63,8 +65,8 @@ def choose_medoids(
         representation: the representation in which inputs are compared; None for the default of the
             data set.
         clusters_a_query: number of clusters per query. If it is above 1, unusual inputs are in
-            sparse clusters, which are not queried. This helps mechanisms for which the query with
-            the lowest agreement determines the result of all queries.
+            sparse clusters, which are not queried. This helps mechanisms whose result for all
+            queries depends on the query with the lowest agreement of teachers.
     """
     import sklearn.cluster
 
@@ -92,11 +94,11 @@ def choose_medoids(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """A strategy for choosing queries.
+    """A strategy for choosing which public inputs are queried.
 
     Attributes:
-        help: description for `--help`, which follows "name: ".
-        words: description of the chosen queries for the statement, which follows "queries: ".
+        help: description for `--help`; it is printed after the strategy's name.
+        words: description of the chosen queries; the privacy statement prints it after "queries: ".
         choose: function that takes a pool, the number of queries and a seed, and returns distinct
             positions, int64 `[num_queries]`.
         infer: function that takes a pool, all released labels and a seed, and returns the labels
@@ -122,7 +124,7 @@ def infer_from_labels(
 
 
 AUTO: Final = "auto"
-QUERIES_A_CLASS: Final = 5  # from this number on, diverse queries likely contain every class
+QUERIES_A_CLASS: Final = 5  # with this many queries per class, diverse likely covers every class
 STRATEGIES = {
     "first": Strategy(
         help="the first inputs",
@@ -133,14 +135,14 @@ STRATEGIES = {
         help="drawn at random", words="drawn at random from the public pool", choose=choose_random
     ),
     "diverse": Strategy(
-        help="the medoid of each cluster of features; labels propagate to neighbors",
+        help="the central input of each cluster of features; labels propagate to neighbors",
         words="medoids of clusters of the public pool, by features computed without labels",
         choose=choose_medoids,
         infer=infer_from_labels,
     ),
     "medoids": Strategy(
-        help="like diverse, but with a fifth more clusters, of which only the densest are used, "
-        "because teachers agree there most",
+        help="like diverse, but with a fifth more clusters; only the densest clusters are used, "
+        "because teachers agree most there",
         words="medoids of dense clusters of the public pool, by features computed without labels",
         choose=functools.partial(choose_medoids, clusters_a_query=CLUSTERS_A_QUERY),
         infer=infer_from_labels,
@@ -149,25 +151,25 @@ STRATEGIES = {
 
 
 def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> str:
-    """Returns the strategy that `auto` chooses, which depends only on public facts.
+    """Returns the name of the strategy that `auto` selects, based only on public facts.
 
     Args:
-        dataset: data set of the pool. If it has no augmentation, labels can't be propagated.
+        dataset: data set of the pool. Labels can be propagated only if it has an augmentation.
         num_queries: number of queries. A class without a query is never predicted.
-        is_whole_pool: whether all inputs of the pool can be queried, rather than only the first
-            ones.
+        is_whole_pool: whether every input of the pool can be queried; False if only the first
+            inputs can.
     """
     has_features = dataset.augmentation != "none" and is_whole_pool
     has_enough = num_queries >= QUERIES_A_CLASS * dataset.num_classes
     return "diverse" if has_features and has_enough else "first"
 
 
-# Settings, checks and queries.
+# Settings for choosing queries, checks of these settings, and the choice itself.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryWishes(OnFeatures):
-    """The user's settings for choosing queries. `planning` chooses a setting that is None.
+    """The user's settings for choosing queries. The planner fills in settings that are None.
 
     Attributes:
         seed: seed of random choices. A different seed selects different queries, which are charged
@@ -180,20 +182,20 @@ class QueryWishes(OnFeatures):
             f"a name from {GUIDE}/how-to/small_teachers.html, several names joined by +, "
             "encoder:PATH for a model on disk (.keras or SavedModel), or module:function for a "
             "Keras model from raw inputs to features. Default: the representation of the teachers, "
-            "if they have one, otherwise the default of the data."
+            "or the default of the data set if the teachers have none."
         }
     }
     strategy: str | None = setting(
         None,
         flag="query_strategy",
         choices=(AUTO, *STRATEGIES),
-        help="Which inputs of the pool are queried. True labels are not used. "
-        + f"{AUTO}: medoids for a plan; otherwise diverse for images with an augmentation and at "
+        help="Which public inputs are queried. True labels are not used. "
+        + f"{AUTO}: medoids for planned runs; diverse for images with an augmentation and at "
         f"least {QUERIES_A_CLASS} queries per class; otherwise first. "
         + " ".join(f"{name}: {strategy.help}." for name, strategy in STRATEGIES.items()),
     )
     num_queries: int | None = setting(
-        None, flag="queries", least=1, help="Number of inputs of the pool that are queried."
+        None, flag="queries", least=1, help="Number of public inputs that are queried."
     )
     seed: int = 0
 
@@ -207,7 +209,7 @@ class QueryConfig(QueryWishes):
 
 
 def check_queries(config: QueryConfig, pool: Pool) -> None:
-    """Raises ValueError if the settings do not fit the pool. Call it before anything is charged.
+    """Raises ValueError if the settings do not match the pool; call this before any charge.
 
     Args:
         config: the complete settings for choosing queries.
@@ -247,8 +249,8 @@ def ask_once(
         pool: public inputs.
         ask: function that takes positions in the pool, int64 `[num_queries]`, and returns the
             released labels of these inputs.
-        choosing: function that returns a context manager, which is entered while queries are chosen
-            and labels are inferred.
+        choosing: function that returns a context manager, inside which queries are chosen and
+            labels are inferred.
     """
     strategy = STRATEGIES[config.strategy]
     features = {"representation": config.representation} if strategy.infer else {}

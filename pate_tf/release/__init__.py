@@ -1,1 +1,1 @@
-"""The release boundary, which charges votes and feature sums and releases them with noise."""
+"""The release boundary: charges the privacy ledger, then releases votes and sums with noise."""

@@ -1,8 +1,8 @@
-"""Exact integer sums of the contributions of private records. SENSITIVE: they have no noise.
+"""Computes exact sums of private records' feature vectors. SENSITIVE: the sums have no noise.
 
-Each record has a vector of features, computed by a public encoder. The contribution of a record
-does not depend on other records. The sums do not depend on the order of the records. All sums are
-integers, in units of 1 / LATTICE.
+A public encoder computes the feature vector of each record. The contribution of a record to the
+sums does not depend on other records, and the sums do not depend on the order of the records. All
+sums are integers, in units of 1 / LATTICE.
 """
 
 import math
@@ -17,27 +17,28 @@ from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import target_rows
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 
-# An owner's vectors are rounded to multiples of this step, so their sum does not depend on order.
+# An owner's feature vectors are rounded to multiples of this step, so that their sum does not
+# depend on the order of the records.
 OWNER_STEP = 2.0**-32
 # Both factors of a product are multiples of 1 / PART_STEPS, so it is a multiple of 1 / LATTICE.
 # Stored vectors are such factors. Their norm is about 1 at most, so int16 suffices.
 PART_STEPS = 2**10
-ROWS = 4_096  # number of records that are processed together
+ROWS = 4_096  # number of records per step, which limits memory
 
 
 def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
-    """Returns vote counts, or sums of all teachers' predictions. SENSITIVE.
+    """Counts the teachers' votes, or sums their predictions of numbers or labels. SENSITIVE.
 
-    For numbers and several labels, each prediction is a row of `target_rows`. The row is truncated
-    toward zero to multiples of 1 / LATTICE. A row whose norm exceeds one vote is treated as zero.
-    So one teacher changes the sums of a query by at most sqrt(2) in L2 norm (docs/proofs/theory.md,
-    Proposition D13).
+    For numbers and several labels, each prediction is a vector, a row of `target_rows`. The entries
+    of this vector are truncated toward zero to multiples of 1 / LATTICE. A vector with a norm above
+    1 is treated as zero. So one teacher changes the sums of a query by at most sqrt(2) in L2 norm
+    (docs/proofs/theory.md, Proposition D13).
 
     Args:
         votes: the teachers' labels, or their predictions of numbers or several labels.
 
     Returns:
-        `[num_queries, num_classes]`.
+        Counts or sums, `[num_queries, num_classes]`.
     """
     dataset = votes.dataset
     if dataset is None:
@@ -52,7 +53,7 @@ def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
-    """Returns vectors in units of `OWNER_STEP`, int64. NaN and entries beyond 8 become 0."""
+    """Converts vectors to integers in units of `OWNER_STEP`; NaN and |values| above 8 become 0."""
     is_usable = np.abs(vectors) <= 8.0
     return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
 
@@ -64,7 +65,7 @@ def sums_by_class(
     num_classes: int,
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns the sum of vectors of each class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
+    """Sums the records' feature vectors by class. SENSITIVE.
 
     Each record adds its vector to the column of its class. With owners, the total contribution of
     an owner is clipped to an L2 norm of 1. Contributions are truncated toward zero to multiples of
@@ -78,10 +79,10 @@ def sums_by_class(
         labels: class of each record, `[num_records]`.
         num_classes: number of classes.
         owners: owner of each record, `[num_records]`; all records of each owner must be included.
-            None if single records are protected.
+            None if the unit of privacy is a single record.
 
     Returns:
-        Sums as multiples of 1 / LATTICE.
+        Sums in units of 1 / LATTICE, int64 `[num_features + 1, num_classes]`.
     """
     if owners is None:
         return _verified(vectors, np.arange(len(labels)), labels, num_classes)
@@ -100,7 +101,7 @@ def counts_by_class(
     """Counts records by cluster and class, in units of 1 / LATTICE. SENSITIVE.
 
     Args:
-        clusters: number of the cluster of each record, from 0, `[num_records]`. SENSITIVE.
+        clusters: index of each record's cluster, from 0, `[num_records]`. SENSITIVE.
         labels: class of each record, `[num_records]`. SENSITIVE.
         num_clusters: number of clusters, which are the rows of the result.
         num_classes: number of classes, which are the columns of the result.
@@ -113,17 +114,17 @@ def counts_by_class(
 def sums_of_owners(
     totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
 ) -> IntArray:
-    """Sums owners' contributions by class, each clipped to an L2 norm of 1. SENSITIVE.
+    """Sums owners' feature vectors by class; clips each owner to an L2 norm of 1. SENSITIVE.
 
     Args:
-        totals: for each pair of an owner and a class, the sum of the owner's `owner_steps` in the
-            class, `[num_pairs, num_features + 1]`.
+        totals: sums of the owner's `owner_steps` vectors for each pair of an owner and a class,
+            `[num_pairs, num_features + 1]`.
         owners: index of the owner of each pair, `[num_pairs]`.
         classes: class of each pair, `[num_pairs]`, ascending for each owner. Pairs are distinct.
         num_classes: number of classes.
 
     Returns:
-        Sums as multiples of 1 / LATTICE, see `sums_by_class`.
+        Sums in units of 1 / LATTICE, see `sums_by_class`.
     """
     together = totals * OWNER_STEP
     norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
@@ -135,10 +136,10 @@ def sums_of_owners(
 def _verified(
     vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
 ) -> IntArray:
-    """Sums vectors by class, but leaves out protected units whose total norm exceeds 1."""
+    """Sums vectors by class; leaves out records (or owners) whose total norm exceeds 1."""
     steps = np.trunc(vectors * (LATTICE * BELOW))
     # The entries are integers up to 2^20, so int64 sums of their squares are exact. A comparison
-    # with NaN is false.
+    # with NaN is False, so vectors with NaN are left out.
     is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
     squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
     total = np.zeros(unit.max(initial=-1) + 1, np.int64)
@@ -154,11 +155,11 @@ def moments_by_class(
     targets: npt.NDArray[np.float64],
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns sums by class, then second moments, `[width, num_classes + width]`. SENSITIVE.
+    """Sums feature vectors by class, and their second moments. SENSITIVE.
 
-    Let w be `MOMENT_WEIGHT`. A record with the vector `v` and the target row `t` adds the outer
-    product of `v` and the concatenation of `t` and `w * v`, divided by sqrt(1 + w^2). Negative
-    entries of `v` and `t` are replaced by 0.
+    Let w be `MOMENT_WEIGHT`. A record with the feature vector `v` and the target row `t` adds the
+    outer product of `v` and the concatenation of `t` and `w * v`, divided by sqrt(1 + w^2).
+    Negative entries of `v` and `t` are replaced by 0.
 
     Args:
         vectors: result of `models.encoder.record_vectors`, `[num_records, width]`.
@@ -166,7 +167,7 @@ def moments_by_class(
         owners: owner of each record, or None; see `sums_of_products`.
 
     Returns:
-        Sums as multiples of 1 / LATTICE.
+        Sums in units of 1 / LATTICE, `[width, num_classes + width]`.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     vectors = np.maximum(vectors, 0.0)
@@ -180,25 +181,25 @@ def sums_of_products(
     targets: npt.NDArray[np.float64],
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
-    """Returns the sum of the outer products of two vectors of each record. SENSITIVE.
+    """Sums the outer product of each record's two vectors. SENSITIVE.
 
     Both vectors are truncated toward zero to multiples of 1 / PART_STEPS. So the norm of their
     product is verified exactly, and the sums do not depend on the order of the records. With
-    owners, the sum of the products of an owner is clipped to a norm of 1. A contribution is treated
+    owners, the sum of an owner's products is clipped to an L2 norm of 1. A contribution is treated
     as zero if its norm exceeds 1 or if it contains numbers that are not finite.
 
     Args:
-        vectors: first factors, `[num_records, width]`.
-        targets: second factors, `[num_records, num_columns]`.
+        vectors: the first vector of each record, `[num_records, width]`.
+        targets: the second vector of each record, `[num_records, num_columns]`.
         owners: owner of each record, `[num_records]`; all records of each owner must be included.
-            None if single records are protected.
+            None if the unit of privacy is a single record.
 
     Returns:
-        Sums as multiples of 1 / LATTICE, `[width, num_columns]`.
+        Sums in units of 1 / LATTICE, `[width, num_columns]`.
     """
     factors = [np.trunc(factor * (PART_STEPS * BELOW)) for factor in (vectors, targets)]
     squares = math.prod(np.square(factor).sum(axis=1) for factor in factors)
-    is_short = squares <= LATTICE**2  # False for NaN
+    is_short = squares <= LATTICE**2  # False if there is a NaN
     first, second = (np.where(is_short[:, None], factor, 0.0) for factor in factors)
     if owners is None:  # float64 sums of these whole numbers are exact
         return (first.T @ second).astype(np.int64)
@@ -214,13 +215,13 @@ def sums_of_products(
     return total.astype(np.int64)
 
 
-# The functions below compute residual sums, which several rounds need (docs/proofs/theory.md,
-# Proposition D10).
+# The functions below compute sums of residuals of a linear model. If sums are released in several
+# rounds, each later round releases residuals (docs/proofs/theory.md, Proposition D10).
 
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
-    """Rounds vectors to integers in units of 1 / PART_STEPS; 0 if the norm exceeds 1."""
+    """Rounds vectors to integers in units of 1 / PART_STEPS; norms above 1 give zeros."""
     is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
     steps = np.rint(np.where(is_short[:, None], vectors, 0.0) * PART_STEPS)
     return np.asarray(steps, np.int16)
@@ -229,12 +230,13 @@ def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
 def residual_sums(
     vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
 ) -> IntArray:
-    """Returns the sums of residuals of a linear model, `[width, num_classes]`. SENSITIVE.
+    """Sums the prediction errors (residuals) of a linear model over all records. SENSITIVE.
 
-    A record adds the outer product of its vector and its residual. This product is clipped to an L2
-    norm of `RESIDUAL_NORM` and then divided by `RESIDUAL_NORM`. The residual is the one-hot class
-    minus the probabilities that the model predicts. Both factors are truncated to multiples of a
-    fixed step, so the norm of their product is verified exactly, and the sums are exact.
+    A record's residual is its one-hot class minus the probabilities that the model predicts. The
+    record adds the outer product of its feature vector and its residual. This product is clipped to
+    an L2 norm of `RESIDUAL_NORM` and then divided by `RESIDUAL_NORM`. Both factors are truncated to
+    multiples of a fixed step, so the norm of their product is verified exactly, and the sums are
+    exact.
 
     Args:
         vectors: result of `vector_steps`, `[num_records, width]`.
@@ -242,7 +244,7 @@ def residual_sums(
         weights: weights of the linear model, `[width, num_classes]`, from `weights_of_rounds`.
 
     Returns:
-        Sums as multiples of 1 / LATTICE.
+        Sums in units of 1 / LATTICE, `[width, num_classes]`.
     """
     num_classes = weights.shape[1]
     total = np.zeros(weights.shape)
@@ -254,7 +256,8 @@ def residual_sums(
         lengths = np.sqrt(squares) / PART_STEPS
         missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
         missed = np.trunc(missed * (PART_STEPS * BELOW))
-        # Float64 sums of these integers are exact. A comparison with NaN is false.
+        # Float64 sums of these integers are exact. A comparison with NaN is False, so products with
+        # NaN add 0.
         squares *= np.square(missed).sum(axis=1)
         missed[~(squares <= LATTICE**2)] = 0.0
         total += some.T @ missed

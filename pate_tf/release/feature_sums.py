@@ -1,8 +1,9 @@
-"""Feature sums of private records, which are stored in a run folder until a labeller releases them.
+"""Feature sums: for each class, the sum of the feature vectors of the private records.
 
 No teacher is trained. A public representation maps each record to a vector with an L2 norm of at
-most 1, and the vectors of each class are summed. `pate_tf.Labeller` charges the sums, adds noise,
-and infers labels of the public pool from the noisy sums.
+most 1, and the vectors of each class are summed. The exact sums are stored in the sensitive part of
+a run folder. `pate_tf.Labeller` charges their privacy cost, adds noise, and infers labels of the
+public pool from the noisy sums.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ from pate_tf.teachers.run_folder import RunDescription, described_run
 if TYPE_CHECKING:
     from pate_tf.teachers.voters import Voter
 
-PARTS: Final = 16  # groups of owners; only one group's sums are in memory
+PARTS: Final = 16  # number of groups of owners that are summed one after another, to limit memory
 MAX_WITH_MOMENTS: Final = 1_024  # maximum number of features if second moments are released
-PART: Final = 4_096  # number of a pool's inputs that are processed together, to limit memory
+PART: Final = 4_096  # number of public inputs that are processed together, to limit memory
 SUMS = "sums.npz"
 ENCODER = "encoder"
 DESCRIPTION = "description.json"
-VECTORS: Final = "vectors.npz"  # the vector of each record, which several rounds need
+VECTORS: Final = "vectors.npz"  # file with the vector of each record, for releases in rounds
 IN_VECTORS: Final = ("vectors", "labels", "moments")
 EARLIER_COMMAND: Final = "Call fit(data.private, data.pool), or run `pate student` with the data."
 
@@ -79,7 +80,7 @@ def default_folder(dataset_name: str) -> pathlib.Path:
 def digest_of(
     description: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], encoder_digest: str
 ) -> str:
-    """Returns the digest that identifies stored sums: it covers all files in their folder."""
+    """Returns the digest of stored sums, which covers all files in their folder."""
     text = json.dumps(description, sort_keys=True) + encoder_digest
     text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -87,10 +88,12 @@ def digest_of(
 
 @functools.lru_cache(maxsize=1)
 def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float64]]:
-    """Maps each number of clusters to the pool's cluster centers, `[num_clusters, num_features]`.
+    """Clusters the features of the pool's inputs, once for each number of clusters.
 
-    The result is empty unless the data set has classes and an image augmentation, and the encoder
-    is not frozen.
+    Returns:
+        A dictionary from each number of clusters to the cluster centers, `[num_clusters,
+        num_features]`. It is empty unless the data set has classes and an image augmentation, and
+        the encoder is not a user's model.
     """
     is_class = pool.dataset.target == CLASS
     if not pool or encoder.is_frozen or pool.dataset.augmentation == "none" or not is_class:
@@ -102,15 +105,15 @@ def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float
 
 @dataclasses.dataclass(frozen=True)
 class Summands:
-    """Defines the integer contribution of one record or owner to a table of sums.
+    """Defines the numbers that one record (or owner) adds to the table of feature sums.
 
-    Contributions are added up. The table, int64 `[num_rows, num_classes]`, begins with the rows of
-    `sums_by_class`. After them, for each number of clusters, come the counts of records by cluster
-    and class, in units of 1 / LATTICE. A record adds 1 to a single cell of these counts. The n
-    records of an owner together add at most 1: each record adds 1 / n, truncated to a multiple of 1
-    / LATTICE. So replacing a record or an owner changes the counts for one number of clusters by at
-    most 2 in L1 norm. Without a pool, the table is the result of `moments_by_class`. For numbers
-    and several labels, the table contains sums of `target_rows` and no clusters.
+    The table, int64 `[num_rows, num_classes]`, is the sum of all contributions. The table begins
+    with the rows of `sums_by_class`. Then it contains, for each number of clusters, the counts of
+    records by cluster and class, in units of 1 / LATTICE. A record adds 1 to a single cell of these
+    counts. The n records of an owner together add at most 1: each record adds 1 / n, truncated to a
+    multiple of 1 / LATTICE. So replacing a record or an owner changes the counts for one number of
+    clusters by at most 2 in L1 norm. Without a pool, the table is the result of `moments_by_class`.
+    For numbers and several labels, the table contains sums of `target_rows` and no clusters.
 
     Attributes:
         dataset: data set of the records.
@@ -131,10 +134,10 @@ class Summands:
 
     @classmethod
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
-        """Defines the contribution of a record, given an encoder and a pool.
+        """Defines the contributions of records to the table, given an encoder and a public pool.
 
         The table includes cluster counts only if `pool_centres` returns clusters. For features of a
-        frozen encoder, a linear model is more accurate than clusters.
+        user's encoder, a linear model is more accurate than clusters.
         """
         dataset = encoder.dataset
         centres = {} if pool is None else pool_centres(encoder, pool)
@@ -145,7 +148,7 @@ class Summands:
 
     @property
     def num_classes(self) -> int:
-        """Number of columns for sums by class."""
+        """Number of columns with sums by class."""
         return self.dataset.num_classes
 
     @property
@@ -160,7 +163,7 @@ class Summands:
 
     @property
     def has_products(self) -> bool:
-        """Whether a record adds to several columns, not only to the column of its class."""
+        """Whether a record adds to several columns of the table instead of its class's column."""
         return self.has_moments or self.dataset.target != CLASS
 
     def of_products(
@@ -169,13 +172,18 @@ class Summands:
         labels: npt.NDArray[Any],
         owners: npt.NDArray[np.generic] | None = None,
     ) -> IntArray:
-        """Returns the table if each record or owner adds to several columns. SENSITIVE."""
+        """Computes the table in the case that a record adds to several columns. SENSITIVE."""
         targets = target_rows(labels, self.dataset)
         add_up = exact_sums.moments_by_class if self.has_moments else exact_sums.sums_of_products
         return add_up(vectors, targets, owners)
 
     def of_records(self, vectors: npt.NDArray[np.float64], labels: npt.NDArray[Any]) -> IntArray:
-        """Returns the table for records without owners, from `record_vectors`. SENSITIVE."""
+        """Computes the table for records without owners. SENSITIVE.
+
+        Args:
+            vectors: feature vectors, from `record_vectors`, `[num_records, num_features + 1]`.
+            labels: class of each record, `[num_records]`.
+        """
         if self.has_products:
             return self.of_products(vectors, labels)
         tables = [exact_sums.sums_by_class(vectors, labels, num_classes=self.num_classes)]
@@ -190,7 +198,7 @@ class Summands:
         return np.concatenate(tables)
 
     def of_owned(self, features: npt.NDArray[np.float32]) -> IntArray:
-        """Returns what each record adds to the totals of its owner, `[num_records, num_rows]`."""
+        """Returns each record's contribution to its owner's total, `[num_records, num_rows]`."""
         vectors = record_vectors(features, self.scale)
         clusters = [
             np.eye(number, dtype=np.int64)[nearest_centres(vectors[:, :-1], centres)]
@@ -199,13 +207,13 @@ class Summands:
         return np.concatenate([exact_sums.owner_steps(vectors), *clusters], axis=1)
 
     def of_owners(self, totals: IntArray, pairs: IntArray) -> IntArray:
-        """Returns the table for owners, whose contributions have a norm of at most 1. SENSITIVE.
+        """Computes the table for owners; each owner adds a norm of at most 1. SENSITIVE.
 
         Args:
-            totals: for each owner and each class in which the owner has records, the sum of
-                `of_owned` over these records, `[num_pairs, num_rows]`.
-            pairs: for each row of `totals`, the index of the owner times `num_classes`, plus the
-                class; ascending.
+            totals: sums of `of_owned` over an owner's records of one class, `[num_pairs,
+                num_rows]`. There is a row for each owner and each class of the owner's records.
+            pairs: owner and class of each row of `totals`, as the index of the owner times
+                `num_classes`, plus the class; ascending.
         """
         owners = pairs // self.num_classes
         classes = pairs % self.num_classes
@@ -233,27 +241,27 @@ def sums_of_records(
     digests: Digests | None = None,
     vectors: npt.NDArray[np.int16] | None = None,
 ) -> IntArray:
-    """SENSITIVE: returns the exact sums of private records, as the table of `Summands`.
+    """SENSITIVE: computes the exact feature sums of private records, as the table of `Summands`.
 
     The contribution of a record depends only on that record and on public values. The contribution
-    of an owner depends only on the owner's records and on public values, not on the order of the
-    records.
+    of an owner depends only on the owner's records and on public values, but not on the order of
+    the records.
 
     Args:
         examples: private records. With owners, the contribution of each owner has a norm of at most
             1.
-        encoder: encoder of the features.
+        encoder: encoder that computes features from raw inputs.
         summands: defines the contribution of each record.
-        reporting: how progress is shown.
-        digests: `record_digests` of the inputs, if known.
+        reporting: object that shows progress and warnings.
+        digests: `record_digests` of the inputs; None to compute them if they are needed.
         vectors: array into which this function writes `vector_steps` of each record; None if they
-            are not needed, and with owners.
+            are not needed. It must be None with owners.
     """
     inputs = examples.inputs
     labels = examples.labels
     owners = examples.owners
     total = np.zeros((summands.num_rows, summands.num_columns), np.int64)
-    # If owners are protected, the number of records is private, and no progress bar may show it.
+    # If the unit is an owner, the number of records is private, and no progress bar may show it.
     steps, unit = (len(examples), "record") if owners is None else (PARTS, "part")
     task = "summing features of records"
     if encoder.places == 1:
@@ -289,7 +297,7 @@ def sums_of_records(
 
 
 class FeatureSums:
-    """SENSITIVE: feature sums of private records. A `Labeller` uses them in place of teachers.
+    """SENSITIVE: feature sums of private records, which a `Labeller` can use instead of teachers.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -300,32 +308,34 @@ class FeatureSums:
     >>> labels.cost.epsilon <= 8.0
     True
 
-    Each record adds a vector with an L2 norm of at most 1 to the sum of its class. With owners, the
-    total contribution of all records of an owner has a norm of at most 1. The contribution of a
-    record or owner depends only on this record or owner, the public pool and the settings
-    (docs/proofs/theory.md, Proposition D8). Nothing is charged before a `Labeller` releases the
-    sums with noise.
+    Each record adds a feature vector with an L2 norm of at most 1 to the sum of its class. With
+    owners, the total contribution of all records of an owner has a norm of at most 1. The
+    contribution of a record or owner depends only on this record or owner, the public pool and the
+    settings (docs/proofs/theory.md, Proposition D8). Nothing is charged before a `Labeller`
+    releases the sums with noise.
 
     Attributes:
         directory: run folder; the subfolder `sensitive/` contains the sums and the ledger.
-        reporting: how progress is shown.
+        reporting: object that shows progress and warnings.
         dataset: public facts about the data. This and all following attributes exist only after
             `fit` or `load`.
-        unit: protected unit, "record" or "owner", whose contribution has an L2 norm of at most 1.
+        unit: unit of privacy, "record" or "owner". The contribution of a unit has an L2 norm of at
+            most 1.
         digest: SHA-256 digest of everything that is stored. It identifies the sums in a ledger.
-        num_records: number of records. SENSITIVE if owners are protected.
-        source: private data source that releases are charged to; None if the run folder is its own
-            source.
+        num_records: number of records. SENSITIVE if the unit is an owner.
+        source: the named private data source that is charged for releases; None if they are charged
+            to the run folder itself.
         description: description of the sums as JSON values. SENSITIVE.
         representation: name of the representation.
         sums: exact sums, int64 `[num_features + 1, num_classes]`. SENSITIVE.
         cluster_counts: maps each number of clusters to exact counts of records, int64
             `[num_clusters, num_classes]`. SENSITIVE.
-        encoder: encoder of the features; public.
+        encoder: encoder that computes features from raw inputs; public.
         encoder_digest: digest of the encoder's weights; public.
         representation_digest: digest of the encoder, including its description; public.
         summands: defines the contribution of each record; public.
-        has_vectors: whether the vector of each record is stored, which several rounds need.
+        has_vectors: whether the vector of each record is stored, so that sums can be released in
+            several rounds.
         num_teachers: always None, because there are no teachers.
     """
 
@@ -356,8 +366,7 @@ class FeatureSums:
         self.directory = None if directory is None else pathlib.Path(directory)
         self._run = artifacts.RunDirectory(self.directory or pathlib.Path())
         self.reporting = reporting(verbose)
-        # Identifies the data, and the part of them, that this object was fitted to; None for stored
-        # sums.
+        # Identifies the records to which this object was fitted; None for sums that were loaded.
         self.split: tuple[object, bool] | None = None
         if isinstance(representation, catalogue.Representation):
             seed = representation.seed
@@ -365,7 +374,7 @@ class FeatureSums:
         self._name = catalogue.source_of(representation)
 
     def settle(self, dataset: Dataset, planned: Named | None = None) -> tuple[Named | None, int]:
-        """Chooses the folder and the representation if the user's settings leave them open.
+        """Chooses the run folder and the representation if the user did not set them.
 
         Args:
             dataset: data set of the records.
@@ -386,17 +395,18 @@ class FeatureSums:
     def fit(
         self, private: PrivateExamples, pool: Pool, *, flags: Mapping[str, Any] | None = None
     ) -> Self:
-        """Sums the features of records, or reads sums that an earlier call stored; returns self.
+        """Sums the features of private records, or loads sums from an earlier call; returns self.
 
         Stored sums are used even if the records have changed, because comparing the records would
         reveal something about private data. A warning shows the date of the stored sums. To sum
         other records, use another directory.
 
         Args:
-            private: `data.private`. With owners, the total of each owner's records is clipped.
-            pool: `data.pool`, on which the representation is trained. If the pool is empty,
-                features are computed from declared ranges of values. For owners, numbers and
-                several labels, second moments are then summed as well.
+            private: the private records, `data.private`. With owners, the total of each owner's
+                records is clipped.
+            pool: the public inputs, `data.pool`, on which the representation is trained. If the
+                pool is empty, features are computed from declared ranges of values. For owners,
+                numbers and several labels, second moments are then summed as well.
             flags: flags of the data for `run.json`, see `DataSource.flags`.
 
         Raises:
@@ -413,7 +423,7 @@ class FeatureSums:
         encoder = self.encoder_for(private.dataset, pool, has_vectors=has_vectors)
         size = private.public_size
         described = self.described(encoder, has_owners=owners is not None)
-        # The number of records is private if owners are protected.
+        # The number of records is private if the unit is an owner.
         public = described if size is None else {**described, "num_records": size}
         if self.is_stored(public, private.source):
             self.reporting.warn_of_stored(sums_folder(self._run) / DESCRIPTION, "feature sums")
@@ -494,11 +504,11 @@ class FeatureSums:
         return encoder
 
     def described(self, encoder: Encoder, *, has_owners: bool) -> dict[str, Any]:
-        """Returns the public facts that determine the meaning of the sums, as JSON values.
+        """Returns the public facts that define the sums, as JSON values.
 
         Args:
-            encoder: encoder of the features.
-            has_owners: whether owners are protected.
+            encoder: encoder that computes features from raw inputs.
+            has_owners: whether the unit of privacy is an owner.
         """
         described = {
             "dataset": encoder.dataset.to_dict(),
@@ -510,11 +520,11 @@ class FeatureSums:
         return values
 
     def is_stored(self, described: Mapping[str, Any], source: PrivateSource | None = None) -> bool:
-        """Reads stored sums if the folder contains any, and returns whether it does.
+        """Loads the sums in the run folder, if there are any; returns whether there are sums.
 
         Args:
-            described: the public facts about the sums that the caller expects; stored sums must
-                have the same facts. See the method `described`. Records are not compared.
+            described: the expected result of the method `described`. Stored sums must have the same
+                public facts. Records are not compared.
             source: data source of the records. If it has a name, the stored sums must have the same
                 source.
 
@@ -552,15 +562,15 @@ class FeatureSums:
             encoder: encoder of the features.
             summands: defines the contribution of each record.
             table: sum of the contributions of all records, see `Summands`.
-            records: the number of records, including the records that were left out, and their data
-                source.
+            records: the number of records and their data source. The number includes records that
+                were left out.
             pool_size: number of public samples in the pool.
             flags: flags of the data for `run.json`, see `DataSource.flags`.
             num_left_out: number of records that were left out because they do not fit the schema.
                 They are counted as records that add 0, so that the public number of records does
                 not reveal whether a record fits.
-            for_rounds: the vector and label of each record, and the pool's second moments. None or
-                empty if only one round is possible.
+            for_rounds: the vector and label of each record, and the pool's second moments, for a
+                release in several rounds. None or empty if only one round is possible.
         """
         artifacts.make_sensitive_folder(self._run.sensitive)
         artifacts.remove_abandoned(self._run.root)
@@ -600,11 +610,11 @@ class FeatureSums:
             artifacts.make_private(temporary)
         self._read()
         if self.description["records"] != named["records"]:
-            self.split = None  # the sums of the other process may be of other records
+            self.split = None  # the other process may have summed other records
         return self
 
     def _read(self) -> Self:
-        """Reads the files of `store`; raises ValueError if they are missing or damaged."""
+        """Loads the files that `store` wrote; raises ValueError if they are missing or damaged."""
         folder = sums_folder(self._run)
         try:
             described = artifacts.read_json(folder / DESCRIPTION)
@@ -649,19 +659,23 @@ class FeatureSums:
 
     @property
     def identified(self) -> Self:
-        """This object; raises ValueError before `fit`, when there is no digest for the ledger."""
+        """This object, after a check that it was fitted.
+
+        Raises:
+            ValueError: if it was not fitted, so there is no digest that identifies it in a ledger.
+        """
         if not self.digest:
             raise ValueError(f"feature sums are not fitted. {EARLIER_COMMAND}")
         return self
 
     def for_pool(self, pool: Pool) -> Self:
-        """Returns the object that provides labels for a pool: this object, for every pool."""
+        """Returns this object for every pool; the method exists because `Teachers` also has it."""
         del pool
         return self.identified
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the encoder is a user's model, which was trained on other data."""
+        """Whether the encoder is a user's model that was trained on other data."""
         return not catalogue.is_known(self.representation)
 
     def __repr__(self) -> str:
@@ -690,7 +704,7 @@ class FeatureSums:
 
     @functools.cached_property
     def _of_single_records(self) -> tuple[npt.NDArray[np.int16], IntArray, npt.NDArray[np.float64]]:
-        """The vectors and labels of the records, and the pool's second moments. SENSITIVE."""
+        """Loads the vectors and labels of all records, and the pool's second moments. SENSITIVE."""
         path = sums_folder(self._run) / VECTORS
         try:
             arrays = artifacts.read_arrays(path)
@@ -699,7 +713,7 @@ class FeatureSums:
             raise ValueError(f"feature sums: {path} is missing or damaged") from error
         digest = artifacts.digest_arrays((vectors, labels, moments))
         if digest != self.description.get("vectors"):
-            raise ValueError(f"feature sums: {path} does not belong to these sums")
+            raise ValueError(f"feature sums: {path} belongs to other sums")
         return vectors, labels, moments
 
     @property
@@ -725,7 +739,7 @@ class FeatureSums:
 
 
 def of_other_data(source: Voter | FeatureSums, pool: Pool) -> ValueError:
-    """Returns the error for teachers or sums that have another data set than the pool."""
+    """Returns the error for teachers or feature sums whose data set differs from the pool's."""
     what = "feature sums" if source.num_teachers is None else "teachers"
     return ValueError(
         f"{what} must have the data set {pool.dataset.name} of the pool, got "

@@ -21,7 +21,7 @@ from pate_tf.core.checks import IntArray
 
 WordArray = npt.NDArray[np.uint64]
 
-MIN_SCALE: Final = 2.0**-30  # less noise would protect nothing
+MIN_SCALE: Final = 2.0**-30  # minimum scale in votes; smaller noise is almost always 0
 # Up to this scale, the probability that count * LATTICE + noise overflows int64 is e^-1000.
 MAX_SCALE: Final = 2.0**30
 
@@ -30,7 +30,7 @@ DRAWS_AT_ONCE: Final = 2**17
 
 @functools.cache
 def check_drawable(mechanism: Mechanism) -> None:
-    """Checks that a mechanism draws noise, and that noise at its scales can be drawn exactly.
+    """Checks that a mechanism draws noise, and that its noise can be drawn exactly.
 
     Raises:
         ValueError: if the mechanism draws no noise, or a scale is not from 2**-30 to 2**30 votes.
@@ -45,13 +45,14 @@ def check_drawable(mechanism: Mechanism) -> None:
 
 
 class NoiseSource(abc.ABC):
-    """Computes random draws of all kinds from one stream of random 64-bit words.
+    """A source of random draws, all computed from one stream of random 64-bit words.
 
-    A subclass defines the stream, and draws the Laplace and Gaussian distributions on integers.
+    A subclass defines the stream, and draws from the Laplace and Gaussian distributions on
+    integers.
 
     Attributes:
         is_secure: whether the stream is unpredictable. The ledger records this value with every
-            debit.
+            charge.
         noisy_winners: function that adds noise to vote counts and returns the winning classes; see
             `NoiseDraws`.
     """
@@ -82,7 +83,7 @@ class NoiseSource(abc.ABC):
         return int(self.gaussian_integers(sigma, 1)[0])
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:
-        """Draws exactly uniform integers from 0 to `bounds` - 1, in the shape of `bounds`."""
+        """Draws exactly uniform integers from 0 to `bounds` - 1, one for each entry of `bounds`."""
         limits = bounds.astype(np.uint64)
         # Words below 2**64 mod bound are drawn again; all other words have uniform remainders.
         uneven = (np.uint64(0) - limits) % limits
@@ -92,7 +93,10 @@ class NoiseSource(abc.ABC):
         return (words % limits).astype(np.int64)
 
     def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
-        """Draws an exactly uniform order of the classes per query, `[num_queries, num_classes]`."""
+        """Draws a uniformly random order of the classes for each query.
+
+        The result is a permutation in each row, `[num_queries, num_classes]`, exactly uniform.
+        """
         keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)
         while True:
             # Equal keys would favor low indices, so rows with equal keys are drawn again. If all
@@ -119,8 +123,8 @@ class SystemNoise(NoiseSource):
         return np.frombuffer(os.urandom(8 * size), np.uint64).copy()
 
     def _draw_with_opendp(self, maker: str, scale: float, size: int) -> IntArray:
-        # `opendp.prelude` would import scikit-learn. OpenDP is imported only here, so that
-        # accounting does not import it.
+        # OpenDP is imported only here, so that accounting does not import it. Its module
+        # `opendp.prelude` would also import scikit-learn.
         from opendp import domains, measurements, metrics, mod
 
         mod.enable_features("contrib")

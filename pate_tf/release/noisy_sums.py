@@ -1,4 +1,4 @@
-"""Charges the per-class sums of private feature vectors, adds noise, and releases them.
+"""Releases feature sums of private records: charges the ledger, then adds noise.
 
 Sums that were already released are returned from the ledger without another charge.
 """
@@ -34,14 +34,15 @@ from pate_tf.release.votes import QUERY_DIGEST_BYTES, cost_of_labels
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasedSums:
-    """Noisy sums that were charged, with their cost. Public.
+    """Public: released noisy feature sums, and their privacy cost.
 
     Attributes:
-        values: the tables of all rounds, stacked, int64 `[num_rounds * num_rows, num_classes]` in
-            units of 1 / LATTICE, read-only. Only `GaussianResidualSums` has several rounds.
-        cost: data-independent cost of all rounds.
-        ledger_rows: sequences of the ledger rows that charged the sums. There are several rows only
-            if a stopped run could not be resumed.
+        values: tables of the sums of all rounds, one below the other, int64 `[num_rounds *
+            num_rows, num_classes]` in units of 1 / LATTICE, read-only. Only `GaussianResidualSums`
+            has several rounds.
+        cost: worst-case (data-independent) cost of all rounds.
+        ledger_rows: sequence numbers of the ledger rows that charged the sums. There are several
+            rows only if an interrupted run could not be resumed.
         secure_noise: False if the noise came from a seed, so that the sums are not private.
     """
 
@@ -55,7 +56,12 @@ OF_RECORDS = "sums of all records by class"
 
 
 def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> list[bytes]:
-    """Returns a digest for each round, which identifies the round's table in the ledger."""
+    """Returns a digest for each round of a release; it identifies the round's sums in the ledger.
+
+    Args:
+        mechanism: privacy mechanism with its noise and number of rounds.
+        about: description of the sums.
+    """
     what: list[object] = [mechanism.to_dict(), about]
     later = range(1, mechanism.num_rounds)
     rounds = [what, *([*what, number, RESIDUAL_NORM] for number in later)]
@@ -68,9 +74,10 @@ def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> lis
 def sums_in_ledger(
     ledger: Ledger, mechanism: ReleasesFeatureSums, about: str = OF_RECORDS
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns a mechanism's noisy sums that are stored in a ledger, and the rows that charged them.
+    """Returns the noisy sums of a mechanism from a ledger, and the rows that charged them.
 
-    The sums are flattened. If a run was stopped, they may be only the sums of the first rounds.
+    The sums of each round are flattened. If a run was interrupted, the sums of its last rounds may
+    be missing.
     """
     digests = sums_digests(mechanism, about)
     answers = ledger.stored_answers(digests)
@@ -89,7 +96,7 @@ def release_sums(
     next_sums: Callable[[IntArray], IntArray] | None = None,
     about: str = OF_RECORDS,
 ) -> ReleasedSums:
-    """Charges sums of private records, adds noise, and returns the noisy sums.
+    """Charges the ledger for sums of private records, adds noise, and returns the noisy sums.
 
     These guarantees hold in addition to the guarantees of `Ledger`: The charge is durable before
     noise is drawn. All rounds are charged together; the same mechanism is charged only once for the
@@ -102,9 +109,9 @@ def release_sums(
             1. SENSITIVE.
         mechanism: a mechanism for sums of records. Its noise must have been chosen without looking
             at private data.
-        ledger: ledger of the records, opened for labeling.
+        ledger: privacy ledger of the records, opened for labeling.
         noise: source of the privacy noise.
-        unit: the protected unit, "record" or "owner".
+        unit: the unit of privacy, "record" or "owner".
         next_sums: required only for several rounds: a function that takes the noisy sums so far,
             `[num_earlier, num_rows, num_classes]`, and returns the exact sums of the next round.
         about: description of the sums. Sums with a different description are charged separately.
@@ -119,11 +126,11 @@ def release_sums(
     check_drawable(mechanism)
     if mechanism.unit == "owner" and unit != "owner":
         raise ValueError(f"unit must be 'owner' for {mechanism.summary()}, got {unit!r}")
-    if unit == "owner" and mechanism.num_rounds > 1:  # later rounds do not clip an owner's total
+    if unit == "owner" and mechanism.num_rounds > 1:  # later rounds clip records, but not owners
         raise ValueError("num_rounds must be 1 for owners: later rounds protect only records")
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
-            f"`next_sums` is required if there are several rounds, and not allowed otherwise, got "
+            f"Pass `next_sums` only if there are several rounds; it is required then. Got "
             f"num_rounds={mechanism.num_rounds}"
         )
     digests = sums_digests(mechanism, about)
@@ -154,7 +161,7 @@ def release_sums(
 
 
 def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
-    """Returns `Labels` with labels that were inferred from sums, and with the cost of the sums.
+    """Combines labels that were inferred from noisy sums, and the sums' cost, into `Labels`.
 
     Args:
         inferred: inferred labels of all inputs of the pool.
@@ -177,13 +184,18 @@ def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts:
         queries=released.query_indices,
         released=released,
         training_labels=inferred,
-        strategy="first",  # the whole pool, in its order
+        strategy="first",  # all inputs of the pool, in their order
         **facts,
     )
 
 
 def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
-    """Returns a student: the encoder, then a linear layer with weights `[width, num_classes]`."""
+    """Returns a student: an encoder, followed by a linear layer with the given weights.
+
+    Args:
+        encoder: encoder from raw inputs to features.
+        weights: weights of the linear layer, `[width, num_classes]`.
+    """
     from pate_tf.models.encoder import SavedEncoder, save_encoder
     from pate_tf.students.student_kinds.linear_head import LinearHead
 
@@ -194,12 +206,13 @@ def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
     return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
-# A noisy accuracy, both limits of its 95 % interval, and the pure epsilon that it cost. Public.
+# An accuracy estimate with noise: the accuracy, both limits of its 95 % interval, and the pure
+# epsilon that it cost. Public.
 EstimatedAccuracy = tuple[float, float, float, float]
 
 
 def mechanism_of_estimate(epsilon: float, unit: str = "record") -> LaplaceClusterCounts:
-    """Returns the mechanism that estimates an accuracy at a given pure epsilon. Public."""
+    """Returns the mechanism that estimates an accuracy at a given pure epsilon."""
     target = Target(epsilon=epsilon, delta=0.0, unit=unit)
     return LaplaceClusterCounts.for_target(target, np.zeros((1, 2), np.int64))  # one cluster
 
@@ -210,20 +223,20 @@ def estimate_accuracy(
     epsilon: float,
     release: Callable[[IntArray, LaplaceClusterCounts], IntArray],
 ) -> EstimatedAccuracy:
-    """Estimates a model's accuracy from noisy numbers of wrong and correct predictions.
+    """Estimates a public model's accuracy from noisy numbers of wrong and correct predictions.
 
-    Laplace noise is added to both numbers. A record adds a total of 1 to them, and so do all
-    records of an owner together. So they are a table of `LaplaceClusterCounts` with one cluster and
-    the two classes "wrong" and "correct" (docs/proofs/theory.md, Proposition D9). The model is
-    public. The interval covers the noise and the random choice of held-back records.
+    Laplace noise is added to both numbers. A record adds a total of 1 to both numbers, and so do
+    all records of an owner together. So the mechanism `LaplaceClusterCounts` applies, with one
+    cluster and the two classes "wrong" and "correct" (docs/proofs/theory.md, Proposition D9). The
+    confidence interval covers the noise and the random choice of held-back records.
 
     Args:
         is_correct: whether the model's prediction for each record is correct, `[num_records]`, or a
             degree of correctness from 0 to 1. SENSITIVE.
-        owners: owner of each record, `[num_records]`; None if single records are protected.
+        owners: owner of each record, `[num_records]`; None if the unit of privacy is a record.
         epsilon: pure epsilon of the estimate.
-        release: function that charges exact counts, `[1, 2]` in units of 1 / LATTICE, and returns
-            noisy counts.
+        release: function that takes exact counts, `[1, 2]` in units of 1 / LATTICE, charges their
+            cost, and returns noisy counts.
     """
     steps = np.full(len(is_correct), LATTICE)
     if owners is not None:
@@ -236,7 +249,8 @@ def estimate_accuracy(
     num_wrong, num_right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
     total = max(num_wrong + num_right, 1.0)
     accuracy = float(num_right / total)
-    # This is the interval of Agresti and Coull 1998. Degrees of correctness have less variance.
+    # This is the interval of Agresti and Coull 1998, which assumes that a prediction is either
+    # correct or wrong. Degrees of correctness between 0 and 1 have less variance.
     drawn = (num_right + 2.0) / (total + 4.0)
     variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)

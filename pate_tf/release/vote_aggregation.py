@@ -1,4 +1,4 @@
-"""TensorFlow graphs that count votes and return noisy winners."""
+"""TensorFlow graphs that count votes and select the class with the most noisy votes."""
 
 import functools
 
@@ -9,9 +9,9 @@ from pate_tf.core.checks import whole
 
 
 class VoteAggregation(tf.Module):
-    """A TensorFlow module that counts votes and returns noisy winners.
+    """A TensorFlow module that counts votes and selects the class with the most noisy votes.
 
-    It works for any number of teachers and queries. Each function is traced only once, uses only
+    The number of teachers and queries is arbitrary. Each function is traced only once, uses only
     int64, and can be exported with `tf.saved_model.save`.
 
     Attributes:
@@ -53,7 +53,7 @@ class VoteAggregation(tf.Module):
         ],
     )
     def noisy_winners(self, counts: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-        """Adds noise to counts and returns the class with the largest sum.
+        """Adds noise to vote counts and returns the class with the largest noisy count.
 
         Args:
             counts: vote counts below 2**40, int64 `[batch, num_classes]`.
@@ -61,7 +61,8 @@ class VoteAggregation(tf.Module):
                 `AdditiveNoisyMax.additive_noise`.
 
         Returns:
-            Labels, int64 `[batch]`. If several classes have the largest sum, the lowest index wins.
+            Labels, int64 `[batch]`. If several classes have the largest noisy count, the class with
+            the lowest index is returned.
         """
         sums = counts * LATTICE + noise
         # If several sums are the maximum, `tf.argmax` does not guarantee which index it returns.

@@ -1,6 +1,7 @@
-"""The release boundary between votes and labels, which charges queries before it draws noise.
+"""Releases noisy labels from teachers' votes: charges the ledger, then draws the noise.
 
-This module imports neither teachers nor TensorFlow. The caller passes the voter and the noise.
+This module imports neither teachers nor TensorFlow. The caller passes the votes and the noise
+source.
 """
 
 import dataclasses
@@ -24,10 +25,11 @@ from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
-# Folder of sensitive files next to the ledger. The name of each file is the sequence number of a
-# debit (nine digits). The file contains the arrays `counts`, int64 `[num_queries, num_classes]`,
-# and `answered`, bool `[num_queries]`. For numbers and several labels, `sums` replaces `counts`;
-# see `SumsByClass`. Files of earlier versions also contain `adaptive`, a single bool.
+# Folder of sensitive files next to the ledger. There is a file for each debit (a ledger row that
+# charges queries). The name of the file is the sequence number of the debit, nine digits. The file
+# contains the arrays `counts`, int64 `[num_queries, num_classes]`, and `answered`, bool
+# `[num_queries]`. For numbers and several labels, `sums` replaces `counts`; see `SumsByClass`.
+# Files of earlier versions also contain `adaptive`, a single bool.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
@@ -35,11 +37,11 @@ CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
 
 @dataclasses.dataclass(frozen=True)
 class CountedVotes:
-    """SENSITIVE: counts of votes, and the mechanism that released labels from them.
+    """SENSITIVE: vote counts, and the mechanism that released noisy labels from them.
 
     Attributes:
-        mechanism: mechanism that drew the labels.
-        counts: counts of votes; if the target is a number or several labels, sums of predictions.
+        mechanism: mechanism that drew the noisy labels.
+        counts: vote counts; if the target is a number or several labels, sums of predictions.
     """
 
     mechanism: Mechanism
@@ -48,12 +50,12 @@ class CountedVotes:
 
 @dataclasses.dataclass(frozen=True)
 class StoredCounts(CountedVotes):
-    """SENSITIVE: the counts from which one debit was answered, for data-dependent analysis.
+    """SENSITIVE: stored vote counts of one charge, for data-dependent privacy analysis.
 
     `counts` has a row for each charged query, whether its label was released or withheld.
 
     Attributes:
-        debit: sequence number of the debit in the ledger.
+        debit: sequence number of the ledger row with the charge.
         answered: for each query, whether its label was released, `[num_queries]`.
         adaptive: whether the counts depend on earlier noisy labels. If they do, a data-dependent
             cost is not valid.
@@ -65,13 +67,13 @@ class StoredCounts(CountedVotes):
 
 
 def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
-    """Yields, for each debit, the counts from which its labels were drawn.
+    """Yields the stored vote counts of each charge in a ledger.
 
-    Data-dependent analysis needs these counts. Debits without stored answers are skipped: because
-    of a crash, nothing was released under them.
+    Data-dependent privacy analysis needs these counts. Charges without stored answers are skipped:
+    because of a crash, nothing was released for them.
 
     Raises:
-        LedgerError: if the counts of a debit are missing or damaged, or have a wrong shape.
+        LedgerError: if the counts of a charge are missing or damaged, or have a wrong shape.
     """
     mechanisms: dict[int, Mechanism] = {}
     for row in ledger.history():
@@ -88,12 +90,12 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
                 counts = VoteCounts(arrays["counts"]) if sums is None else SumsByClass(sums)
                 answered = arrays["answered"]
             except (OSError, ValueError, KeyError) as error:
-                raise LedgerError(f"{path}: the counts of a charged batch can't be read") from error
+                raise LedgerError(f"{path}: the vote counts of a charge can't be read") from error
             expected = (row.details["num_queries"], row.details["num_answered"])
             if (len(counts.values), int(answered.sum())) != expected:
                 raise LedgerError(
-                    f"{path}: the file must contain counts of {expected[0]} queries, {expected[1]} "
-                    f"of them answered, as the ledger records"
+                    f"{path}: according to the ledger, the file must contain counts of "
+                    f"{expected[0]} queries, {expected[1]} of them answered"
                 )
             adaptive = bool(arrays.get("adaptive", False))
             yield StoredCounts(mechanisms[debit], counts, debit, answered, adaptive)
@@ -108,13 +110,13 @@ def cost_of_labels(
         ledger: the ledger that was charged for the labels.
         mechanism: mechanism that drew the labels.
         num_distinct: number of distinct queries.
-        rows: sequence numbers of the debits for these labels.
-        unit: protected unit, "record" or "owner".
+        rows: sequence numbers of the ledger rows with the charges for these labels.
+        unit: unit of privacy, "record" or "owner".
     """
     before = Counter[Charge]()
     if any(charge.approximate is not None for charge in ledger.charges):
-        # The user may have chosen these queries because an earlier batch got no labels, so the cost
-        # of earlier batches is included.
+        # The user may have chosen these queries because earlier queries got no labels, so the cost
+        # of the earlier queries is included.
         before = ledger_file.batches_before(ledger.history(), mechanism, last=max(rows, default=0))
     epsilon, _ = smallest_epsilon(Counter({mechanism: num_distinct}) + before, ledger.delta)
     return Cost(
@@ -128,12 +130,17 @@ def cost_of_labels(
 
 
 def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = "") -> list[bytes]:
-    """Returns a digest for each query, which depends on its bytes, dtype, shape and mechanism.
+    """Returns a digest that identifies each query, to recognize repeated queries.
 
-    The inputs have the shape `[num_queries, ...]`. Inputs that differ in their type or in a single
-    bit are different queries, and each query is charged. Equal inputs are also different queries if
-    their `target` differs (see `Dataset.target_in_words`), for example if the predicted numbers
-    have different ranges.
+    The digest depends on the input's bytes, type and shape, on the mechanism and on the target.
+    Inputs that differ in their type or in a single bit are different queries, and each query is
+    charged.
+
+    Args:
+        inputs: queried inputs, `[num_queries, ...]`.
+        mechanism: privacy mechanism with its noise.
+        target: the predicted value, see `Dataset.target_in_words`. Equal inputs are different
+            queries if their targets differ, for example if predicted numbers have different ranges.
     """
     known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
     start = ledger_file.canonical_json(known + [target] * bool(target)).encode()
@@ -167,15 +174,15 @@ def release_votes(
     query_indices: npt.ArrayLike | None = None,
     target: str = "",
 ) -> ReleasedLabels:
-    """Charges and answers the queries that have no answer yet, and returns all answers.
+    """Returns noisy labels of queries; charges the ledger for queries without a stored label.
 
-    This function relies on the guarantees of `Ledger`. The worst-case cost of a whole batch is
-    charged durably before its noise is drawn. A query that was answered before, even in the same
-    batch, gets the stored answer from the ledger, without a charge and without fresh noise. If the
-    process is killed after the debit, the same call resumes without a second charge
-    (`Ledger.debited`). If the answers can't be stored, the next call is charged again. Withheld
-    queries are charged like answered queries. Nothing is refunded, because the number of withheld
-    queries is itself an output.
+    This function relies on the guarantees of `Ledger`. The worst-case cost of all new queries is
+    charged durably before any noise is drawn. A query that was answered before, even in the same
+    call, gets the stored answer from the ledger, without a charge and without fresh noise. If the
+    process is killed after the charge, the same call resumes without a second charge
+    (`Ledger.debited`). If the answers can't be stored, the next call is charged again. Some
+    mechanisms withhold the label of a query. Such queries are charged like answered queries.
+    Nothing is refunded, because the number of withheld labels is itself an output.
 
     Args:
         inputs: public queries, `[num_queries, ...]`.
@@ -183,10 +190,10 @@ def release_votes(
         voter: function from inputs `[num_queries, ...]` to the teachers' votes or their counts, in
             the same order. It is called before anything is charged, and only with queries that have
             no answer yet. Every teacher must vote once on every query.
-        ledger: the ensemble's ledger, opened for labeling.
-        noise: source of the privacy noise, which also computes the noisy winners.
+        ledger: privacy ledger of the teachers, opened for labeling.
+        noise: source of the privacy noise, which also selects the class with the most noisy votes.
         num_classes: number of classes.
-        unit: protected unit, "record" or "owner".
+        unit: unit of privacy, "record" or "owner".
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
         target: the predicted value, see `Dataset.target_in_words`. If this is a number or several
             labels, a `GaussianHistogram` releases noisy sums (`sums_of_votes`) instead of counts.
@@ -249,12 +256,12 @@ def release_votes(
 def _labels_of(
     stored: Sequence[ledger_file.StoredAnswer], indices: IntArray, **facts: Any
 ) -> ReleasedLabels:
-    """Returns the labels of stored answers, but not of queries whose label was withheld."""
+    """Combines stored answers into `ReleasedLabels`; leaves out queries with a withheld label."""
     is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
     labelled = [answer for answer in stored if answer.label is not None]
     noisy_counts = [answer.noisy_counts for answer in labelled]
     counts = None
-    if noisy_counts and None not in noisy_counts:  # all batches have counts
+    if noisy_counts and None not in noisy_counts:  # every answer has noisy counts
         counts = np.array(noisy_counts, np.int64)
     return ReleasedLabels(
         query_indices=indices[is_answered],
@@ -273,7 +280,10 @@ def _charge_and_draw(
     ledger: Ledger,
     noise: NoiseSource,
 ) -> None:
-    """Charges distinct queries or reuses their debit, then stores counts and labels durably."""
+    """Charges distinct queries, draws their noisy labels, and stores counts and labels durably.
+
+    If a process that was killed has already charged these queries, they are not charged again.
+    """
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
         if isinstance(exact, SumsByClass):
             sums = cast(GaussianHistogram, mechanism).draw_sums(exact.values, noise)
@@ -290,6 +300,6 @@ def _charge_and_draw(
             artifacts.make_sensitive_folder(path.parent)
             artifacts.write_arrays(path, arrays, private=True)
         except OSError as error:
-            raise LedgerError(f"{path}: the charged counts can't be stored: {error}") from error
+            raise LedgerError(f"{path}: the vote counts can't be stored: {error}") from error
         ledger_file.fault_point("counts_kept")
         ledger.store_answers(debit, queries, drawn.labels, drawn.noisy_counts)

@@ -1,1 +1,1 @@
-"""Runs all steps from data to a published student: the API of `import pate_tf`."""
+"""Runs all steps from private data to a published student: the API of `import pate_tf`."""

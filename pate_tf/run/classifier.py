@@ -1,4 +1,4 @@
-"""`fit`, which runs all steps in one call, and two estimators with scikit-learn's API."""
+"""The function `fit`, which runs all steps in one call, and two scikit-learn estimators."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fit(
     verbose: bool = False,
     **options: Any,
 ) -> Fitted:
-    """Trains teachers or sums features, releases noisy labels, and trains a student on them.
+    """Trains a differentially private student in one call: teachers or sums, noisy labels, student.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -90,31 +90,31 @@ def fit(
     Args:
         data: private records, and the public pool.
         epsilon: privacy budget of the labels. The mechanism, its noise and the number of queries
-            are chosen from `epsilon` and from public values. Pass None only if you pass a mechanism
-            with its noise.
+            are chosen based on `epsilon` and on public values. Pass None only if you pass a
+            mechanism with its noise.
         delta: delta of the guarantee, see `Labeller`.
-        method: "pate" for noisy votes of teachers, "feature_sums", or "auto". "auto" means the
-            method of `source` or `mechanism`; if neither is given, it means the method whose labels
-            are expected to be more accurate, according to public values. For a table, public labels
-            of the pool, if there are any, decide which representation feature sums use
-            (`FeatureSums.choose_representation`).
+        method: "pate" for noisy votes of teachers, "feature_sums" for noisy sums of the records'
+            features, or "auto". "auto" uses the method of `source` or `mechanism`. If neither is
+            given, it uses the method whose labels are expected to be more accurate, based on public
+            values. If the data are a table and the pool has public labels, these labels decide
+            which representation feature sums use (`FeatureSums.choose_representation`).
         num_teachers: number of teachers of method pate. Default: depends on the number of records.
-        representation: features for teachers or sums, see `FeatureSums`, such as
-            "EfficientNetV2B0". Default: depends on the data.
+        representation: features that teachers learn from or that are summed, such as
+            "EfficientNetV2B0"; see `FeatureSums`. Default: depends on the data.
         directory: run folder. Default: the folder of `source`, or `runs/NAME-NUM_TEACHERS` or
             `runs/NAME-feature_sums` if there is no `source`.
         source: `Teachers` or `FeatureSums` with their settings, whether or not they are fitted.
             Teachers from `from_votes` or `from_models` are not trained; for them, `data.private`
-            only determines which data source is charged. Default: feature sums or closed-form
-            teachers, with the settings above.
+            only determines which private data source is charged. Default: feature sums or
+            closed-form teachers, with the settings above.
         student: student with its settings, not fitted yet. Default: `Student(seed=seed)`.
         mechanism: mechanism that draws the noise, see `Labeller`.
         num_queries: number of inputs that teachers label, see `Labeller.label`.
         strategy: name of the strategy that chooses queries, see `Labeller.label`.
-        evaluate_epsilon: epsilon of an accuracy estimate on 10 % of the private records, which are
-            held out from training. The ledger is charged both for the labels and for the estimate.
-            The privacy statement reports the larger epsilon of the two, because each record is used
-            for only one of them. Default: no estimate.
+        evaluate_epsilon: epsilon of an accuracy estimate on 10 % of the private records. These
+            records are held out from training. The ledger is charged both for the labels and for
+            the estimate. The privacy statement reports the larger epsilon of the two, because each
+            record is used for only one of them. Default: no estimate.
         seed: seed of the partition, initial weights, shuffling and the choice of queries. It does
             not affect the privacy noise.
         save_labels: whether the labels are saved in the subfolder `released` of the run folder.
@@ -129,7 +129,7 @@ def fit(
             `accept_forecast`.
 
     Raises:
-        ForecastError: if the labels are not expected to be worth their cost, unless
+        ForecastError: if the labels are not expected to be better than guessing, unless
             `accept_forecast` is set. Nothing was charged then.
         ValueError: if the arguments contradict each other or the data. Nothing was charged then.
         BudgetExceeded: if the labels cost more than the remaining budget.
@@ -155,7 +155,7 @@ def fit(
                 f"directory must be {source.directory}, the folder of `source`, got {directory}"
             )
         if num_teachers is not None or representation is not None:
-            raise ValueError("Pass either source, or num_teachers and representation, not both.")
+            raise ValueError("Pass source, or num_teachers and representation, but not both.")
         method = PATE if isinstance(source, Teachers) else FEATURE_SUMS
     names = ("margin", "num_rounds", "public_labels")
     of_labels = {name: options.pop(name) for name in names if name in options}
@@ -211,10 +211,10 @@ def fit(
 
 
 class _PateEstimator(BaseEstimator):
-    """Base class of both estimators, with their settings, `fit`, and checks of inputs.
+    """Base class of `PateClassifier` and `PateRegressor`: settings, `fit`, and checks of inputs.
 
-    Each subclass has a method `_coded`, which returns converted labels and further arguments for
-    `Data.from_arrays`.
+    The method `_coded` of each subclass converts the labels. `_coded` returns the converted labels
+    and further arguments for `Data.from_arrays`.
     """
 
     _num_fits: ClassVar[int] = 0  # number of fits in this process
@@ -254,7 +254,7 @@ class _PateEstimator(BaseEstimator):
         self.accept_forecast = accept_forecast
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Adds the shared settings to the signature of `__init__`, which scikit-learn reads."""
+        """Adds the shared settings to the signature of `__init__`, which scikit-learn inspects."""
         super().__init_subclass__(**kwargs)
         function: Any = cls.__init__
         own = inspect.signature(function)
@@ -271,7 +271,7 @@ class _PateEstimator(BaseEstimator):
         *,
         owners: npt.ArrayLike | None = None,
     ) -> Self:
-        """Releases labels of the public inputs and trains the student on them; returns self.
+        """Releases noisy labels of public inputs, and trains the student on them; returns self.
 
         Args:
             X: private inputs `[num_records, num_columns]`. SENSITIVE.
@@ -283,13 +283,14 @@ class _PateEstimator(BaseEstimator):
                 owners instead of records.
 
         Raises:
-            ForecastError: if the labels are not expected to be worth their cost, unless
+            ForecastError: if the labels are not expected to be better than guessing, unless
                 `accept_forecast` is set. Nothing was charged then.
             ValueError: if the arguments contradict the settings (nothing was charged then), or if
                 no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
-        # scikit-learn must not validate labels, because its warnings depend on private labels.
+        # The labels are not validated by scikit-learn, whose warnings would reveal something about
+        # private labels.
         targets = None if y is None else "no_validation"
         try:
             private = validate_data(self, X, targets, dtype=np.float64, ensure_min_samples=2)
@@ -299,7 +300,7 @@ class _PateEstimator(BaseEstimator):
             # The message of this error quotes a private value.
             raise ValueError("X must be numbers. For texts, use Data.from_dataframe.") from None
         if getattr(self, "classes", None) is not None and not hasattr(y, "dtype"):
-            y = np.asarray(y, object)  # otherwise, NumPy's type would depend on private labels
+            y = np.asarray(y, object)  # otherwise, the array's type would depend on private labels
         labels = column_or_1d(y, warn=True)
         checks.shape([len(private)], y=labels)
         targets, target = self._coded(labels)
@@ -371,7 +372,7 @@ class _PateEstimator(BaseEstimator):
         elif public is not None:
             sides = [public.min(axis=0), public.max(axis=0)]
         else:
-            raise ValueError("X_public is required, or a `value_range` from public knowledge")
+            raise ValueError("Pass X_public, or set `value_range` from public knowledge.")
         low, high = (np.asarray(side, np.float64) for side in sides)
         high = np.where(high > low, high, low + 1.0)
         return np.zeros((0, num_columns)) if public is None else public, low, high
@@ -397,7 +398,7 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
 
     `fit` trains teachers on disjoint parts of the private records (or sums the records' features),
     releases noisy labels of the public inputs within `epsilon`, and trains a student on these
-    labels. `predict` uses only the student. Each fit is a separate release, which is differentially
+    labels. `predict` uses only the student. Each fit is a separate release, and is differentially
     private at (epsilon, delta) for every record of `X` and `y`, or for every owner. If you fit k
     times on the same records, as in cross-validation or a search, the cost is up to k times as
     large. The guarantee does not cover scores on private records.
@@ -419,14 +420,14 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
         """Stores the settings. `fit` checks them.
 
         Args:
-            classes: all possible labels, from public knowledge. Default: the labels in `y`. With
-                the default, the set of labels becomes public, and a warning is shown.
+            classes: all possible labels, from public knowledge. By default, the labels in `y` are
+                used; the set of labels then becomes public, and a warning is shown.
             **settings: the settings below, which `PateRegressor` also has.
             epsilon: privacy budget of one fit.
             delta: delta of the guarantee, see `pate_tf.Labeller`.
-            method: "pate" for votes of teachers, or "feature_sums" for sums of bins without
-                teachers. Default: "feature_sums" if the target is a number or there are no public
-                inputs, otherwise "pate".
+            method: "pate" for votes of teachers; or "feature_sums" for sums over the records, whose
+                features are bins of the columns. Default: "feature_sums" if the target is a number
+                or there are no public inputs, otherwise "pate".
             num_teachers: number of teachers of method pate.
             teacher: model that each teacher trains in method pate: an unfitted scikit-learn
                 estimator, or a model for `pate_tf.Teachers`. Default: a small network.
@@ -440,8 +441,8 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
             value_range: minimum and maximum of the columns, from public knowledge. Each is a number
                 or an array `[num_columns]`. Other values of `X` are clipped. Default: the range of
                 `X_public`.
-            directory: permanent run folder with its ledger. A second fit with the same folder uses
-                the stored teachers or sums, even if the records differ, and shows a warning.
+            directory: permanent run folder with a privacy ledger. A second fit with the same folder
+                uses the stored teachers or sums, even if the records differ, and shows a warning.
                 Default: a temporary folder for each fit, so that only `cost_` records the cost.
             random_state: seed of the partition, training and the choice of queries. It does not
                 affect the privacy noise, which comes from the operating system's entropy.
@@ -492,8 +493,8 @@ class PateRegressor(RegressorMixin, _PateEstimator):
     >>> pate_tf.PateRegressor(epsilon=1.0, target_range=(0, 60000)).get_params()["target_range"]
     (0, 60000)
 
-    This estimator is like `PateClassifier`, and has the same guarantee. But `y` contains a number
-    for each record, and `predict` returns numbers in the same unit.
+    This estimator is like `PateClassifier`, and has the same guarantee. The difference is that `y`
+    contains a number for each record, and `predict` returns numbers in the same unit.
 
     Attributes:
         cost_: worst-case cost of the release, see `PateClassifier`.
@@ -518,11 +519,11 @@ class PateRegressor(RegressorMixin, _PateEstimator):
         return np.asarray(self.fitted_.student.predict(inputs), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Returns the numbers unchanged, and their range `target_range`."""
+        """Returns the numbers in `y` unchanged, and their range for `Data.from_arrays`."""
         return labels, {"target_range": self.target_range}
 
 
 def _unfitted(teacher: BaseEstimator, dataset: Dataset) -> BaseEstimator:
-    """Returns an unfitted copy of a classifier; called once for each teacher."""
+    """Returns an unfitted copy of a scikit-learn estimator; called once for each teacher."""
     del dataset
     return clone(teacher)

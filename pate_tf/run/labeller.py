@@ -1,4 +1,4 @@
-"""Releases labels of a public pool from teachers or feature sums, charged to one ledger."""
+"""Releases noisy labels of a public pool, and charges their cost to a privacy ledger."""
 
 from __future__ import annotations
 
@@ -69,22 +69,22 @@ if TYPE_CHECKING:
 def delta_of(
     budget: Budget, directories: Sequence[pathlib.Path], num_records: int | None, unit: str
 ) -> float:
-    """Returns the delta of a run: the given delta, the delta of its ledger, or the default.
+    """Returns the delta of a run: the user's delta, the delta of the run's ledger, or the default.
 
     Args:
-        budget: budget of the run.
+        budget: the user's settings of epsilon, delta and budget.
         directories: run folders that may contain the ledger.
         num_records: number of private records; None if this number is private.
-        unit: protected unit, "record" or "owner".
+        unit: unit of privacy, "record" or "owner".
 
     Raises:
-        ValueError: if delta is above one over the number of records.
+        ValueError: if delta is above 1 / number of records.
     """
     delta = budget.delta
     for directory in directories if delta is None else ():
         folder = directory / artifacts.SENSITIVE
         if delta is None and (folder / DATABASE).exists():
-            # An unreadable ledger is handled later, when it is opened.
+            # If the ledger can't be read, an error is raised later, when it is opened.
             with contextlib.suppress(LedgerError), Ledger.read(folder) as existing:
                 delta = existing.delta
     delta = default_delta(num_records) if delta is None else delta
@@ -93,18 +93,23 @@ def delta_of(
 
 
 def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
-    """Returns `directory`, else the folder of the source; raises ValueError if both are missing."""
+    """Returns the folder of a ledger: `directory`, or the run folder of the teachers or sums.
+
+    Raises ValueError if both are missing.
+    """
     home: pathlib.Path | None = directory or getattr(source, "directory", None)
     if home is None:
         raise ValueError(
-            "directory is required for Teachers.from_votes and from_models: the folder with "
-            "the only ledger of these teachers"
+            "directory is required for Teachers.from_votes and from_models: the folder for "
+            "the privacy ledger of these teachers"
         )
     return home
 
 
 class Labeller:
-    """Releases noisy labels. The charge is written to the ledger before the noise is drawn.
+    """Releases noisy labels from teachers or feature sums, and charges a privacy ledger.
+
+    The charge is written to the ledger before the noise is drawn.
 
     >>> import pate_tf
     >>> with pate_tf.Labeller(teachers, epsilon=20.0, delta=1e-5) as labeller:
@@ -113,10 +118,10 @@ class Labeller:
     >>> labels.cost.epsilon <= 20.0
     True
 
-    If the source of labels is `pate_tf.Teachers`, a labeller releases labels of some inputs of the
-    pool, the queries. If the source is `pate_tf.FeatureSums`, which need an `epsilon`, a labeller
-    releases labels of the whole pool. If you pass `epsilon`, the mechanism, its noise and the
-    number of queries are chosen from public values (`pate_tf.plan`);
+    The source of the labels is `pate_tf.Teachers` or `pate_tf.FeatureSums`. With teachers, a
+    labeller releases labels of some inputs of the pool, the queries. With feature sums, which need
+    an `epsilon`, it releases labels of the whole pool. If you pass `epsilon`, the mechanism, its
+    noise and the number of queries are chosen based on public values (`pate_tf.plan`);
     `print(labeller.plan(data.pool))` shows the comparison. Otherwise, pass a mechanism with its
     noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`.
 
@@ -149,24 +154,25 @@ class Labeller:
         accept_forecast: bool = False,
         verbose: bool | Reporting = False,
     ) -> None:
-        """Opens the ledger of the source, or creates it if it does not exist.
+        """Opens the privacy ledger of the teachers or sums, or creates it if it does not exist.
 
         Args:
             source: trained teachers, fitted feature sums, or teachers from your own votes or
                 models, which need a directory.
             mechanism: a mechanism with its noise or, if you pass `epsilon`, only the type of the
                 mechanism. Default: the best mechanism within `epsilon`.
-            delta: delta of all epsilons, at most one over the number of records; 0 for pure
-                differential privacy. The first labeller fixes the delta of a source. Default for
-                the first labeller: one tenth of one over the number of records, or less, but at
-                most 1e-5.
-            epsilon: maximum epsilon of the labels of one `label` call. Further calls cost more.
-            epsilon_budget: maximum total cost of all releases from this source. The first labeller
-                that gets a budget fixes it. Default: no limit; the ledger still records the cost.
+            delta: delta of the guarantee, at most 1 / number of records; 0 for pure differential
+                privacy. The first labeller of teachers or sums fixes their delta. Default for the
+                first labeller: at most 0.1 / number of records and at most 1e-5.
+            epsilon: maximum epsilon of the labels from one call of `label`. Each further call costs
+                more.
+            epsilon_budget: maximum total epsilon of all releases from these teachers or sums. The
+                first labeller that gets a budget fixes it. Default: no limit; the ledger still
+                records the cost.
             margin: assumed vote margin for planning, see `pate_tf.plan`.
-            num_rounds: for feature sums, the number of rounds within `epsilon`. Each later round
-                releases noisy sums of the errors of a linear model that was computed from earlier
-                rounds. Default: chosen from `epsilon` and the number of records.
+            num_rounds: for feature sums, the number of rounds of release within `epsilon`. Each
+                later round releases noisy sums of the errors of a linear model that was computed
+                from earlier rounds. Default: depends on `epsilon` and the number of records.
             public_labels: "train" if the student also learns from public labels of the pool, which
                 costs no privacy; "evaluate" if these labels are used only to choose settings and to
                 measure accuracy. Default: "train" for tables and texts with at least 100 public
@@ -176,9 +182,10 @@ class Labeller:
                 records the change.
             acknowledge_reset: whether to continue although an earlier ledger of this source, or
                 rows of this ledger, are missing. Their known cost is charged again. The ledger and
-                every later statement record this.
-            planned_release: how the data-dependent cost would be released. The first labeller fixes
-                this, before there are votes. Default: as an epsilon with noise ("sanitised").
+                every later privacy statement record this.
+            planned_release: form in which the data-dependent privacy cost may be released later.
+                The first labeller fixes this, before there are votes. Default: as an epsilon with
+                noise ("sanitised").
             insecure_seed: seed of the noise, for tests only: anyone with the seed can subtract the
                 noise. After the first release with a seed, nothing about this source is private,
                 and every privacy statement records this.
@@ -231,16 +238,18 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
         reporting: Reporting = QUIET,
     ) -> Self:
-        """Returns a labeller with a closed ledger, which `open` or a `with` block opens.
+        """Creates a labeller from the settings of a command; its ledger is not open yet.
+
+        Call `open`, or use the labeller in a `with` block, to open the ledger.
 
         Args:
             source: teachers or feature sums, see `Labeller`.
             settings: settings of the release, which are the defaults of `label`.
             directory: run folder for a source without a folder.
             charged_to: named data source that is charged; None for the data source of the records.
-            student_runs: other run folders, which contain students trained on labels of this
-                source.
-            reporting: how progress is shown.
+            student_runs: other run folders that contain students, which were trained on labels of
+                this source.
+            reporting: object that shows progress and warnings.
         """
         labeller = cls.__new__(cls)
         labeller._take(
@@ -258,7 +267,7 @@ class Labeller:
         student_runs: Sequence[pathlib.Path] = (),
     ) -> None:
         self.source = source
-        self._identified = getattr(source, "identified", source)  # raises unless fitted
+        self._identified = getattr(source, "identified", source)  # raises if not fitted
         directory = ledger_home(source, directory)
         mechanism = settings.mechanism
         identified = self._identified
@@ -279,7 +288,8 @@ class Labeller:
         self._charged_to = charged_to
         self._student_runs = student_runs
         self._ledger: Ledger | None = None
-        number = identified.num_records if identified.unit == "record" else None  # else private
+        # With owners, the number of records is private.
+        number = identified.num_records if identified.unit == "record" else None
         self._num_records = number
         self.delta = delta_of(settings.budget, [directory], number, identified.unit)
         if settings.budget.epsilon is None:
@@ -320,7 +330,7 @@ class Labeller:
                 self._folder, delta=self.delta, epsilon_budget=epsilon_budget, **facts
             )
         if epsilon_budget is None:
-            raise ValueError("replace_budget needs a new `epsilon_budget`")
+            raise ValueError("replace_budget needs a new budget in `epsilon_budget`")
         with Ledger.read(self._folder) as existing:
             delta = existing.delta
             epsilon = existing.epsilon_budget
@@ -333,10 +343,12 @@ class Labeller:
         return ledger
 
     def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
-        """Returns the plan that `label` follows with the same arguments. Charges nothing.
+        """Returns the plan for a call of `label` with the same arguments. Charges nothing.
+
+        A plan consists of the mechanism, its noise, the queries and an accuracy forecast.
 
         Raises:
-            ForecastError: if the labels are not expected to be worth their cost, unless
+            ForecastError: if the labels are not expected to be better than guessing, unless
                 `accept_forecast` is set.
             ValueError: if arguments and data contradict each other.
         """
@@ -368,12 +380,13 @@ class Labeller:
         strategy: str | None = None,
         seed: int | None = None,
     ) -> Labels:
-        """Chooses queries, charges those that have no stored answer, and returns noisy labels.
+        """Chooses inputs of the pool as queries, charges new queries, and returns noisy labels.
 
-        If no query gets a label, a warning is shown, and the charge remains.
+        Queries that were answered before get their stored label without a charge. If no query gets
+        a label, a warning is shown, and the charge remains.
 
         Args:
-            pool: `data.pool`.
+            pool: the public inputs, `data.pool`.
             num_queries: number of inputs that the teachers label. Default: chosen within `epsilon`;
                 100 if there is no `epsilon`.
             strategy: name of the strategy that chooses queries, see `pate_tf.queries.strategies`.
@@ -382,7 +395,7 @@ class Labeller:
                 queries are chosen and charged.
 
         Raises:
-            ForecastError: if the labels are not expected to be worth their cost, unless
+            ForecastError: if the labels are not expected to be better than guessing, unless
                 `accept_forecast` is set. Nothing was charged then.
             ValueError: if arguments and data contradict each other. Nothing was charged then.
             BudgetExceeded: if the remaining budget does not cover all queries. Nothing was charged
@@ -393,7 +406,7 @@ class Labeller:
         return self.release(plan, pool)
 
     def release(self, plan: ReleasePlan, pool: Pool) -> Labels:
-        """Charges the cost of a plan, and returns the labels; see `label`.
+        """Charges the privacy cost of a plan and returns the noisy labels; see `label`.
 
         Labels that were released before are returned from the ledger without a charge.
         """
@@ -412,13 +425,13 @@ class Labeller:
         else:
             name = source.representation
             if source.encoder_weights and name is not None and not catalogue.is_known(name):
-                # The student contains the current encoder, but its statement names the encoder that
-                # the teachers used. They must be equal.
+                # The student contains the current encoder, but its privacy statement names the
+                # encoder that the teachers used. Both encoders must be equal.
                 known = [source.encoder_weights]
-                with contextlib.suppress(ValueError):  # Without encoder, students use raw inputs.
+                with contextlib.suppress(ValueError):  # without an encoder, students use raw inputs
                     known.append(tuple(catalogue.encoder_of(pool, name).learnt))
-                # The last three arrays depend on the pool, which may be another pool than the
-                # teachers'.
+                # The last three arrays depend on the pool, which may differ from the pool of the
+                # teachers.
                 if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
                     raise ValueError(
                         f"representation: {name_of(name)} has changed since the teachers were "
@@ -427,7 +440,7 @@ class Labeller:
             labels = self._label_by_votes(plan, pool, source, ledger)
         if not len(labels.released.labels) and pool:
             reporting.warn(
-                f"all {labels.released.num_queries} queries were withheld, so there are no labels. "
+                f"the mechanism withheld the labels of all {labels.released.num_queries} queries. "
                 f"The charge was {labels.cost.in_words()}."
             )
         if plan.trains_on_labels:
@@ -544,7 +557,7 @@ class Labeller:
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism, has_pool=len(pool) > 0)
         if exceeds_noise is False:
             self._reporting.warn(
-                "The released sums differ between classes by no more than the noise could cause. "
+                "The released sums of the classes differ by no more than the noise could cause. "
                 f"The student may be no better than a guess: measure it on labeled records. {HELPS}"
             )
         return released_with(
@@ -564,13 +577,13 @@ class Labeller:
         *,
         student_digest: str,
     ) -> tuple[EstimatedAccuracy, bool]:
-        """Charges an estimate of a student's accuracy on held-out private records.
+        """Estimates a student's accuracy on held-out private records, with noise and a charge.
 
         Args:
-            is_correct: correctness of the prediction for each record, see
+            is_correct: whether the prediction for each record is correct, see
                 `noisy_sums.estimate_accuracy`. SENSITIVE.
-            held_back: the held-out records from `Data.hold_back`; the source was fitted to the
-                other records.
+            held_back: the held-out records from `Data.hold_back`. Teachers or sums were fitted to
+                the other records.
             epsilon: epsilon of the estimate, which is charged in addition to the labels.
             student_digest: digest of the student's weights. An estimate for the same weights is
                 charged only once.
@@ -580,15 +593,15 @@ class Labeller:
             drawn for other records.
 
         Raises:
-            ValueError: if the protected units differ: only the estimate, or only the labels,
-                protect owners.
+            ValueError: if the units of privacy differ: one of the labels and the estimate protects
+                owners, the other protects records.
             BudgetExceeded: if the estimate costs more than the remaining budget.
         """
         unit = self._identified.unit
         if (held_back.owners is None) == (unit == "owner"):
             raise ValueError(
-                f"held_back must have owners exactly if the labels protect owners, but they "
-                f"protect each {unit}. Pass the second result of Data.hold_back."
+                f"held_back must protect the same unit as the labels, which protect each {unit}. "
+                f"Pass the second result of Data.hold_back."
             )
         about = f"answers to held-back records of {student_digest}"
         is_new = True
@@ -617,7 +630,7 @@ class Labeller:
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        """Yields the open ledger. If it was closed, it is open only inside of the `with` block."""
+        """Yields the open ledger. A closed ledger is opened only for the `with` block."""
         if self._ledger is not None:
             yield self._ledger
             return
@@ -625,7 +638,7 @@ class Labeller:
             yield ledger
 
     def spent(self) -> Spending:
-        """Returns the total cost of all releases from the source of labels."""
+        """Returns the total privacy cost of all releases from the teachers or feature sums."""
         with self.ledger() as ledger:
             return ledger.spent()
 
@@ -636,7 +649,7 @@ class Labeller:
             return ledger.remaining()
 
     def affordable(self, charge: Charge | None = None) -> int | None:
-        """Returns how many queries the remaining budget covers; None without a budget.
+        """Returns the number of queries that the remaining budget covers; None without a budget.
 
         Args:
             charge: mechanism with its noise. Default: the mechanism of this labeller.
@@ -666,11 +679,11 @@ class Labeller:
 
 
 def with_public_labels(labels: Labels) -> Labels:
-    """Returns labels from which a student also learns the public labels of the pool.
+    """Adds the public labels of the pool to the labels that a student learns from.
 
-    The linear model for tables and texts, or for a target that is a number or several labels, has
-    already learned from public labels. In other cases, public labels replace inferred labels where
-    there are public labels.
+    Public labels replace inferred labels of the same inputs. Nothing is replaced if there is a
+    linear model for tables or texts, or for a target that is a number or several labels, because
+    this model has already learned from the public labels.
     """
     dataset = labels.pool.dataset
     inferred = labels.training_labels

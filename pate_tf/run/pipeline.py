@@ -1,20 +1,20 @@
-"""Runs all steps from data to a published student.
+"""Runs all steps from private data to a published student.
 
-`run` chooses a plan from public values (`pate_tf.planning`). `execute` carries out the plan: it
+`run` chooses a plan based on public values (`pate_tf.planning`). `execute` carries out the plan: it
 checks everything, fits the source of labels (teachers or feature sums), charges the ledger, draws
 the noise, saves the labels, trains the student, estimates its accuracy and publishes it. Commands,
-`pate_tf.fit`, `PateClassifier` and the coordinator of silos all use `execute`. They differ only in
-the source of labels.
+`pate_tf.fit`, `PateClassifier` and the coordinator of silos all use `execute`. These callers differ
+only in the source of labels.
 
 These are the steps for one data holder:
 
 - `planning/choose.py` chooses method, mechanism and noise.
-- `Labeller.release` (`run/labeller.py`) charges the ledger and draws noisy labels. It calls
+- `Labeller.release` (`run/labeller.py`) charges the ledger and draws noisy labels. The method calls
   `release/votes.py` or `release/noisy_sums.py`, which write the charge with `Ledger.debit`
   (`ledger/privacy_ledger.py`) before they draw noise. Mechanisms draw noise with
   `release/noise.py`.
-- The labeller calls `postprocessing/label_inference.py`, which infers labels of the whole pool from
-  the released values (pseudo-labels). This step costs no privacy.
+- The labeller calls `postprocessing/label_inference.py`, which infers labels of the whole pool
+  (pseudo-labels) from the released values. This step costs no privacy.
 - `Student.fit` (`run/student.py`) trains the student with a module of `students/student_kinds`.
 - `Student.publish` exports the student, and writes its privacy statement with
   `statement/publishing.py`.
@@ -60,10 +60,10 @@ class RunData:
     Attributes:
         public: the pool, and held-out samples on which the student is evaluated.
         private: training records; None if teachers or sums are already stored. SENSITIVE.
-        held_back: records for an accuracy estimate, which is charged; None without an estimate.
-            SENSITIVE.
+        held_back: records for an accuracy estimate, whose cost is charged; None without an
+            estimate. SENSITIVE.
         origin: the flags with which the user named the data, for storage in the run folder.
-        named_source: data source that releases are charged to; None for the data source of
+        named_source: named data source that is charged for releases; None for the data source of
             `private`.
     """
 
@@ -80,11 +80,11 @@ class OneHolder:
 
     Attributes:
         source: the teachers or feature sums.
-        settings: settings of the release.
+        settings: settings of the release, such as epsilon and mechanism.
         directory: run folder of the source, which contains the source's ledger.
         student_runs: other run folders, which contain students of this source.
         charged_to: named data source that is charged; None for the source of the records.
-        reporting: how progress is shown.
+        reporting: object that shows progress and warnings.
     """
 
     source: Any
@@ -95,7 +95,7 @@ class OneHolder:
     reporting: Reporting = QUIET
 
     def fit(self, data: RunData) -> None:
-        """Trains the teachers or sums the features, unless there are no private records."""
+        """Trains the teachers or sums the features; does nothing without private records."""
         if data.private is None:
             return
         facts: dict[str, Any] = {}
@@ -121,7 +121,7 @@ class OneHolder:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fitted:
-    """The result of a run.
+    """The result of a run: the student, the noisy labels, the plan and their source.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -136,7 +136,7 @@ class Fitted:
         student: a model that learned only from the labels and the public pool. Public.
             `fitted.student.publish()` exports it with its privacy statement.
         labels: the noisy labels and their cost. Public.
-        plan: the chosen settings of the release, with reasons. Public.
+        plan: the settings of the release, such as mechanism and noise, with reasons. Public.
         source: the teachers or feature sums. SENSITIVE. None after unpickling, because a pickle
             contains only public values.
         published: the exported student and its privacy statement; None if it was not published.
@@ -178,8 +178,8 @@ class Fitted:
     def report(self, folder: pathlib.Path, origin: DataSource | None = None) -> RunReport:
         """Returns the report of the run, and writes it to the run folder.
 
-        The report is written as JSON to `sensitive/`; `report.html` and a model card are written to
-        `released/`.
+        The report is written as JSON to `sensitive/`. A page `report.html` and a model card are
+        written to `released/`.
 
         Args:
             folder: the run folder.
@@ -221,26 +221,26 @@ def run(
     student: Student | None = None,
     reporting: Reporting = QUIET,
 ) -> tuple[Fitted, pathlib.Path]:
-    """Chooses a plan from public values, executes the plan, and returns the result.
+    """Chooses a plan based on public values, carries it out, and returns the result.
 
     The ledger in the run folder records the charge. If the same run is repeated, nothing more is
     charged.
 
     Args:
-        data: data of the run.
-        settings: the user's settings.
+        data: public and private data of the run.
+        settings: the user's settings, such as epsilon and the number of teachers.
         source: teachers or feature sums, whether or not they are fitted. Default: chosen by the
             plan.
         source_folder: run folder for a source without a folder.
         student: student with its settings. Default: a student with `settings.student`.
-        reporting: how progress is shown.
+        reporting: object that shows progress and warnings.
 
     Returns:
         The student, the labels and the plan; and the run folder.
 
     Raises:
-        ForecastError: if labels are not expected to be worth their cost, unless `accept_forecast`
-            is set. Nothing was charged then.
+        ForecastError: if the labels are not expected to be better than guessing, unless
+            `accept_forecast` is set. Nothing was charged then.
         ValueError: if data and settings contradict each other. Nothing was charged then.
         LedgerError: if the ledger can't be used.
     """
@@ -269,7 +269,7 @@ def run(
 
         name = f"{data.public.dataset.name}-{plan.voters.num_teachers}"
         source = Teachers(
-            RIDGE,  # a closed-form model needs few records
+            RIDGE,  # a closed-form model, which needs few records
             num_teachers=plan.voters.num_teachers,
             directory=output.folder or pathlib.Path("runs") / name,
             representation=release.queries.representation,
@@ -320,17 +320,17 @@ def execute(
     folder: pathlib.Path,
     is_published: bool = True,
 ) -> Fitted:
-    """Executes a plan. Everything that can fail is checked before anything is charged.
+    """Carries out a plan. Everything that can fail is checked before anything is charged.
 
     Args:
-        plan: plan of the release.
-        data: data of the run.
-        giver: object that provides the labels, such as `OneHolder`. Its method `fit` prepares this
-            without a charge. Its method `labels` charges the cost of the plan, draws the noise and
-            returns the labels.
-        student: student that learns from the labels.
-        output: which files are written, and in which formats.
-        folder: run folder; public files are written to its `released/`.
+        plan: mechanism, noise, queries and student that were chosen for the release.
+        data: public and private data of the run.
+        giver: object that provides the labels, such as `OneHolder`. Its method `fit` prepares the
+            labels, for example by training teachers, without a charge. Its method `labels` charges
+            the cost of the plan, draws the noise and returns the labels.
+        student: student that will be trained on the labels.
+        output: settings of the files that are written, such as their formats.
+        folder: run folder; public files are written to its subfolder `released/`.
         is_published: whether the student is exported with its privacy statement.
     """
     pool = data.public.pool
@@ -345,7 +345,7 @@ def execute(
     published = None
     with contextlib.ExitStack() as stack:
         if is_published or output.save_labels:
-            # The folder is locked first, so that a second command is refused before it is charged.
+            # The folder is locked first, so that a second command fails before anything is charged.
             stack.enter_context(artifacts.only_writer(released))
         labels = giver.labels(plan, pool)
         if output.save_labels:

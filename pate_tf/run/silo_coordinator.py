@@ -1,4 +1,4 @@
-"""The complete run of a coordinator, which queries silos, trains a student and publishes it.
+"""The complete run of a coordinator: it queries silos, trains a student and publishes it.
 
 TensorFlow is imported only to train the student.
 """
@@ -37,12 +37,15 @@ from pate_tf.students.student_kinds import StudentSettings
 JOURNAL = "coordinator"
 REPORT = "report.json"
 ENCODER = "encoder.npz"
-DIGITS = 16  # number of digits of a digest that messages show
+DIGITS = 16  # messages show this many digits of a digest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabelUse, ProtectedUnit):
-    """Settings of a coordinator. `asking` contains the settings of rounds but no mechanism."""
+    """Settings of the `pate coordinator` command.
+
+    The attribute `asking` contains the settings for querying silos, but no mechanism.
+    """
 
     restated: ClassVar = {
         "epsilon": {
@@ -52,7 +55,7 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabel
         "unit": {
             "group": "asking",
             "advanced": False,
-            "help": "With feature_sums: protected unit of the silos, each record or each owner.",
+            "help": "With feature_sums: unit of privacy in the silos, a record or an owner.",
         },
     }
     roster: pathlib.Path = setting(
@@ -71,21 +74,21 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabel
         None,
         group="privacy",
         least=2,
-        help="With feature_sums: minimum number of silos in a total that is opened. Default: four "
+        help="With feature_sums: minimum number of silos that must share their sums. Default: four "
         "fifths of the roster.",
     )
     colluding: int = setting(
         1,
         group="privacy",
         least=1,
-        help="With feature_sums: number of these silos that may collude or add no noise.",
+        help="With feature_sums: number of silos in a total that may collude or add no noise.",
     )
     sigma: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="With this option, aggregators add up the votes, and add noise of this standard "
-        "deviation in votes. Default: each silo randomizes its own vote.",
+        help="Standard deviation of the noise, in votes, that aggregators add to the sum of votes. "
+        "Default: each silo randomizes its own vote, without aggregators.",
     )
     threshold: int = setting(
         1, group="privacy", least=1, help="Number of aggregators that may collude."
@@ -105,21 +108,21 @@ def coordinate(
 ) -> dict[str, Any]:
     """Collects labels from silos, trains a student, and publishes it.
 
-    A coordinator that was killed and is started again with the same arguments resumes from its
-    journal. After the report is written, the coordinator tells all silos and aggregators that
-    called it that the run is over. It waits at most `give_up_after` seconds for silos and
+    If the coordinator is killed and started again with the same arguments, it resumes from its
+    journal. After the report is written, the coordinator tells all connected silos and aggregators
+    that the run is over. The coordinator waits at most `give_up_after` seconds for silos and
     aggregators that do not call again. If the coordinator is started again after the end of the
     run, it sends no queries and causes no charge; it only tells late callers that the run is over.
 
     Args:
-        run: settings of the run.
+        run: settings of the coordinator, from the command line.
         transport: function that takes the roster and `coordinator_services`, and returns a context
-            manager that serves them. It does not have to tell silos about the end. With this
-            argument, each aggregator has `asking.seconds` for each step. Default: a `TlsServer`
-            with the run's address and certificates.
-        on_event: called with messages about events.
-        watch: called with a function that returns the coordinator's health, see
-            `pate_tf.net.health.serve_health`; used only with the default transport.
+            manager that serves them. It does not have to tell silos about the end of the run. With
+            this argument, each aggregator has `asking.seconds` for each step. Default: a
+            `TlsServer` with the run's address and certificates.
+        on_event: function that is called with each log message.
+        watch: function that is called once with a function that returns the coordinator's health,
+            see `pate_tf.net.health.serve_health`; used only with the default transport.
         give_up_after: seconds to wait for unreachable silos and aggregators at the end.
 
     Returns:
@@ -216,7 +219,7 @@ def coordinate(
         if transport is None and (untold := ", ".join(server.end())):
             on_event(
                 f"the run is over, and student and report are written. Waiting at most "
-                f"{give_up_after:g} seconds to tell {untold}. You can stop this command."
+                f"{give_up_after:g} seconds to tell {untold} so. You can stop this command."
             )
             server.end(give_up_after)
     return report
@@ -227,10 +230,10 @@ class Silos:
     """Provides labels from silos for `pipeline.execute`. Each silo charges its own ledger.
 
     Attributes:
-        coordinator: coordinator of the silos.
-        patience: seconds to wait for silos that have not called yet.
-        on_event: called with messages about events.
-        seconds: how long the queries took, in seconds.
+        coordinator: the coordinator that queries the silos.
+        patience: seconds to wait for silos that have not connected yet.
+        on_event: function that is called with each log message.
+        seconds: duration of the queries, in seconds.
     """
 
     coordinator: Coordinator
@@ -239,14 +242,14 @@ class Silos:
     seconds: float = 0.0
 
     def fit(self, data: Any) -> None:
-        """Waits until all silos have called, or `patience` has passed. Nothing is charged."""
+        """Waits until all silos have connected, at most `patience` seconds. Charges nothing."""
         del data
         called = self.coordinator.journal.gather(self.patience)
         number = len(self.coordinator.roster.names)
         self.on_event(f"{len(called)} of {number} silos called")
 
     def labels(self, plan: ReleasePlan, pool: Pool) -> Any:
-        """Returns labels from the silos, which charge the mechanism of the plan."""
+        """Returns labels from the silos, each of which charges the plan's mechanism."""
         started = time.monotonic()
         labels: Any
         if plan.representation is None:
@@ -273,16 +276,16 @@ class Silos:
 def _mechanism_of_sums(
     run: CoordinatorRun, roster: SiloRoster, pool: Pool, on_event: Callable[[str], None]
 ) -> tuple[SecureFeatureSums, Any]:
-    """Returns the mechanism with the least noise within epsilon, and the representation.
+    """Returns the mechanism for feature sums, with the least noise within epsilon.
 
-    The representation is fitted, and its weights are written to a file for the silos.
+    Also returns the fitted representation, after its weights were written to a file for the silos.
     """
     from pate_tf.representations import catalogue as representations
 
     least = run.least_silos or -(-4 * len(roster.members) // 5)
     number = len(roster.aggregators)
     if len(roster.identities) < len(roster.members):
-        raise ValueError(f"roster: {run.roster} must contain the keys of every silo")
+        raise ValueError(f"roster: {run.roster} must list the keys of every silo")
     if run.epsilon is None:
         raise ValueError("epsilon is required with feature_sums")
     if least > len(roster.members):
@@ -297,7 +300,7 @@ def _mechanism_of_sums(
         threshold=run.threshold,
         unit=run.unit,
     )
-    mechanism_of(num_features=1, has_moments=not pool)  # fails before anything is trained
+    mechanism_of(num_features=1, has_moments=not pool)  # raises before anything is trained
     has_pool = len(pool) > 0
     num_classes = pool.dataset.num_classes
     name = run.representation or representations.default_of_sums(pool.dataset, has_pool=has_pool)
@@ -305,7 +308,7 @@ def _mechanism_of_sums(
     representation = representations.Representation(name).fit(pool)
     encoder = representation.encoder_
     where = "from the schema"
-    if has_pool and representations.is_known(name):  # else silos can build the encoder themselves
+    if has_pool and representations.is_known(name):  # otherwise, silos build the encoder themselves
         where = str(artifacts.RunDirectory(run.folder).released / ENCODER)
         representations.save_encoder(encoder, pathlib.Path(where))
     on_event(f"encoder {encoder.digest[:DIGITS]}, for silos: {where}")

@@ -61,15 +61,15 @@ from pate_tf.students.student_training import constant_model
 
 REPORT: Final = "student_report.json"  # file in `sensitive/`, which `pate report` reads
 CONSTANT: Final = "constant"  # kind of a student that always predicts one class
-# Reports show the recall of each class if the fraction of the most frequent class exceeds the
-# fraction of balanced classes by this factor.
+# Reports show the recall of each class if classes are unbalanced: the fraction of the most frequent
+# class exceeds 1 / number of classes by this factor.
 UNEVEN: Final = 1.25
-MAX_NAMED: Final = 12  # maximum number of classes that a message names
+MAX_NAMED: Final = 12  # maximum number of class names in a message
 COMPARED: Final = ("majority_accuracy", "accuracy", "auc")
 
 
 class Student:
-    """The published model, which learns only from noisy labels and public inputs. Public.
+    """Public: the published model, which learns only from noisy labels and public inputs.
 
     >>> import pate_tf
     >>> student = pate_tf.Student("supervised", model="mlp", steps=20).fit(data.pool, labels)
@@ -100,8 +100,8 @@ class Student:
             student: kind of student: "supervised" (learns only from the labels), "consistency"
                 (also learns from the unlabeled pool), "gan", "random_forest", "linear_head" (not a
                 Keras model), or another module of `pate_tf.students.student_kinds`. For feature
-                sums, the default is linear_head if inputs are tables or texts, or images after
-                several rounds, unless a network is clearly better for the images. In all other
+                sums, the default is linear_head for tables and texts, and for images if the sums
+                were released in several rounds, unless a network is clearly better. In all other
                 cases, the default is consistency for images with an augmentation, and supervised
                 for other inputs.
             model: name of a model, or a function that takes a `Dataset` and returns a Keras model
@@ -144,7 +144,14 @@ class Student:
         reporting: Reporting = QUIET,
         is_locked: bool = False,
     ) -> Self:
-        """Returns a student. `is_locked`: whether the caller locked the folder (`only_writer`)."""
+        """Creates a student from the settings of a command.
+
+        Args:
+            settings: the user's settings, such as the kind of student.
+            directory: public folder for logs and for the state of an interrupted `fit`.
+            is_locked: whether the caller has locked this folder (`only_writer`).
+            reporting: object that shows progress and warnings.
+        """
         student = cls(settings.student, directory=directory, verbose=reporting)
         student._settings = settings
         student._is_locked = is_locked
@@ -152,12 +159,12 @@ class Student:
 
     @classmethod
     def from_model(cls, model: keras.Model, labels: Labels) -> Self:
-        """Returns a student from your own Keras model.
+        """Creates a student from your own trained Keras model.
 
         Args:
             model: model that maps raw inputs to logits or to probabilities. It must have learned
-                only from these labels and public data. This can't be checked, but the privacy
-                statement is true only for such a model.
+                only from these labels and public data. The library can't check this, but the
+                privacy statement is true only for such a model.
             labels: labels that the model learned from.
 
         Raises:
@@ -182,7 +189,7 @@ class Student:
         export_formats: Sequence[str] = (),
         labels_whole_pool: bool = False,
     ) -> None:
-        """Checks everything that `fit` and `publish` would refuse, before anything is charged.
+        """Raises the errors that `fit` and `publish` would raise, before anything is charged.
 
         The commands, `pate_tf.fit`, the estimators and the coordinator all call this method.
 
@@ -195,7 +202,7 @@ class Student:
                 pool.
 
         Raises:
-            ValueError: for the reasons for which `fit` or `publish` would raise it.
+            ValueError: for the same reasons as `fit` and `publish`.
         """
         settings = self._settings
         choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
@@ -221,7 +228,7 @@ class Student:
             return
         target = pathlib.Path(folder)
         if artifacts.is_within(target / "student", artifacts.SENSITIVE):
-            raise ValueError(f"folder: {target} is inside of sensitive/; choose a public folder")
+            raise ValueError(f"folder: {target} is inside sensitive/; choose a public folder")
         logs = student_training.logs_of(target)
         folders = [logs / name for name in ("train", "validation", "held_out")]
         for place in (target / "student", target / student_training.UNFINISHED, *folders):
@@ -241,14 +248,14 @@ class Student:
         held_out: PublicExamples | None = None,
         fits: str | None = None,
     ) -> Self:
-        """Trains the student from the beginning; returns self.
+        """Trains the student on noisy labels, starting from initial weights; returns self.
 
         Args:
-            pool: `data.pool`, the pool of the labels.
+            pool: the public inputs that were labeled, `data.pool`.
             labels: labels from `Labeller.label` or `Labels.load`.
             held_out: public samples with labels, used only to show the accuracy in TensorBoard.
-            fits: kind of student that a plan chose (`ReleasePlan.student`), which is used if the
-                settings don't name a kind. Default: chosen from the labels.
+            fits: kind of student from a plan (`ReleasePlan.student`), used if the settings do not
+                name a kind. Default: chosen based on the labels.
 
         Raises:
             ValueError: if student, labels and pool do not match, or there are no labels.
@@ -264,13 +271,13 @@ class Student:
         dataset = pool.dataset
         if labels.linear_head is None:  # for example, if labels were loaded from a file
             dataset.require_classes("labels")
-        # A linear model ranks inputs even if all labels are the same.
+        # A linear model can still rank inputs if all labels are the same class.
         ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
         if len(set(taught.labels.tolist())) == 1 and not ranks:
             name = dataset.class_name(taught.labels[0])
             reporting(self._verbose).warn(
-                f"All {len(taught.labels):,} labels are class {name}, so the student is not "
-                f"trained and always predicts this class. {HELPS}"
+                f"All {len(taught.labels):,} labels are class {name}. The student was not trained "
+                f"and always predicts this class. {HELPS}"
             )
             self.kind = CONSTANT
             self._config = None
@@ -303,7 +310,7 @@ class Student:
         return self
 
     def _config_for(self, pool: Pool, labels: Labels, fits: str | None) -> StudentConfig:
-        """Returns the complete settings, and chooses the kind of student if it is "auto".
+        """Returns the complete settings of the student; replaces the kind "auto".
 
         Labels that were loaded from a file have no linear head.
         """
@@ -360,7 +367,7 @@ class Student:
         Returns:
             If the target is a class, int64 `[num_inputs]`. If it is a number, float64
             `[num_inputs]` in the unit of the number. If it is several labels, int64 `[num_inputs,
-            num_labels]`: 1 if a label is likely, else 0.
+            num_labels]`: 1 if the probability of a label is at least 0.5, otherwise 0.
 
         Raises:
             ValueError: if the student is not trained, or the shape or type of the inputs is wrong.
@@ -393,10 +400,10 @@ class Student:
     def predict_interval(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
     ) -> npt.NDArray[np.float64]:
-        """Returns 95 % intervals of the predictions without noise, float64 `[num_inputs, 2]`.
+        """Returns 95 % intervals for the predicted numbers, float64 `[num_inputs, 2]`.
 
-        The intervals account for the privacy noise, whose distribution is known. They do not
-        account for the error of the linear model itself.
+        With 95 % confidence, an interval contains the number that the linear model would predict
+        without privacy noise. The interval does not account for the error of the model itself.
 
         Args:
             inputs: raw inputs `[num_inputs, *input_shape]`.
@@ -465,7 +472,9 @@ class Student:
         return float(np.mean(predictions[is_known] == expected[is_known]))
 
     def estimate_accuracy(self, held_back: PrivateExamples, epsilon: float) -> EstimatedAccuracy:
-        """Charges and returns an accuracy estimate, which the privacy statement will include.
+        """Estimates the accuracy on private records; charges the cost of the estimate.
+
+        The privacy statement will include the estimate.
 
         If the target is several labels, the accuracy is the mean fraction of a record's labels that
         are correct. If the target is a number, it is 1 minus the mean squared error divided by the
@@ -478,8 +487,8 @@ class Student:
                 both, because the source may have used these records. It also reports the sum if the
                 ledger already contains an estimate for this student: the stored estimate is
                 returned again, and it may have been drawn for other records.
-            epsilon: epsilon of the estimate, which is charged to the ledger of the labels in
-                addition to the labels.
+            epsilon: epsilon of the estimate, which is charged to the ledger of the labels, in
+                addition to the cost of the labels.
 
         Raises:
             ValueError: if the student is not trained, or the labels do not come from a `Labeller`.
@@ -487,15 +496,15 @@ class Student:
         """
         model, labels = self._trained()
         if not hasattr(labels.labeller, "estimate_accuracy"):
-            raise ValueError("labels must come from a Labeller, whose ledger is charged")
+            raise ValueError("labels must come from a Labeller, because its ledger is charged")
         digest = student_digest(model)
         encoding = answering(model, labels.pool.dataset)
         is_correct = np.zeros(len(held_back))
-        # A record's prediction must not depend on other records.
+        # `record_features` ensures that a record's prediction does not depend on other records.
         for rows, outputs in record_features(encoding, held_back.inputs):
             is_correct[rows] = correctness(outputs, held_back.labels[rows], held_back.dataset)
         if student_digest(model) != digest:
-            raise ValueError("student must not change its weights when it predicts, but it did")
+            raise ValueError("student changed its weights during prediction, which is not allowed")
         estimate, is_new = labels.labeller.estimate_accuracy(
             is_correct, held_back, epsilon, student_digest=digest
         )
@@ -532,7 +541,7 @@ class Student:
         of the `Labeller`, which may be closed, or from the silos' replies to an open `Coordinator`.
 
         Args:
-            folder: folder for `student/1`, and for the statement as JSON and as a page. Default:
+            folder: folder for `student/1`, and for the statement in JSON and Markdown. Default:
                 `released/` in the run folder with the charged ledger, where `pate report` and `pate
                 audit` look for the student.
             evaluate_on: `data.public`. The exported student is evaluated on the held-out samples if
@@ -549,8 +558,8 @@ class Student:
             `student_folder` and `measured`.
 
         Raises:
-            ValueError: if the student is not trained or can't be exported, or if the labels were
-                not charged to the ledger.
+            ValueError: if the student is not trained or can't be exported, or if the ledger was not
+                charged for the labels.
         """
         model, labels = self._trained()
         labeller = labels.labeller
@@ -566,7 +575,7 @@ class Student:
             folder = cast("pathlib.Path", source.directory) / artifacts.RELEASED
         target = pathlib.Path(folder)
         if artifacts.is_within(target / "student", artifacts.SENSITIVE):
-            raise ValueError(f"folder must not be inside of sensitive/, got {target}")
+            raise ValueError(f"folder must not be inside sensitive/, got {target}")
         artifacts.remove_abandoned(target)
         logs = student_training.logs_of(target)
         measured: dict[str, Any] = {}
@@ -605,7 +614,7 @@ class Student:
 
 
 def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
-    """Returns a linear head on the frozen encoder of the labels; None without a frozen encoder."""
+    """Fits a linear model to labels, on features of the user's encoder; None without an encoder."""
     taught = labels.training_labels
     pool = labels.pool
     name = labels.representation
@@ -629,7 +638,7 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
 def measure(
     model: Any, labels: Labels, public: PublicSplit, reporting: Reporting
 ) -> dict[str, Any]:
-    """Evaluates labels and a student on public samples; returns JSON values. Public.
+    """Evaluates labels and a student on public samples; returns public JSON values.
 
     Accuracies and fractions of the most frequent class are None if the public samples have no
     labels. The function shows a warning about classes that the student never predicts on the
@@ -639,7 +648,7 @@ def measure(
         model: exported model of the student, which maps raw inputs to logits.
         labels: labels that the student learned from.
         public: the pool, and the held-out samples on which the student is evaluated.
-        reporting: shows warnings.
+        reporting: object that shows warnings.
     """
     samples = public.held_out.labelled()
     dataset = public.dataset
@@ -671,7 +680,7 @@ def measure(
         if values["is_no_better_than_constant"]:
             reporting.warn(
                 f"The student's {measure_name} on the held-out samples is {score:.2f}. A constant "
-                f"answer is as good, with {constant:g}. {HELPS}"
+                f"prediction is as good, with {constant:g}. {HELPS}"
             )
         return values
     lacking = np.setdiff1d(np.arange(dataset.num_classes), predictions)
@@ -688,8 +697,8 @@ def measure(
         values["is_no_better_than_constant"] = not student.is_worth(majority)
         if values["is_no_better_than_constant"]:
             reporting.warn(
-                f"The student is correct on {accuracy:.1%} of the held-out samples. A constant "
-                f"answer is as good: the fraction of the most frequent class is {majority:.1%}. "
+                f"The student is correct on {accuracy:.1%} of the held-out samples. Always "
+                f"predicting the most frequent class is correct on {majority:.1%}. "
                 f"{HELPS}"
             )
     judged = "The labels are correct on {:.1%} of the pool"
@@ -702,14 +711,18 @@ def measure(
     values["is_outside_of_forecast"] = is_outside
     if is_outside:
         reporting.warn(
-            f"{judged.format(reached)}, which is outside of the forecast of {forecast.low:.1%} to "
+            f"{judged.format(reached)}, but the forecast was {forecast.low:.1%} to "
             f"{forecast.high:.1%}. The private or held-out records seem to differ from the pool."
         )
     return values
 
 
 def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numeric results of `measure` about the student, for its privacy statement."""
+    """Selects the numbers about a student's quality that its privacy statement contains.
+
+    Args:
+        measured: result of `measure`.
+    """
     low, high = measured.get("student_accuracy_interval", (None, None))
     values = {**measured, "student_accuracy_low": low, "student_accuracy_high": high}
     return {
@@ -720,12 +733,12 @@ def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def few_of(names: Sequence[str]) -> str:
-    """Joins the first names of a list with commas."""
+    """Joins names with commas; cuts a list of more than `MAX_NAMED` names."""
     return ", ".join(names[:MAX_NAMED]) + ", ..." * (len(names) > MAX_NAMED)
 
 
 def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
-    """Returns results of `measure` as rows of a table, with recall if classes are unbalanced."""
+    """Returns results of `measure` as rows of a table; adds recalls if classes are unbalanced."""
     if dataset.target != CLASS:
         found = {name.removeprefix("student_"): value for name, value in measured.items()}
         names = [dataset.class_name(label) for label in range(dataset.num_classes)]
@@ -751,7 +764,7 @@ def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
 
 
 def student_report(published: Published[LabelsStatement], student: Student) -> RunReport:
-    """Returns the report of a run, as JSON values and as rows of a table. Public."""
+    """Returns the public report about a published student, as JSON values and rows of a table."""
     statement = published.statement
     labels = student.labels
     measured = published.measured

@@ -1,1 +1,1 @@
-"""Exports students as SavedModels, which TensorFlow Serving loads, and reads them."""
+"""Exports students as SavedModels for TensorFlow Serving, and loads them."""

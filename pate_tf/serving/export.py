@@ -1,9 +1,9 @@
 """Exports a student as a numbered SavedModel that takes raw inputs and needs no Python.
 
-Also exports students as ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and as LiteRT.
-Models in both formats take raw inputs under the same name as the signature `serving_default`, and
-return `probabilities` and `label`. Forests can't be converted: they use float64 and gather from
-variables inside a loop, and neither format has such operations.
+Students can also be exported as ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and as
+LiteRT. Models in both formats take raw inputs under the same name as the signature
+`serving_default`, and return `probabilities` and `label`. Forests can't be converted: they use
+float64 and gather from variables inside a loop, and neither format has such operations.
 """
 
 import datetime
@@ -23,11 +23,11 @@ from pate_tf.data import preprocessing
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
 from pate_tf.serving import served
 
-TEXT = "text"  # the input of SERVING_DEFAULT for texts
+TEXT = "text"  # name of the input of SERVING_DEFAULT if inputs are texts
 ENCODED_IMAGES = "encoded_images"
 PNG = b"\x89PNG"  # first bytes of a PNG file
-IMAGE_BYTES = "image_bytes"  # the only input of ENCODED_IMAGES
-GRAY = (19595, 38470, 7471)  # weights of red, green, blue / 65,536: ITU-R BT.601, as in Pillow
+IMAGE_BYTES = "image_bytes"  # name of the only input of ENCODED_IMAGES
+GRAY = (19595, 38470, 7471)  # weights of red, green, blue * 65,536: ITU-R BT.601, as in Pillow
 STRINGS = tf.TensorSpec([None], tf.string)
 OPSET = 18  # ONNX operators as of 2022, which current runtimes support
 
@@ -35,22 +35,22 @@ RawInputs = Callable[[dict[str, tf.Tensor]], tf.Tensor]  # from a signature's na
 
 
 def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, Any]:
-    """Maps the name of each signature of a student to its function, with all preprocessing.
+    """Returns the functions that a server calls, by signature name, with all preprocessing.
 
     For classes, signatures return `probabilities` float32 `[batch, num_classes]`, `label` int64
-    `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. If the target
-    is a number, they return `value` float32 `[batch]` in the unit of the number, and the limits
-    `low` and `high` of a 95 % interval for the value without noise. If the target is several
-    labels, they return `probabilities` and `labels` int64 of 0 and 1, both `[batch, num_labels]`.
-    The batch may have any size, including 0.
+    `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. For a numeric
+    target, signatures return `value` float32 `[batch]` in the unit of the number, and the limits
+    `low` and `high` of a 95 % interval for the value without noise. For several labels, signatures
+    return `probabilities` and `labels` int64 of 0 and 1, both `[batch, num_labels]`. The batch may
+    have any size, including 0.
 
     `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
-    *input_shape]`; NaN and infinite values are errors. For texts, it takes `text` string `[batch]`,
-    and the signature `features` takes encoded texts. For a table with a schema, it takes each
-    column `[batch]` under its name in `Schema.input_names`: numbers as float32 (NaN if a number is
-    missing), other columns as strings (empty if a value is missing). The signature `features` takes
-    encoded columns. For gray or color images, the signature `encoded_images` takes `image_bytes`
-    string `[batch]`; see `decoded_images`.
+    *input_shape]`; NaN and infinite values are errors. For texts, `serving_default` takes `text`
+    string `[batch]`, and the signature `features` takes encoded texts. For a table with a schema,
+    `serving_default` takes each column `[batch]` under its name in `Schema.input_names`: numbers as
+    float32 (NaN if a number is missing), other columns as strings (empty if a value is missing).
+    The signature `features` takes encoded columns. For gray or color images, the signature
+    `encoded_images` takes `image_bytes` string `[batch]`; see `decoded_images`.
     """
     # This function is traced once for all signatures.
     answer_of = tf.function(lambda inputs: answer(model, inputs, dataset), autograph=False)
@@ -62,7 +62,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             if inputs.dtype.is_floating:
                 name = dataset.input_name
                 inputs = tf.debugging.check_numerics(inputs, f"{name} must be finite numbers")
-            # Some convolutions refuse an empty batch, so a sample is added and its outputs are
+            # Some convolutions fail for an empty batch. So one input is added, and its outputs are
             # dropped.
             size = tf.shape(inputs)[0]
             paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
@@ -90,7 +90,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
 
 def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInputs]:
-    """Returns the inputs of `serving_default`, by name, and a function from them to raw inputs."""
+    """Returns the named inputs of `serving_default`, and a function that encodes them."""
     schema: Schema | None = dataset.schema
     if dataset.kind == "text":
         return {TEXT: STRINGS}, lambda fields: preprocessing.text_inputs(fields[TEXT], dataset)
@@ -113,7 +113,7 @@ def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInput
 def answer(
     model: keras.Model | tf.Module, inputs: tf.Tensor, dataset: Dataset
 ) -> dict[str, tf.Tensor]:
-    """Returns the outputs of a signature for raw inputs `[batch, *input_shape]`."""
+    """Calls a signature with raw inputs `[batch, *input_shape]`; returns its outputs by name."""
     logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
     if dataset.target_range is not None:
         lowest, highest = dataset.target_range
@@ -130,7 +130,7 @@ def answer(
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
 
 
-# The functions below encode columns in the graph, exactly as `TableColumn.encode` does in Python.
+# The functions below encode columns in TensorFlow, exactly as `TableColumn.encode` does in Python.
 
 
 def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
@@ -162,7 +162,7 @@ def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: 
 
 
 def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
-    """Returns dates as clipped numbers of days (`date.toordinal`), float32 `[batch]`."""
+    """Converts dates to days (`date.toordinal`), clipped to the range, float32 `[batch]`."""
     days = tf.zeros_like(texts, tf.float32)
     fits = tf.zeros_like(texts, tf.bool)
     for form in (column.date, ISO_DATE):
@@ -194,9 +194,9 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
     Images are processed like images in folders: they are converted to gray or color, get a
     background behind transparent pixels, and are resized by a bilinear filter that averages when it
-    shrinks an image. There are two differences: EXIF rotations are ignored, and values have 8 bits.
-    Finally, the range 0 to 255 is mapped to the data set's range. A file that is not an image is an
-    error for the whole batch.
+    shrinks an image. There are two differences: EXIF rotations are ignored, and pixel values have 8
+    bits. Finally, the range 0 to 255 is mapped to the data set's range. If a file is not an image,
+    the whole batch fails.
     """
     height, width, channels = dataset.input_shape
     low, high = (tf.constant(side, tf.float32) for side in dataset.value_range)
@@ -205,7 +205,7 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
         pixels = tf.cond(
             tf.equal(tf.strings.substr(image, 0, 4), PNG),
             lambda: _on_background(tf.io.decode_png(image, channels=4), dataset.background),
-            # The accurate method gives the same pixels as Pillow.
+            # The method INTEGER_ACCURATE gives the same pixels as Pillow.
             lambda: tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE"),
         )
         if channels == 1:
@@ -222,14 +222,14 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
 
 def _on_background(pixels: tf.Tensor, background: str) -> tf.Tensor:
-    """Puts transparent pixels on a background; returns colors uint8 `[height, width, 3]`."""
+    """Replaces transparency by a background color; returns uint8 `[height, width, 3]`."""
     colors, alpha = tf.split(tf.cast(pixels, tf.int32), [3, 1], axis=2)
     ground = BACKGROUNDS[background]
     return tf.cast((colors * alpha + ground * (255 - alpha) + 127) // 255, tf.uint8)
 
 
 def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
-    """Returns the weights of a student in the order of `student_digest`."""
+    """Returns the weights of a student in the order in which `student_digest` hashes them."""
     if isinstance(model, keras.Model):
         return [weight.value for weight in model.weights]
     return list(model.variables)
@@ -285,7 +285,7 @@ def export_student(
     for function in by_name.values():
         preprocessing.refuse_state(
             function, "student", {"CheckNumerics", *preprocessing.TOKENIZERS}
-        )  # inputs are checked
+        )  # CheckNumerics checks inputs
     module.weights = _variables(model)
     folder.mkdir(parents=True, exist_ok=True)
     while True:
@@ -310,7 +310,7 @@ def export_student(
                 mark = None if seal is None else seal(manifest)
                 artifacts.write_json(extra / served.DIGESTS, {**manifest, "seal": mark})
             return target
-        except FileExistsError:  # another process took this number
+        except FileExistsError:  # another process created a version with this number
             continue
 
 
@@ -334,7 +334,7 @@ def write_formats(
     folder: pathlib.Path,
     formats: Sequence[str],
 ) -> None:
-    """Writes a student in other formats; raises ValueError if it can't be converted."""
+    """Writes a student as ONNX or LiteRT; raises ValueError if it can't be converted."""
     signature = [preprocessing.input_spec(dataset)]
     function = tf.function(
         lambda inputs: answer(model, inputs, dataset), autograph=False, input_signature=signature

@@ -1,4 +1,4 @@
-"""Loads an exported student as a server does, verifies the student, and predicts for files."""
+"""Loads an exported student as a server does, verifies it, and makes predictions for files."""
 
 import csv
 import dataclasses
@@ -45,13 +45,13 @@ OUTPUTS = {
 
 def load_student(folder: pathlib.Path) -> Any:
     """Loads a SavedModel that `export_student` wrote; raises ValueError for any other folder."""
-    from pate_tf.data.preprocessing import load_graph  # bad files fail without TensorFlow
+    from pate_tf.data.preprocessing import load_graph  # imports TensorFlow
 
     try:
         loaded = load_graph(str(folder))
         # A SavedModel that is no student may lack a signature or the weights.
         _ = loaded.signatures["serving_default"], loaded.weights
-    except Exception as error:  # TensorFlow raises several kinds
+    except Exception as error:  # TensorFlow raises different exceptions
         needs = ". Run pip install 'pate_tf[hub]'." if isinstance(error, ImportError) else ""
         raise ValueError(f"student: {folder} is not a published student{needs}") from error
     return loaded
@@ -66,9 +66,9 @@ def answers(
 
     Args:
         serve: function that takes a batch of raw inputs, which may be empty, and returns the
-            outputs of a signature.
+            outputs of a signature by name.
         inputs: raw inputs `[batch, *input_shape]`.
-        dataset: data set of the inputs, which states the type of target.
+        dataset: data set of the inputs, which defines the type of target.
     """
     predicted, *others = OUTPUTS[dataset.target]
     labels = []
@@ -82,11 +82,11 @@ def answers(
 
 @dataclasses.dataclass(frozen=True)
 class ServedStudent:
-    """A student that is loaded from its SavedModel, and public facts about its data.
+    """An exported student: predictions of its SavedModel, and public facts about its data.
 
     Attributes:
-        folder: folder of a version that `export_student` wrote; `answer` loads the SavedModel in
-            it.
+        folder: folder of a version that `export_student` wrote. The SavedModel in it is loaded when
+            it is first needed.
     """
 
     folder: pathlib.Path
@@ -107,7 +107,7 @@ class ServedStudent:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The name of each class; its number if the data set has no names."""
+        """The names of the classes; their numbers if the data set has no names."""
         return tuple(map(self.dataset.class_name, range(self.dataset.num_classes)))
 
     def answer(self, inputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
@@ -134,10 +134,10 @@ class ServedStudent:
                 self.dataset,
             )
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"student: {name} must be finite, of the exported shape") from error
+            raise ValueError(f"student: {name} must be finite and of exported shape") from error
 
     def form(self, path: Path) -> tables.TextForm:
-        """Returns the format of a table's file, as the schema states it or as the file shows it."""
+        """Returns the format of a table's file, from the schema or detected from the file."""
         source = pathlib.Path(path)
         schema = self.dataset.schema
         if schema is None or source.suffix.lower() in tables.PARQUET or source.is_dir():
@@ -152,8 +152,8 @@ class ServedStudent:
         Args:
             path: a table with the columns of the schema, or a folder of images, with or without
                 class folders. The columns of images are `file` and, with class folders, `label`.
-            strict: whether a record that does not fit the schema is an error. Default: such a
-                record is left out, and a warning names its line.
+            strict: whether a record that does not fit the schema is an error. If False, the record
+                is left out, and a warning names its line.
 
         Raises:
             ValueError: if the path can't be read, if no record fits, or if `strict` is true and a
@@ -171,7 +171,7 @@ class ServedStudent:
                 raise_all("inputs", faults)
             if broken:
                 left_out = "; ".join(faults[:MAX_FAULTS])
-                warnings.warn(f"left out {len(broken):,} images: {left_out}", stacklevel=2)
+                warnings.warn(f"{len(broken):,} images were left out: {left_out}", stacklevel=2)
             is_whole = [path not in broken for path in paths]
             inputs = inputs[is_whole]
             places = [path.relative_to(source) for path in itertools.compress(paths, is_whole)]
@@ -195,7 +195,7 @@ class ServedStudent:
 
 
 def file_digests(folder: pathlib.Path) -> dict[str, str]:
-    """Maps the path of each file except the manifest to the file's hexadecimal SHA-256.
+    """Returns the SHA-256 of each file except the manifest, in hexadecimal, by its path.
 
     Args:
         folder: folder of a SavedModel, whose `assets.extra` may contain other formats.
@@ -218,9 +218,10 @@ def matches_statement(folder: pathlib.Path) -> bool:
     """Whether all files are unchanged since the export, and the weights match the statement.
 
     This function compares the weights with the statement, and the files with the manifest
-    `assets.extra/digests.json`. It detects files that were damaged or replaced, unless the manifest
-    was changed as well. Only `pate audit run` detects a changed manifest, because it has the ledger
-    that sealed the manifest. If the graph was changed, it is not loaded.
+    `assets.extra/digests.json`. The comparison detects files that were damaged or replaced, unless
+    the manifest was changed as well. Only `pate audit run` detects a changed manifest, because it
+    has the ledger whose key authenticates the manifest. If a file was changed, the model is not
+    loaded.
 
     Args:
         folder: a version that `export_student` wrote.
@@ -280,7 +281,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     """
     file = pathlib.Path(output)
     if file.exists():
-        raise ValueError(f"output: {file} already exists; remove it or choose another name")
+        raise ValueError(f"output: {file} already exists; delete it or choose another name")
     if not file.parent.is_dir():
         raise ValueError(f"output: the folder {file.parent} does not exist")
     artifacts.check_can_hold_files(file.parent)
@@ -294,7 +295,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     if target == NUMBER:
         written = [PREDICTED, *INTERVAL]
     if strange := sorted(set(written) & set(fields)):
-        raise ValueError(f"inputs: rename the column {strange[0]!r}; the output adds such a column")
+        raise ValueError(f"inputs: rename column {strange[0]!r}; the output adds one of this name")
     form = published.form(inputs)
     schema = published.dataset.schema
     marks = [column.decimal for column in schema.with_decimals(fields).columns] if schema else []
@@ -322,7 +323,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 
 
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
-    """Measures a published student on a labeled PUBLIC file.
+    """Measures the quality of a published student on a labeled PUBLIC file.
 
     For classes, returns the accuracy with its 95 % interval, the recall of each class, AUC, and the
     expected calibration error. The result is not sensitive.
@@ -342,7 +343,7 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     columns = columns or ("label",)
     named = ", ".join(columns)
     if not set(columns) <= set(fields):
-        raise ValueError(f"inputs has no label column {named}; to predict, set `output`")
+        raise ValueError(f"inputs has no label column {named}. To predict labels, set `output`.")
     expected = ", ".join(published.class_names[:12])
     if schema is not None:
         truth, fits = schema.labels(*map(fields.get, columns), may_be_empty=True)

@@ -1,4 +1,4 @@
-"""Learning from silos whose records never leave them, with an untrusted coordinator.
+"""Learning from silos with an untrusted coordinator; records never leave their silo.
 
     silo = Silo("policy.toml", SiloTeacher(model, num_classes=10), folder="silo/sensitive")
     coordinator = Coordinator("roster.toml", silos=[silo], folder="runs/mine")

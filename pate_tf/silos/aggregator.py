@@ -1,9 +1,9 @@
-"""An aggregator, which adds up secret shares and answers or refuses each task of the protocol.
+"""The aggregator of secure aggregation: a server that adds up secret shares from the silos.
 
-For each batch of queries, an aggregator sends its share of the sum only once, for one set of silos,
-with noise that was drawn in the first step. The protocol is secure even if the coordinator, up to
-`threshold` aggregators and any silos collude and lie in every step (docs/proofs/secure.md, Theorem
-V4).
+For each batch of queries, an aggregator sends its share of the sum only once, for one set of silos.
+The aggregator draws its noise once, in the first step. The protocol is secure even if the
+coordinator, up to `threshold` aggregators and any silos collude and lie in every step
+(docs/proofs/secure.md, Theorem V4).
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ _ROUNDED_UP = 1.0 + 2.0**-50
 
 @dataclasses.dataclass(frozen=True)
 class BatchSecrets:
-    """SENSITIVE: an aggregator's secrets of a batch until the release.
+    """SENSITIVE: an aggregator's secrets for one batch of queries, kept until the sum is released.
 
     Attributes:
-        part: the aggregator's part of the random seed of the checks; secret until all aggregators
-            have committed to their parts.
-        shares: maps the name of each silo whose share this aggregator could open to that share.
+        part: the aggregator's part of the random seed for checking votes; secret until all
+            aggregators have committed to their parts.
+        shares: maps the name of each silo to the secret share that the silo sent to this
+            aggregator. Silos whose share could not be decrypted are missing.
     """
 
     part: bytes
@@ -66,15 +67,17 @@ class BatchSecrets:
 class AggregatorJournal(Store):
     """SENSITIVE: the messages of an aggregator, stored on disk before they are sent.
 
-    For each step of a batch, a row has the digest of a file, which contains the signed message and
-    the messages that led to it. A repeated task gets the same message, byte for byte. A different
-    task for the same step is refused. So even if the aggregator is killed and restarted, it never
-    draws noise twice for a batch, and sends only one message in each step. The journal is a `Store`
-    with the aggregator's key as its identity, so a lost journal or an older copy of it is refused.
+    For each protocol step of a batch of queries, the journal has a row with the digest of a file.
+    The file contains the aggregator's signed message, and the messages that it answers. If the
+    coordinator repeats a task, it gets the same message, byte for byte. The aggregator refuses a
+    different task for the same step.
+    So even if the aggregator is killed and restarted, it never draws noise twice for a batch, and
+    sends only one message in each step. The journal is a `Store` with the aggregator's key as its
+    identity, so a lost journal or an older copy of it is refused.
 
     Args:
         folder: folder of the journal, mode 0700.
-        identity: identity of the aggregator.
+        identity: name and public keys of the aggregator.
 
     Raises LedgerError if the journal is damaged, is outdated, or belongs to another aggregator.
     """
@@ -86,7 +89,7 @@ class AggregatorJournal(Store):
         key = identity.signing_key.hex()
         super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
-        self.latest: Transcript | None = None  # transcript of the last answered task
+        self.latest: Transcript | None = None  # public results up to the last answered task
         try:
             self.open_or_verify({"party": identity.name, "key": key})
             if self.opened is None or self.opened.details["key"] != key:
@@ -98,7 +101,7 @@ class AggregatorJournal(Store):
         artifacts.remove_abandoned(folder)
 
     def answered(self, task: AggregatorTask) -> AggregatorMessage | None:
-        """Returns the stored message for a task; None if the step was not answered yet.
+        """Returns the stored answer to a task; None if this step of the batch has no answer yet.
 
         Raises:
             ProtocolError: if the step was answered for a different task, or is out of order.
@@ -110,14 +113,14 @@ class AggregatorJournal(Store):
             place = STEPS.index(task.step)
             done = [(batch, step.value) in self._steps for step in STEPS]
             if done != [True] * place + [False] * (len(STEPS) - place):
-                raise ProtocolError(f"{task.step.value}: it is not the next step of this batch")
+                raise ProtocolError(f"{task.step.value} is not the next step of this batch")
             return None
         if row.details["task"] != digest(task).hex():
-            raise ProtocolError(f"{task.step.value}: this step was answered for other values")
+            raise ProtocolError(f"{task.step.value}: this step was answered for a different task")
         return self.step(task.terms, task.step)[0]
 
     def transcript(self, task: AggregatorTask) -> Transcript:
-        """Returns the transcript of all messages before a new task, including the task's messages.
+        """Returns the results of all messages up to a new task, including the task's messages.
 
         Raises:
             ProtocolError: if a message is missing or forged.
@@ -131,19 +134,19 @@ class AggregatorJournal(Store):
             if following is not task.step:
                 messages = self.step(task.terms, following)[1:]
             elif self.step(task.terms, before)[0] not in messages:
-                raise ProtocolError(f"{before.value}: this aggregator's own message is missing")
+                raise ProtocolError(f"{before.value}: the task lacks this aggregator's own message")
             transcript = transcript.after(messages)
         return transcript
 
     def keep(
         self, task: AggregatorTask, message: AggregatorMessage, transcript: Transcript
     ) -> None:
-        """Stores a message durably before it is sent; must be called inside `exclusive`.
+        """Stores an answer durably. Call this inside `with exclusive()`, before sending the answer.
 
         Args:
-            task: the new task.
+            task: the coordinator's new task.
             message: this aggregator's answer to the task.
-            transcript: transcript of all messages before the task.
+            transcript: public results of all messages before the task.
         """
         content = encode((message, *task.messages))
         self.write_file(task.terms, task.step.value, content)
@@ -157,7 +160,7 @@ class AggregatorJournal(Store):
         self.latest = transcript
 
     def step(self, terms: BatchTerms, step: Step) -> tuple[AggregatorMessage, ...]:
-        """Returns the signed message of a step, and the messages that led to it.
+        """Returns the stored messages of a step: this aggregator's message, and those it answers.
 
         Raises LedgerError if the stored file was changed.
         """
@@ -175,11 +178,16 @@ class AggregatorJournal(Store):
             self._steps[row.details["batch"], row.details["step"]] = row
 
     def path_of(self, terms: BatchTerms, what: str) -> pathlib.Path:
-        """Returns the path of the file with the given name of a batch."""
+        """Returns the path of a file that belongs to a batch.
+
+        Args:
+            terms: terms of the batch; their digest is the name of the folder.
+            what: extension of the file, such as the name of a step.
+        """
         return self.folder / terms.digest.hex() / f"batch.{what}"
 
     def write_file(self, terms: BatchTerms, what: str, content: bytes) -> None:
-        """Writes a batch's file durably, readable only by the current user; see `path_of`."""
+        """Writes the file `path_of(terms, what)` durably, readable only by the current user."""
         path = self.path_of(terms, what)
         artifacts.make_sensitive_folder(path.parent)
         with artifacts.atomic_file(path, private=True) as file:
@@ -187,10 +195,10 @@ class AggregatorJournal(Store):
 
 
 def noise_scale(mechanism: SecureHistogram) -> float:
-    """Returns the scale of one aggregator's discrete Gaussian noise, in lattice steps, rounded up.
+    """Returns sigma of one aggregator's discrete Gaussian noise in units of 1 / LATTICE.
 
-    If `threshold` aggregators add no noise, the noise of the other aggregators still has a total
-    variance of at least sigma^2.
+    The value is slightly rounded up. If `threshold` aggregators add no noise, the noise of the
+    other aggregators still has a total variance of at least the mechanism's sigma^2.
     """
     return float(mechanism.sigma * LATTICE / np.sqrt(mechanism.num_honest) * _ROUNDED_UP)
 
@@ -199,7 +207,7 @@ class Aggregator(contextlib.ExitStack):
     """An aggregator with its keys and its journal. Several threads and processes may call it.
 
     Args:
-        keys: keys of the aggregator.
+        keys: private keys of the aggregator.
         folder: folder of the aggregator's journal.
         noise: noise source; None for the operating system's entropy.
 
@@ -246,13 +254,13 @@ class Aggregator(contextlib.ExitStack):
                 ).signed(self._keys)
                 self.journal.keep(task, message, transcript)
             if task.step is Step.RELEASE:
-                # The shares and noise of a released batch are no longer needed.
+                # After the release, the shares and the noise are no longer needed.
                 self.journal.path_of(terms, "secret").unlink(missing_ok=True)
                 self.journal.latest = None
             return message
 
     def _commit(self, task: AggregatorTask, number: int) -> bytes:
-        """Opens the silos' shares, draws noise and a seed, and returns the encoded commitment."""
+        """Decrypts silos' shares, draws noise and a seed, and returns the encoded commitment."""
         terms = task.terms
         if not 1 <= len(task.sealed) <= MAX_SILOS or task.messages:
             raise ProtocolError(f"commit: shares of 1 to {MAX_SILOS} silos are needed")
@@ -264,12 +272,12 @@ class Aggregator(contextlib.ExitStack):
                     task.sealed[silo], terms, silo=silo, keys=self._keys
                 )
             except ValueError:
-                continue  # The commitment will not list this silo.
+                continue  # The commitment does not list a silo whose share can't be opened.
             shares[silo] = shamir.to_bytes(row)
         if not shares:
-            raise TooFewSilosError("commit: no silo has shares that open")
+            raise TooFewSilosError("commit: no silo sent shares that this aggregator can open")
         noise: tuple[bytes, ...] = ()
-        if isinstance(terms.mechanism, SecureHistogram):  # for feature sums, silos add noise
+        if isinstance(terms.mechanism, SecureHistogram):  # silos add noise to feature sums
             drawn = self._noise.gaussian_integers(noise_scale(terms.mechanism), terms.size)
             dealt = shamir.share(
                 shamir.from_integers(drawn),
@@ -285,7 +293,7 @@ class Aggregator(contextlib.ExitStack):
         return encode(Commitment(dealings=dealings, part_digest=commitment, noise=noise))
 
     def _content(self, step: Step, transcript: Transcript, number: int) -> bytes:
-        """Returns the content of this aggregator's message in any step but the first."""
+        """Returns the content of this aggregator's message in a step after the first step."""
         terms = transcript.terms
         path = self.journal.path_of(terms, "secret")
         held: BatchSecrets = decode(BatchSecrets, path.read_bytes())
@@ -301,7 +309,7 @@ class Aggregator(contextlib.ExitStack):
             masked = [transcript.challenge.masked(row) for row in shares_of(transcript.silos)]
             return b"".join(map(shamir.to_bytes, masked))
         if step is Step.CHECK:
-            # If the shares of a silo's masked sums are inconsistent, its check value is not opened.
+            # The check value is opened only for silos whose shares were consistent in step MASK.
             values = [
                 np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
                 for row, y in zip(shares_of(transcript.silos), transcript.masked, strict=True)
@@ -320,7 +328,8 @@ class Aggregator(contextlib.ExitStack):
     def _noise_share(self, transcript: Transcript, number: int) -> Elements:
         """Returns this aggregator's share of the total noise, `[size]`; zeros for feature sums.
 
-        Raises ValueError if some noise was not sealed for this batch and this aggregator.
+        Raises ValueError if another aggregator's noise was not encrypted for this batch and this
+        aggregator.
         """
         terms = transcript.terms
         total = np.zeros(terms.size, np.uint64)

@@ -1,4 +1,7 @@
-"""The untrusted coordinator, which sees only charged answers and computes labels from them."""
+"""The untrusted coordinator: it sends queries to silos and computes labels from their answers.
+
+The coordinator sees only answers for which each silo has charged its privacy budget.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +51,15 @@ Ask = Callable[[protocol.AggregatorTask], protocol.AggregatorMessage]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedHistogram:
-    """The noisy sum of a batch. Publishable: nothing else about votes or sums is opened.
+    """The noisy sum of the silos' votes or feature sums; it may be published.
+
+    The aggregators open nothing else about votes or feature sums.
 
     Attributes:
         noisy_counts: for votes, int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes;
             for feature sums, int64 `[1, size]`, in units of 1 / LATTICE.
         silos: sorted names of the silos whose votes or sums are included.
-        left_out: sorted names of the silos that are not included. Their charges remain.
+        left_out: sorted names of the silos that are not included. They stay charged.
     """
 
     noisy_counts: IntArray
@@ -73,14 +78,15 @@ def open_histogram(
     other steps need all aggregators.
 
     Args:
-        terms: terms of the batch.
+        terms: public terms of the secure sum.
         sealed: maps each silo's name to its sealed shares, one for each aggregator. Keep these
             shares until the histogram is returned.
-        aggregators: for each aggregator, a function that calls it, in the order of their numbers.
+        aggregators: functions that send a task to an aggregator and return its message, one for
+            each aggregator in the order of their numbers.
 
     Raises:
-        ConnectionError: if an aggregator can't be reached. No histogram has been opened then. The
-            batch resumes from this step when the aggregator is reachable again.
+        ConnectionError: if an aggregator can't be reached. No histogram was opened then. Call again
+            when the aggregator is reachable; the batch resumes from this step.
         ProtocolError: if an aggregator's message violates the protocol.
         TooFewSilosError: if too few silos have valid shares. The histogram of this batch can then
             never be opened.
@@ -104,7 +110,7 @@ def open_histogram(
             return None
         if message.aggregator != number:
             raise protocol.ProtocolError(
-                f"{step.value}: the message is not from aggregator {number}"
+                f"{step.value}: the message was not sent by aggregator {number}"
             )
         return message
 
@@ -131,19 +137,19 @@ UNIT = "silo"
 # Silos in the same process answer one after another and may take a long time.
 IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 
-# With a probability above 1 - 1e-10, the noise on the sums of a class is below this many standard
-# deviations.
+# Bound of `check_total` on the noise in the sums of one class, in standard deviations. The noise
+# is below this bound with a probability above 1 - 1e-10.
 MAX_DEVIATIONS = 7.0
 
 
 def plurality(round_: Round, least_answers: int) -> IntArray | None:
-    """Returns a label for each query, int64 `[num_queries]`; None if too few silos answered.
+    """Returns a label for each query from randomized votes; None if too few silos answered.
 
-    The label is the class with the highest likelihood. Ties are broken at random, with the number
-    of the round as the seed.
+    The labels are int64 `[num_queries]`. Each label is the class with the highest likelihood, given
+    the votes. Ties are broken at random, with the number of the round as the seed.
 
     Args:
-        round_: the round whose `replies` contain the silos' randomized votes.
+        round_: the queries that all silos got, and the silos' randomized votes in `replies`.
         least_answers: minimum number of silos that must answer, at least 1.
     """
     replies = round_.replies.items()
@@ -157,10 +163,10 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
 
 
 def in_words(round_: Round) -> str:
-    """Returns a summary of a round's answers and refusals, and of silos whose clocks are wrong.
+    """Returns a one-line summary of the silos' answers and refusals in a round.
 
-    If a silo refuses a batch as too late, but the coordinator receives the refusal before the
-    deadline, then the silo's clock is ahead of the coordinator's clock.
+    The summary also names silos whose clocks are wrong: if a silo refuses a batch as too late, but
+    the coordinator receives the refusal before the deadline, the silo's clock is ahead.
     """
     replies = round_.replies.values()
     outcomes = Counter(
@@ -178,15 +184,16 @@ def in_words(round_: Round) -> str:
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
-    """Checks that an opened total is possible as a sum of record vectors. Public.
+    """Checks that an opened total is possible as a sum of records' feature vectors.
 
-    The last entry of every record vector is the same constant, so the last entry of a sum of
+    The last entry of every feature vector is the same constant, so the last entry of a sum of
     vectors bounds the norm of the sum. The same bound holds for a column of second moments, which
-    is a sum of record vectors multiplied by nonnegative numbers. A silo can still add wrong sums
-    that stay within this bound.
+    is a sum of feature vectors multiplied by nonnegative numbers. A silo can still add wrong sums
+    that stay within this bound. The check uses only public values.
 
     Args:
-        total: `[num_features + 1, num_columns]`, in units of the maximum L2 norm of a record.
+        total: the opened sums of feature vectors, one sum in each column, `[num_features + 1,
+            num_columns]`, in units of the maximum L2 norm of a feature vector.
         noise: standard deviation of the noise on each entry of the total.
 
     Raises ValueError if no records can have this total.
@@ -201,9 +208,9 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
     if (excess > 0.0).any():
         column = int(excess.argmax())
         raise ValueError(
-            f"silos: no records can have this total (column {column}: length "
+            f"silos: no records can have this sum of features (column {column}: norm "
             f"{lengths[column]:.3g} for about {total[-1, column] / CONSTANT:.3g} records). A silo "
-            "shared wrong sums, and the labels would be useless. Start a new run with other silos."
+            "sent wrong sums, so labels would be useless. Start a new run with other silos."
         )
 
 
@@ -217,8 +224,8 @@ class Coordinator(contextlib.ExitStack):
 
     Attributes:
         roster: names and keys of silos and aggregators.
-        asking: settings of the rounds of queries.
-        journal: stores rounds and replies, and is the interface that silos call; see
+        asking: settings for sending queries, such as the mechanism and the waiting time.
+        journal: stores all queries and replies, and is the interface that silos call; see
             `silos.transport.coordinator_services`.
     """
 
@@ -233,19 +240,19 @@ class Coordinator(contextlib.ExitStack):
         on_event: Callable[[str], None] = lambda event: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Opens the journal and resumes from its content.
+        """Creates or opens the coordinator's journal, and resumes an interrupted run.
 
         Args:
             roster: the roster, or the path of its file.
             folder: folder of the journal; None to keep the journal in memory.
             silos: for a simulation, the silos of the roster as objects in this process; None if
                 silos connect over a network.
-            asking: settings of the rounds of queries; default: randomized response with all silos.
+            asking: settings for sending queries; default: randomized response with all silos.
             aggregators: for secure aggregation, functions that send a task to an aggregator and
                 return its message; one for each aggregator of the roster, in the order of their
                 numbers.
-            on_event: called with messages about silos that are missing, refused a batch or were
-                left out.
+            on_event: function that is called with each message for the user, for example that a
+                silo is missing, refused its queries or was left out of a sum.
             clock: function that returns the time in seconds since 1970.
 
         Raises:
@@ -259,7 +266,7 @@ class Coordinator(contextlib.ExitStack):
         self.asking = Asking() if asking is None else asking
         self._aggregators = aggregators
         self._is_secure = isinstance(self.asking.mechanism, SecureMechanism)
-        # Minimum number of silos in an opened total of feature sums; 0 for votes.
+        # Feature sums are opened only if at least this many silos share theirs; 0 for votes.
         self._least_silos = int(getattr(self.asking.mechanism, "least_silos", 0))
         self._unit = getattr(self.asking.mechanism, "unit", UNIT) if self._least_silos else UNIT
         self._on_event = on_event
@@ -269,7 +276,7 @@ class Coordinator(contextlib.ExitStack):
             )
         checks.whole(0, len(roster.names), least_silos=self._least_silos)
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
-            raise ValueError("silos must be the silos of the roster")
+            raise ValueError("silos must have exactly the names on the roster")
         path = None if folder is None else pathlib.Path(folder)
         self.journal = CoordinatorJournal(
             roster.run, roster.names, path, clock=clock, on_event=on_event
@@ -283,16 +290,17 @@ class Coordinator(contextlib.ExitStack):
 
         Args:
             pool: public inputs.
-            num_queries: number of queries.
-            strategy: name of a strategy in `pate_tf.queries.strategies`.
-            seed: seed of random choices.
+            num_queries: number of public inputs that the silos label.
+            strategy: name of the strategy that chooses these inputs, from
+                `pate_tf.queries.strategies`.
+            seed: seed of the choice of inputs.
 
         Returns:
             `pate_tf.Labels` with the silos' labels, from which a student can learn, and their cost.
 
-        Raises ValueError before any silo is queried if queries, pool and silos do not match.
+        Raises ValueError if queries, pool and silos do not match; no silo was queried then.
         """
-        # Strategies may need TensorFlow, but a coordinator that only collects answers does not.
+        # Imported here because strategies may need TensorFlow, which collecting answers does not.
         from pate_tf.queries.strategies import QueryConfig, ask_once, check_queries
 
         pool.dataset.require_classes("votes of silos")
@@ -302,15 +310,15 @@ class Coordinator(contextlib.ExitStack):
         return dataclasses.replace(labels, labeller=self)
 
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
-        """Returns labels of a pool's inputs; queries silos only for inputs that have no label yet.
+        """Returns the silos' labels of public inputs; asks only about inputs without a label.
 
-        If the coordinator was killed during a round, it finishes this round first. Silos that have
-        not replied yet get another `asking.seconds` to reply, however long the coordinator was
-        stopped.
+        If the coordinator was killed while it waited for replies, it first finishes these queries.
+        Silos that have not replied yet get another `asking.seconds` to reply, however long the
+        coordinator was stopped.
 
         Args:
             pool: public inputs.
-            indices: positions in the pool, int64 `[num_queries]`.
+            indices: positions of the queried inputs in the pool, int64 `[num_queries]`.
         """
         self._finish_open_rounds()
         queries = np.ascontiguousarray(pool.inputs[indices])
@@ -341,22 +349,24 @@ class Coordinator(contextlib.ExitStack):
     def label_from_sums(
         self, pool: Pool, representation: Any, *, trains_on_labels: bool = False
     ) -> Any:
-        """Opens the total of the silos' feature sums, and labels a pool with it.
+        """Opens the noisy total of all silos' feature sums, and labels a public pool with it.
 
-        A total that was opened before is read from the journal, and no silo is charged again.
+        If this run opened the total before, the total is read from the journal, and no silo is
+        charged again.
 
         Args:
-            pool: public inputs. If the pool is empty, the mechanism must have `has_moments`.
-            representation: the fitted `pate_tf.Representation` that all silos use, too.
-            trains_on_labels: whether public labels of the pool are used together with the sums.
+            pool: public inputs. If the pool is empty, `has_moments` of the mechanism must be True.
+            representation: the fitted `pate_tf.Representation`, which all silos must use, too.
+            trains_on_labels: whether the linear model is fitted to the public labels of the pool
+                in addition to the sums.
 
         Returns:
             `pate_tf.Labels` of the whole pool, with the cost and the resulting linear model.
 
         Raises:
-            ValueError: if the mechanism does not match; if fewer than `least_silos` silos shared
-                their sums (then no total was opened, and these silos stay charged); or if the
-                total is impossible because a silo shared wrong sums.
+            ValueError: if the mechanism does not match the pool or the representation; if fewer
+                than `least_silos` silos shared their sums (then no total was opened, and these
+                silos stay charged); or if the total is impossible because a silo sent wrong sums.
             ConnectionError: if an aggregator can't be reached. No total was opened then, and you
                 can call this method again.
         """
@@ -367,7 +377,7 @@ class Coordinator(contextlib.ExitStack):
 
         encoder = representation.encoder_
         if getattr(self.asking.mechanism, "has_moments", False) is (len(pool) > 0):
-            raise ValueError("mechanism must have `has_moments` exactly if the pool is empty")
+            raise ValueError("mechanism: `has_moments` must be True for an empty pool, else False")
         round_ = self.open_total(pool, encoder)
         totals: Any = round_.result
         charge: Any = round_.batch.mechanism
@@ -393,14 +403,18 @@ class Coordinator(contextlib.ExitStack):
         return released_with(labels, pool, released, labeller=self, linear_head=linear_head)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
-        """Returns the round that opened the total for an encoder; starts a round if there is none.
+        """Returns the round in which the noisy total was computed; starts it if necessary.
 
         This is the first step of `label_from_sums` and raises the same errors.
+
+        Args:
+            pool: public inputs; the silos' records must have the same classes.
+            encoder: the public encoder that all silos use to compute features.
         """
         mechanism = self.asking.mechanism
         if getattr(mechanism, "num_features", None) != encoder.num_features:
             raise ValueError(
-                f"mechanism must be secure sums of {encoder.num_features} features, got {mechanism}"
+                f"mechanism must have sums of {encoder.num_features} features, got {mechanism}"
             )
         self._finish_open_rounds()
         query = sums_query(encoder.digest, self._unit)
@@ -417,7 +431,7 @@ class Coordinator(contextlib.ExitStack):
         return round_
 
     def spending(self) -> tuple[SiloSpending, ...]:
-        """Returns, for each silo, the total cost of its answers in this run."""
+        """Returns each silo's total privacy cost in this run."""
         charged: dict[str, Counter[Charge]] = {name: Counter() for name in self.roster.names}
         num_refused: Counter[str] = Counter()
         for round_ in self.journal.rounds:  # Each query is in only one round.
@@ -442,12 +456,12 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def cost(self) -> Cost:
-        """Returns the highest cost that this run has for a silo.
+        """Returns the privacy cost of this run for the silo that has the highest cost.
 
-        Raises ValueError if there was no round yet.
+        Raises ValueError if no queries were sent yet.
         """
         if not self.journal.rounds:
-            raise ValueError("cost needs at least one round; no silo was queried yet")
+            raise ValueError("the run has no cost: no silo was queried yet")
         most = max(self.spending(), key=lambda spent: spent.epsilon)
         charge = max(most.charges, key=lambda kind: most.charges[kind], default=None)
         return Cost(
@@ -459,7 +473,7 @@ class Coordinator(contextlib.ExitStack):
         )
 
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
-        """Whether this run produced a pool's labels, or the sums from which they were computed."""
+        """Whether this run produced the given labels, or the sums that they were computed from."""
         if labels.noisy_sums is not None:
             totals = [each.result[0] for each in self.journal.rounds if each.result is not None]
             return any(np.array_equal(labels.noisy_sums, total) for total in totals)
@@ -474,7 +488,7 @@ class Coordinator(contextlib.ExitStack):
         """Returns the privacy statement for a student that is trained on this run's labels.
 
         Args:
-            **facts: the attributes of `SilosStatement` that do not follow from this run.
+            **facts: those attributes of `SilosStatement` that this run does not determine.
         """
         facts.setdefault("query_strategy", "first")
         return SilosStatement(
@@ -510,7 +524,7 @@ class Coordinator(contextlib.ExitStack):
 
         del estimate  # silos hold out no records
         if not self.gave(labels.released, labels.pool):
-            raise ValueError("labels must come from the run of this coordinator")
+            raise ValueError("labels must be labels that this coordinator computed")
         statement = self.statement(
             pool_name=labels.pool.dataset.name,
             query_strategy=labels.strategy,
@@ -522,9 +536,9 @@ class Coordinator(contextlib.ExitStack):
         return export_with(statement, model, labels, folder, export_formats=export_formats)
 
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
-        """Sends queries to all silos and returns the round after it was closed.
+        """Sends queries to all silos, waits for the replies, and returns both as a closed round.
 
-        Raises BudgetExceeded if the round has no result because silos' budgets are used up.
+        Raises BudgetExceeded if there is no result because silos' budgets are used up.
         """
         mechanisms: dict[str, Mechanism] = {
             member.name: self.asking.mechanism
@@ -549,7 +563,7 @@ class Coordinator(contextlib.ExitStack):
         if round_.result is None and halted:
             raise BudgetExceeded(
                 f"Nothing was released: the privacy budget of {', '.join(halted)} does not allow "
-                f"this round ({in_words(round_)}). Only these silos' policies can raise it.",
+                f"these queries ({in_words(round_)}). Only these silos can raise their budget.",
                 num_affordable=0,
             )
         return round_
@@ -562,7 +576,7 @@ class Coordinator(contextlib.ExitStack):
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
-        """Collects replies, by waiting or by calling silos in this process, and closes a round."""
+        """Collects the replies of a round, computes its result and closes the round."""
         if self._silos is None and round_.is_waiting:
             asked = round_.mechanisms.keys()
             deadline = round_.batch.deadline
@@ -584,7 +598,11 @@ class Coordinator(contextlib.ExitStack):
         self.journal.keep(RoundResult(number=round_.number, values=values))
 
     def _open_histogram(self, round_: Round) -> IntArray | None:
-        """Returns the opened values, `[num_queries, ...]`; None if too few silos have shares."""
+        """Runs secure aggregation and returns the sum; None if too few silos sent valid shares.
+
+        The result is int64: for votes `[num_queries, num_classes]`, for feature sums a single
+        table in the mechanism's `shape`, `[1, num_features + 1, num_columns]`.
+        """
         sealed = {
             name: reply.sealed
             for name, reply in round_.replies.items()
@@ -598,14 +616,14 @@ class Coordinator(contextlib.ExitStack):
             opened = open_histogram(terms, sealed, self._aggregators)
         except protocol.TooFewSilosError:
             return None  # This batch can never be opened.
-        self._on_event(f"a total opened; left out: {', '.join(opened.left_out) or 'none'}")
+        self._on_event(f"opened a sum; silos left out: {', '.join(opened.left_out) or 'none'}")
         if isinstance(terms.mechanism, SecureFeatureSums):
             table = terms.mechanism.shape(round_.batch.num_classes)
             return opened.noisy_counts.reshape(1, *table)
         return opened.noisy_counts
 
     def _results(self) -> dict[bytes, Any]:
-        """Maps the digest of each query of closed rounds to its label or row of counts, or None."""
+        """Maps the digest of each finished query to its label or row of noisy counts, or None."""
         results: dict[bytes, Any] = {}
         for round_ in self.journal.rounds:
             if not round_.is_open:

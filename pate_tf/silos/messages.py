@@ -1,8 +1,8 @@
 """Messages between silos and a coordinator, in one process or over the network.
 
 The constructor of a message checks its values, so decoded messages are checked too. A message must
-not reveal more than was charged: votes are randomized or sealed, and the reason of a refusal
-depends only on the policy, the charges and public values.
+not reveal more than the silo's ledger was charged for. So votes are randomized or encrypted, and
+the reason of a refusal depends only on the policy, the charges and public values.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pate_tf.core import checks
 from pate_tf.core.checks import IntArray, check_name, frozen_view, whole_numbers
 from pate_tf.net.wire_values import digest
 
-# These mechanisms add up secret shares of votes or of feature sums.
+# Mechanisms that use secret sharing to add up the silos' votes or feature sums.
 SecureMechanism = SecureHistogram | SecureFeatureSums
 Mechanism = RandomisedResponse | SecureMechanism
 COMMITMENT_BYTES: Final = 32
 
 
 def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
-    """Returns the single query of a batch of feature sums, uint8 `[1, 32]`.
+    """Returns the query that asks silos for feature sums, uint8 `[1, 32]`.
 
-    The query is a digest of the encoder and the unit. A silo whose sums use a different encoder or
-    unit refuses the batch.
+    The query is a digest of the encoder and the unit of privacy. A silo whose sums use a different
+    encoder or unit refuses the query.
 
     Args:
         representation: digest of the public encoder, `Encoder.digest`.
-        unit: "record" or "owner".
+        unit: the unit of privacy, "record" or "owner".
     """
     checks.one_of(("record", "owner"), unit=unit)
     stands_for = hashlib.sha256(f"feature sums {unit} {representation}".encode()).digest()
@@ -49,7 +49,10 @@ def query_digest(query: npt.NDArray[Any]) -> bytes:
 
 
 class Reason(enum.Enum):
-    """Why a silo refuses a batch. Depends only on the silo's policy, its debits and the batch."""
+    """The reason for which a silo refuses a batch of queries.
+
+    The reason depends only on the silo's policy, its earlier charges and the batch.
+    """
 
     MALFORMED = "malformed"
     MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"
@@ -63,12 +66,12 @@ class Reason(enum.Enum):
 
 
 class Answer(enum.Enum):
-    """A coordinator's answer to a submitted reply.
+    """The coordinator's response to a reply that a silo submitted.
 
     Attributes:
         OK: the reply was accepted.
-        SAME: an identical reply was accepted before.
-        CONFLICT: a different reply was accepted for this batch before, and remains valid.
+        SAME: the silo's identical reply was already accepted.
+        CONFLICT: a different reply of the silo was already accepted and remains valid.
         LATE: the reply was not accepted, because the deadline has passed or the batch is closed.
         UNKNOWN: the reply was not accepted, because its run, batch or silo is unknown or because
             it does not fit the batch.
@@ -83,7 +86,7 @@ class Answer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QueryBatch:
-    """Public queries from a coordinator to one silo.
+    """A batch of public queries that a coordinator sends to one silo.
 
     Attributes:
         run_id: name of the run.
@@ -91,11 +94,11 @@ class QueryBatch:
         queries: finite public inputs, uint8 or float32, `[num_queries, ...]`; for feature sums, the
             result of `sums_query`.
         num_classes: number of classes, at least 2.
-        mechanism: the mechanism that is charged for each query: a local randomizer, or secure
-            aggregation of votes or of feature sums.
+        mechanism: the privacy mechanism for each query, whose cost the silo charges: randomized
+            response, or secure aggregation of votes or of feature sums.
         deadline: time at which the coordinator stops collecting replies, in seconds since 1970.
-        commitment: latest commitment that the silo sent, see `RandomisedVotes.commitment`; None
-            if the silo has not sent a commitment.
+        commitment: the silo's latest commitment to its ledger, see `RandomisedVotes.commitment`;
+            None if the silo has not sent a commitment.
         digests: `query_digest` of each query.
 
     Raises ValueError if a value is out of its range.
@@ -140,10 +143,10 @@ class _Reply:
         run_id: name of the run.
         batch_id: name of the batch.
         silo: name of the silo.
-        commitment: commitment to the last row of the silo's ledger, 32 bytes that reveal nothing
-            about the row. The coordinator stores the latest commitment and sends it with the next
-            batch. A silo refuses the batch if its ledger lacks this row. None for a silo without a
-            ledger on disk.
+        commitment: cryptographic commitment to the last row of the silo's ledger, 32 bytes that
+            reveal nothing about the row. The coordinator stores the latest commitment and sends it
+            with the next batch. A silo refuses the batch if its ledger lacks this row. None for a
+            silo without a ledger on disk.
 
     Raises ValueError if a value is invalid.
     """
@@ -161,10 +164,10 @@ class _Reply:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RandomisedVotes(_Reply):
-    """Randomized votes of one silo; safe to send, because the batch's `mechanism` drew each vote.
+    """Votes of one silo that are safe to send, because randomized response drew them.
 
     Attributes:
-        labels: a class for each query of the batch, int64 `[num_queries]`, counted from 0.
+        labels: index of the class that the silo votes for, for each query, int64 `[num_queries]`.
     """
 
     labels: IntArray = dataclasses.field(repr=False)
@@ -179,11 +182,10 @@ class RandomisedVotes(_Reply):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SealedShares(_Reply):
-    """Secret shares of one silo's votes or sums, each sealed to one aggregator.
+    """Secret shares of one silo's votes or feature sums, each encrypted for one aggregator.
 
     Attributes:
-        sealed: the sealed shares for each aggregator, as bytes, in the order of the aggregators'
-            numbers.
+        sealed: the encrypted shares for each aggregator, in the order of the aggregators' numbers.
     """
 
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
@@ -191,18 +193,18 @@ class SealedShares(_Reply):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.sealed or not all(self.sealed):
-            raise ValueError("sealed: bytes for each aggregator are required")
+            raise ValueError("sealed must contain an encrypted share for each aggregator")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refusal(_Reply):
-    """A silo's refusal of a whole batch, by its policy.
+    """A silo's refusal to answer a batch of queries.
 
     Attributes:
-        reason: the reason; it reveals nothing about the silo's data.
+        reason: reason for the refusal, which reveals nothing about the silo's data.
         time: time of the silo's clock in seconds since 1970, if the silo refuses because the
-            deadline has passed; None for other reasons. A coordinator that is still waiting learns
-            from it that the clocks differ.
+            deadline has passed; None for other reasons. If the coordinator is still waiting then,
+            it knows that the clocks differ.
     """
 
     reason: Reason
@@ -220,8 +222,8 @@ def _check_commitment(commitment: bytes | None) -> None:
 def reply_digest(reply: Reply) -> bytes:
     """Returns the SHA-256 of a reply without its `commitment` and `time`, 32 bytes.
 
-    These two fields may differ when a silo sends a stored reply again, because it may have answered
-    other batches in the meantime.
+    The fields `commitment` and `time` may differ when a silo sends a stored reply again, because
+    the silo may have answered other batches in the meantime.
     """
     if isinstance(reply, Refusal):
         reply = dataclasses.replace(reply, time=None)

@@ -1,9 +1,10 @@
-"""Secure aggregation: the terms of a batch, messages, the check of votes, and the transcript.
+"""The protocol of secure aggregation between silos, aggregators and the coordinator.
 
-Aggregators are servers that jointly compute a noisy sum of secret values of silos. In each step, an
-aggregator sends a message and signs it together with the batch's terms and the step. The
-coordinator relays these messages and can't change them. The coordinator and every aggregator
-compute the same `Transcript` from them.
+Aggregators are servers that jointly compute a noisy sum of the silos' secret values. The protocol
+has several steps. In each step, an aggregator sends a message and signs it together with the
+public terms of the computation. The coordinator relays the messages and can't change them. The
+coordinator and every aggregator compute the same public results from these messages, a
+`Transcript`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _KEY_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The public identity of an aggregator or a silo. It must be read only from the roster.
+    """The name and public keys of an aggregator or a silo.
+
+    Name and keys must come from the roster, the file that lists all silos and aggregators of a run.
 
     Attributes:
         name: name of the aggregator or silo, as in its certificate.
@@ -56,7 +59,7 @@ class Identity:
 
     @classmethod
     def of_hex(cls, name: str, keys: str) -> Identity:
-        """Returns the identity with a name and both keys: 128 hexadecimal digits, as on a roster.
+        """Returns an identity from the name and the hexadecimal keys of a roster entry.
 
         Raises ValueError if `keys` does not consist of 128 hexadecimal digits.
         """
@@ -64,12 +67,12 @@ class Identity:
         return cls(name=name, sealing_key=both[:_KEY_BYTES], signing_key=both[_KEY_BYTES:])
 
     def entry(self, role: str) -> str:
-        """Returns the roster entry of a silo or an aggregator."""
+        """Returns the lines of the roster file for this identity; `role` is the TOML table."""
         keys = (self.sealing_key + self.signing_key).hex()
         return f'[[{role}]]\nname = "{self.name}"\nkeys = "{keys}"\n'
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
-        """Whether a message has a valid signature with this identity's key."""
+        """Whether `signature` is a valid signature of `message` with this identity's key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -81,7 +84,9 @@ class Identity:
 
 
 class Keys:
-    """SENSITIVE: the private keys of an aggregator or a silo. No repr or message shows them.
+    """SENSITIVE: the private keys of an aggregator or a silo.
+
+    No `repr` and no error message shows private keys.
 
     Args:
         name: name of the silo or aggregator.
@@ -130,22 +135,26 @@ def _from_hex(what: str, text: object) -> bytes:
     return bytes.fromhex(text)
 
 
-MAX_COUNTS: Final = 2**24  # per batch, which takes 128 MiB of secret shares from every silo
+MAX_COUNTS: Final = 2**24  # maximum size of a sum; a silo then sends 128 MiB to each aggregator
 DIGEST_BYTES: Final = 32
-# The sums of honest silos and all noise are limited to this value, so the absolute value of a total
-# stays below half of the field's prime.
+# Limit for the sums of all honest silos, and for all noise. This limit keeps the absolute value of
+# a total below half the prime of the finite field.
 _MAX_TOTAL: Final = 2**58
-# A sum of noise exceeds this many standard deviations with a probability below e^-198.
+# Noise exceeds this many of its standard deviations with a probability below e^-198.
 _DEVIATIONS: Final = 20.0
 
 
 class Step(enum.Enum):
-    """The steps of a batch in order; each step needs all messages of the previous step.
+    """The steps in which aggregators open one noisy sum, in order.
+
+    Each step needs the messages that all aggregators sent in the previous step.
 
     Attributes:
-        COMMIT: the aggregator opens its shares, draws noise and a seed, and shares the noise.
+        COMMIT: the aggregator decrypts its shares, draws noise and a seed, and secret-shares the
+            noise.
         REVEAL: the aggregator reveals its seed, after every aggregator has committed.
-        MASK: the aggregator sends its shares of the masked sums of each silo's votes.
+        MASK: the aggregator sends its shares of sums of each silo's votes, which a random number
+            masks.
         CHECK: the aggregator sends, for each silo, its share of a value that is 0 if the silo's
             votes are valid.
         AGREE: the aggregator sends the names of the silos that pass the check.
@@ -164,27 +173,29 @@ STEPS = tuple(Step)
 
 
 class ProtocolError(ValueError):
-    """A message violates the protocol. Nothing was released in response to it."""
+    """Raised if a message violates the protocol; nothing was released in response."""
 
 
 class TooFewSilosError(ProtocolError):
-    """Too few silos have valid shares, so this batch can never be opened."""
+    """Raised if too few silos have valid shares, so that this sum can never be opened."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchTerms:
-    """The public terms of a batch. Silos and aggregators know them before they share anything.
+    """The public terms of one secure sum, such as its size, its noise and the aggregators.
 
-    Every sealed share is bound to the digest of the terms, so it can't be used with different
-    noise, with other aggregators or in another batch.
+    Silos and aggregators know the terms before they share anything. Every encrypted share is bound
+    to the digest of the terms, so it can't be used with different noise, with other aggregators or
+    in another sum.
 
     Attributes:
-        question: `QueryBatch.question`, the digest of the batch. Each batch is opened only once.
+        question: `QueryBatch.question`, the digest of the queries. Each batch of queries is opened
+            only once.
         shape: for votes, the number of queries, at least 1, and the number of classes, at least 2;
-            for feature sums, 1 and the number of values in a table.
-        mechanism: defines the noise, the number of aggregators and the threshold; the mechanism
-            that silos charge for the batch.
-        aggregators: the aggregators in the order of their numbers, which start at 1.
+            for feature sums, 1 and the number of values in a silo's table of sums.
+        mechanism: the privacy mechanism that silos charge. It defines the noise, the number of
+            aggregators and the threshold.
+        aggregators: identities of the aggregators in the order of their numbers, starting at 1.
         silos: for feature sums, the identities of the silos, which sign their shares. Empty for
             votes: aggregators add the noise to votes, so an invented silo does not weaken privacy.
         are_sums: True if silos share noisy feature sums, False if silos share votes.
@@ -194,9 +205,9 @@ class BatchTerms:
         threshold: number of aggregators that may collude.
         numbers: the numbers of the aggregators, which start at 1.
         least_silos: minimum number of silos in a sum that may be opened.
-        largest_sum: maximum absolute value of each of a silo's sums, in lattice steps.
+        largest_sum: maximum absolute value of each of a silo's sums, in units of 1 / LATTICE.
 
-    Raises ValueError if values contradict each other, or a sum could exceed the range of the field.
+    Raises ValueError if attributes contradict each other, or a sum could overflow the finite field.
     """
 
     question: bytes
@@ -240,7 +251,7 @@ class BatchTerms:
         least = self.least_silos if self.are_sums else 0
         if len(self.silos) < least or (self.silos and not least):
             raise ValueError(
-                f"silos: sums need {least} or more keys, and votes none, got {len(self.silos)}"
+                f"silos must be {least} or more for sums, none for votes, got {len(self.silos)}"
             )
         if isinstance(self.mechanism, SecureFeatureSums):
             largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
@@ -257,10 +268,10 @@ class BatchTerms:
     def of_batch(
         cls, batch: QueryBatch, aggregators: tuple[Identity, ...], silos: tuple[Identity, ...] = ()
     ) -> BatchTerms:
-        """Returns the terms of a coordinator's batch.
+        """Returns the terms for a batch of queries from the coordinator.
 
         Args:
-            batch: the batch of votes or sums.
+            batch: the queries, for votes or for feature sums.
             aggregators: the aggregators on the caller's own roster. Never take them from the
                 coordinator.
             silos: silos that may share feature sums, from the same roster.
@@ -275,7 +286,7 @@ class BatchTerms:
         elif isinstance(mechanism, SecureHistogram):
             silos = ()
         else:
-            raise ValueError("mechanism must use secure aggregation")
+            raise ValueError("mechanism must be SecureHistogram or SecureFeatureSums")
         return cls(
             question=batch.question,
             shape=(len(batch.queries), num_classes),
@@ -286,13 +297,15 @@ class BatchTerms:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """Digest that identifies the terms, 32 bytes."""
+        """SHA-256 of the terms, 32 bytes."""
         return digest(("pate_tf secure aggregation 7", self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorMessage:
-    """One aggregator's message in one step. Public: all messages together reveal the noisy sum.
+    """One aggregator's message in one step.
+
+    Messages are public: all of them together reveal the noisy sum.
 
     Attributes:
         terms_digest: digest of the batch's terms, 32 bytes.
@@ -317,18 +330,19 @@ class AggregatorMessage:
         return encode(("aggregator", dataclasses.replace(self, signature=b"")))
 
     def signed(self, keys: Keys) -> AggregatorMessage:
-        """Returns the message with a signature by `keys`, the keys of its sender."""
+        """Returns the message with a signature; `keys` are the private keys of its sender."""
         return dataclasses.replace(self, signature=keys.signing.sign(self.signed_bytes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorTask:
-    """A coordinator's request to an aggregator.
+    """The coordinator's request that an aggregator performs one step of the protocol.
 
     Attributes:
         step: step of the protocol.
-        terms: terms of the batch; an aggregator checks that the terms list it.
-        sealed: only for `COMMIT`: maps each silo's name to its sealed shares for this aggregator.
+        terms: public terms of the secure sum. The aggregator checks that it is listed in them.
+        sealed: only for `COMMIT`: maps each silo's name to its encrypted shares for this
+            aggregator.
         messages: all messages of the previous step, ordered by the number of the aggregator; empty
             for `COMMIT`.
     """
@@ -342,9 +356,9 @@ class AggregatorTask:
 # The following check proves that shares contain one vote for each query, without revealing votes.
 #
 # In addition to its votes v, a silo shares a random number `a` and its square `b` for each query.
-# After all shares are committed, the aggregators draw public random weights rho, tau and chi. Then
-# they open two values of polynomials of degree t for each silo, one after the other. The first
-# value, one for each query, is
+# After the aggregators have committed to all shares, they draw public random weights rho, tau and
+# chi. Then they open two polynomials of degree t for each silo, one after the other: they compute
+# the value at 0 from their shares. The first value, one for each query, is
 #
 #     y = a + sum_k rho v
 #
@@ -352,24 +366,26 @@ class AggregatorTask:
 #
 #     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)
 #
-# With z = sum_k rho v, the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2). It is 0 only for
-# one-hot votes (Boneh et al. 2021, "Lightweight techniques for private heavy hitters"). The shares
-# of honest aggregators determine every opened value, so colluding aggregators can prevent an
-# opening but can't change the opened value (docs/proofs/secure.md, Theorems V2 and V3).
+# With z = sum_k rho v, the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2). This bracket is 0
+# only for one-hot votes (Boneh et al. 2021, "Lightweight techniques for private heavy hitters").
+# The shares of honest aggregators determine every opened value, so colluding aggregators can
+# prevent an opening but can't change the opened value (docs/proofs/secure.md, Theorems V2 and V3).
 #
-# The rest of the protocol works for sums of any integer vectors, such as feature sums. A lying silo
-# may add any vector, which only harms the labels. So for feature sums, only y is opened. It shows
-# whether the shares are consistent.
+# The rest of the protocol works for sums of any integer vectors, such as feature sums. A malicious
+# silo can add any feature vector, but this harms only the accuracy of the labels. So for feature
+# sums, the aggregators open only y, which shows whether the shares are consistent.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Challenge:
-    """Random weights for checking silos' shares; public after every aggregator has committed.
+    """Random weights for checking that each silo's votes are valid.
+
+    The weights become public only after every aggregator has committed to its shares.
 
     Attributes:
         rho: weights of the votes, `[num_queries, num_classes]`.
-        tau: weights of the squares, `[num_queries]`.
-        chi: weights of the number of votes on each query, `[num_queries]`.
+        tau: weight of each query in the first term of the check value, `[num_queries]`.
+        chi: weight of each query in the second term of the check value, `[num_queries]`.
         are_votes: whether silos share votes; if False, `check_value` always returns 0.
     """
 
@@ -380,22 +396,26 @@ class Challenge:
 
     @classmethod
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
-        """Returns the weights that a seed determines; all aggregators know the seed."""
+        """Returns the weights that are computed from a public seed."""
         drawn = shamir.from_seed(seed, terms.share_size)
         rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.shape[0]])
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
 
     def masked(self, shares: Elements) -> Elements:
-        """Returns shares of y, `[num_queries]`, from one silo's shares, `[share_size]`."""
+        """Returns shares of the sums y of one silo's votes, masked by a random number.
+
+        Args:
+            shares: an aggregator's shares from the silo, `[share_size]`.
+        """
         a, _, votes = split_shares(shares, self.rho.shape)
         return shamir.add(a, shamir.total(shamir.multiply(self.rho, votes), axis=1))
 
     def check_value(self, shares: Elements, opened: Elements) -> np.uint64:
-        """Returns a share of the check value of a silo, which is 0 if the silo's votes are valid.
+        """Returns a share of a silo's check value; this value is 0 if the silo's votes are valid.
 
         Args:
             shares: an aggregator's shares from the silo, `[share_size]`.
-            opened: the opened values `y` of this silo, `[num_queries]`.
+            opened: the opened masked sums `y` of this silo, `[num_queries]`.
         """
         if not self.are_votes:
             return np.uint64(0)
@@ -412,22 +432,29 @@ class Challenge:
 
 
 def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, Elements, Elements]:
-    """Splits a silo's shares into `a` and `b`, each `[num_queries]`, and votes in `shape`."""
+    """Splits an aggregator's shares from a silo into the shares of `a`, of `b` and of the votes.
+
+    Args:
+        shares: the shares, `[share_size]`.
+        shape: `BatchTerms.shape`, such as `[num_queries, num_classes]`.
+    """
     a, b, votes = np.split(shares, [shape[0], 2 * shape[0]])
     return a, b, votes.reshape(shape)
 
 
 def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
-    """Returns an aggregator's commitment to its seed, 32 bytes."""
+    """Returns the digest by which an aggregator commits to its random seed, 32 bytes."""
     return digest(("seed", terms.digest, aggregator, seed))
 
 
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
-    """Returns the opened values of each silo, `[num_values]`; None for inconsistent shares.
+    """Returns each silo's values `[num_values]`, computed from the shares of all aggregators.
+
+    For a silo with inconsistent shares, the list contains None.
 
     Args:
         values: maps the number of each aggregator to its shares, `[num_silos, num_values]`.
-        threshold: degree of the polynomials.
+        threshold: degree of the secret-sharing polynomials.
     """
     return [
         shamir.reconstruct(dict(zip(values, shares, strict=True)), degree=threshold)
@@ -437,14 +464,14 @@ def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements |
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commitment:
-    """The content of an aggregator's first message: commitments to shares, a seed and noise.
+    """The content of an aggregator's first message, which fixes shares, seed and noise.
 
     Attributes:
-        dealings: maps the name of each silo whose share this aggregator could open to the digest
-            of the silo's shares for all aggregators, 32 bytes.
-        part_digest: digest of the aggregator's part of the challenge, 32 bytes.
-        noise: secret shares of the aggregator's noise, each sealed to one aggregator; empty for
-            feature sums.
+        dealings: maps the name of each silo to the digest of the silo's shares for all
+            aggregators, 32 bytes. Silos whose share this aggregator can't decrypt are missing.
+        part_digest: digest of the aggregator's random seed, 32 bytes.
+        noise: secret shares of the aggregator's noise, each encrypted for one aggregator; empty
+            for feature sums.
 
     Raises ValueError if a name or digest is invalid.
     """
@@ -462,10 +489,10 @@ class Commitment:
 
     @classmethod
     def of(cls, content: bytes, terms: BatchTerms) -> Commitment:
-        """Returns the commitment in a message; raises ValueError if the content is invalid."""
+        """Decodes the content of a first message; raises ValueError if it is invalid."""
         commitment: Commitment = decode(cls, content)
         if len(commitment.noise) != (0 if terms.are_sums else len(terms.aggregators)):
-            raise ValueError("the commitment needs noise for each aggregator")
+            raise ValueError("the commitment must contain a share of the noise for each aggregator")
         return commitment
 
 
@@ -478,12 +505,12 @@ def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
 def passing_silos(
     silos: Sequence[str], masked: Sequence[Elements | None], checked: Sequence[Elements | None]
 ) -> tuple[str, ...]:
-    """Returns the silos whose shares are consistent and whose check value is 0, in order.
+    """Returns the names of the silos whose shares are consistent and whose check value is 0.
 
     Args:
         silos: names of the silos, from `common_silos`.
-        masked: opened values of each silo in `Step.MASK`; None for inconsistent shares.
-        checked: opened check value of each silo in `Step.CHECK`; None for inconsistent shares.
+        masked: masked sums of each silo, opened in `Step.MASK`; None for inconsistent shares.
+        checked: check value of each silo, opened in `Step.CHECK`; None for inconsistent shares.
     """
     return tuple(
         silo
@@ -493,19 +520,19 @@ def passing_silos(
 
 
 class Transcript:
-    """The public results that follow from the messages of a batch so far.
+    """The public results of the protocol steps that are complete so far.
 
     Attributes:
-        terms: terms of the batch.
+        terms: public terms of the secure sum.
         place: number of completed steps.
         seen: digest of the last step's messages; every message of the next step contains it.
         committed: after `COMMIT`, the commitment of each aggregator.
         silos: after `COMMIT`, the result of `common_silos`.
         challenge: after `REVEAL`, the random weights of the checks.
-        masked: after `MASK`, each silo's opened values `y`, `[num_queries]`; None for inconsistent
-            shares.
+        masked: after `MASK`, each silo's opened masked sums `y`, `[num_queries]`; None for
+            inconsistent shares.
         passing: after `CHECK`, names of the silos that pass the check.
-        total: after `RELEASE`, the noisy sum, in `terms.shape`.
+        total: after `RELEASE`, the noisy sum, with the shape `terms.shape`.
     """
 
     committed: list[Commitment]
@@ -521,11 +548,14 @@ class Transcript:
         self.seen = b""
 
     def after(self, messages: Sequence[AggregatorMessage]) -> Transcript:
-        """Returns the transcript with the messages of the next step.
+        """Returns a new transcript that also contains the results of the next step.
+
+        Args:
+            messages: the messages of the next step, ordered by the number of the aggregator.
 
         Raises:
             ProtocolError: if a message is missing or forged, or contradicts an earlier message.
-            TooFewSilosError: if too few silos are left.
+            TooFewSilosError: if the shares of too few silos are valid.
         """
         step = STEPS[self.place]
         self._check(step, messages)
@@ -541,10 +571,11 @@ class Transcript:
         return longer
 
     def _check(self, step: Step, messages: Sequence[AggregatorMessage]) -> None:
-        """Checks that there is one validly signed message from every aggregator in a step.
+        """Checks that every aggregator sent one validly signed message for a step.
 
-        In `RELEASE`, 2 t + 1 messages are enough: they determine the total even if t of them are
-        false. With fewer messages, the last aggregator to answer could choose the total.
+        In `RELEASE`, 2 t + 1 messages are enough if the threshold is t: they determine the total
+        even if t of them are false. With fewer messages, the last aggregator to answer could
+        choose the total.
 
         Raises ProtocolError if a message is missing or invalid.
         """
@@ -552,7 +583,7 @@ class Transcript:
         numbers = [message.aggregator for message in messages]
         is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
         if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
-            raise ProtocolError(f"{step.value}: {len(terms.numbers)} messages are needed, in order")
+            raise ProtocolError(f"{step.value} needs {len(terms.numbers)} messages, in order")
         for message in messages:
             identity = terms.aggregators[message.aggregator - 1]
             if (
@@ -565,7 +596,7 @@ class Transcript:
                 raise ProtocolError(f"{step.value}: {identity.name} did not see the same messages")
 
     def _conclude(self, step: Step, contents: Mapping[int, bytes]) -> None:
-        """Computes the results of a step from its contents, given for each aggregator's number."""
+        """Computes the results of a step; `contents` maps aggregators' numbers to their content."""
         terms = self.terms
 
         def opened_values(*shape: int) -> list[Elements | None]:
@@ -582,7 +613,8 @@ class Transcript:
                 if seed_digest(seed, number, terms) != committed.part_digest:
                     name = terms.aggregators[number - 1].name
                     raise ProtocolError(f"reveal: {name} committed to another seed")
-            # One honest seed is enough: it was drawn before anyone knew all commitments.
+            # The challenge is random if one aggregator is honest: it drew its seed before anyone
+            # knew all commitments.
             seeds = ("challenge", terms.digest, self.seen, tuple(contents.values()))
             self.challenge = Challenge.of_seed(digest(seeds), terms)
         elif step is Step.MASK:
@@ -592,15 +624,15 @@ class Transcript:
             self.passing = passing_silos(self.silos, self.masked, checked)
             if len(self.passing) < terms.least_silos:
                 raise TooFewSilosError(
-                    f"silos: {len(self.passing)} have valid shares, but {terms.least_silos} must"
+                    f"{len(self.passing)} silos sent valid shares, {terms.least_silos} are needed"
                 )
         elif step is Step.AGREE:
             for number, content in contents.items():
                 if content != encode(self.passing):
                     name = terms.aggregators[number - 1].name
-                    raise ProtocolError(f"agree: {name} did not name exactly the silos that pass")
+                    raise ProtocolError(f"agree: {name} did not list exactly the passing silos")
         else:
             (total,) = opened_values(1, terms.size)
             if total is None:
-                raise ProtocolError("release: an unknown aggregator added the sums wrongly")
+                raise ProtocolError("release: an aggregator sent a wrong sum; it is unknown which")
             self.total = total.reshape(terms.shape)

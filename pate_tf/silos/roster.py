@@ -1,4 +1,4 @@
-"""The roster of a run, the policy of each silo, and the settings of rounds of queries."""
+"""The roster of silos and aggregators, a silo's policy, and settings for querying silos."""
 
 import dataclasses
 import json
@@ -18,9 +18,9 @@ from pate_tf.silos.protocol import Identity
 
 METHODS: Final = ("pate", "feature_sums")
 TITLE: Final = """\
-# The policy of this silo. `pate silo` refuses everything beyond it, before anything is charged.
+# The policy of this silo. `pate silo` refuses queries that violate it, and then charges nothing.
 # randomised_response: this silo randomizes each vote itself and trusts no other organization.
-# secure_histogram: aggregators get secret shares of votes, add up the votes and add noise.
+# secure_histogram: aggregators get secret shares of votes, and compute the noisy sum of all votes.
 # secure_feature_sums: there is no teacher. The silo adds noise to sums of its records' features
 #   (without a public pool, also to second moments). Aggregators get secret shares of the result
 #   and open only the total of many silos.
@@ -30,21 +30,21 @@ TITLE: Final = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy(Settings, ProtectedUnit):
-    """Public rules by which a silo accepts or refuses batches. Each field is a line of a file."""
+    """Public rules by which a silo accepts or refuses queries; stored in the file policy.toml."""
 
-    restated: ClassVar = {"unit": {"help": "For secure_feature_sums: protects records or owners."}}
+    restated: ClassVar = {"unit": {"help": "For secure_feature_sums: protect records or owners."}}
     silo: str = setting(flag="name", help="Name of the silo on the roster and in its certificate.")
     coordinator: str = setting(
         "localhost:7000",
         help="Address of the coordinator, HOST:PORT. The silo connects to no other address.",
     )
-    epsilon_budget: float = setting(above=0.0, help="Budget for all answers of the silo.")
+    epsilon_budget: float = setting(above=0.0, help="Epsilon for all answers of the silo.")
     delta: float = setting(
         1e-6,
         least=0.0,
         most=0.1,
-        help="Delta of the budget; 0 if only randomized answers are allowed. For feature sums of "
-        "records, at most one over their number.",
+        help="Delta of the budget; 0 if only randomized response is allowed. For feature sums "
+        "that protect records, at most 1 / number of records.",
     )
     queries_per_day: int = setting(
         10_000, least=1, help="Maximum number of queries that are charged in any 24 hours."
@@ -68,12 +68,12 @@ class Policy(Settings, ProtectedUnit):
     least_colluding: int = setting(
         1,
         least=1,
-        help="For secure_feature_sums: a batch must tolerate at least this many of these silos "
-        "that collude or add no noise. The noise of the others must be sufficient.",
+        help="For secure_feature_sums: a total must tolerate at least this many silos that collude "
+        "or add no noise: the noise of its other silos must be sufficient.",
     )
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the name or a value is invalid, or if no mechanism is allowed."""
+        """Raises ValueError if a field of the policy is invalid, or if no mechanism is allowed."""
         super().__post_init__()
         check_name(self.silo, "silo")
         if not self.allowed:
@@ -81,7 +81,7 @@ class Policy(Settings, ProtectedUnit):
 
     @classmethod
     def read(cls, path: pathlib.Path, **values: Any) -> "Policy":
-        """Reads a policy from a file; `values` take precedence over the values in the file.
+        """Reads a policy from a file. Fields in `values` replace those in the file.
 
         Raises:
             ValueError: if the file is invalid; the message has one line.
@@ -98,15 +98,15 @@ class Policy(Settings, ProtectedUnit):
             raise ValueError(f"{path}: {error}") from None
 
     def write(self, path: pathlib.Path) -> None:
-        """Writes the policy with an explanation of each line; `read` is its inverse."""
-        lines = [  # JSON texts, numbers and lists are valid TOML
+        """Writes the policy to a file, with an explanation of each line."""
+        lines = [  # JSON strings, numbers and lists are valid TOML
             f"{name} = {json.dumps(getattr(self, name))}  # {each.help}\n"
             for name, each in described(type(self)).items()
         ]
         artifacts.write_text(path, TITLE + "".join(lines))
 
     def objection(self, batch: QueryBatch) -> tuple[Reason, str] | None:
-        """Returns why the policy forbids a batch; None if the policy allows it.
+        """Returns the reason for which the policy forbids a batch; None if it is allowed.
 
         The result depends only on the policy and the batch, not on earlier charges.
 
@@ -118,7 +118,7 @@ class Policy(Settings, ProtectedUnit):
             return Reason.MECHANISM_NOT_ALLOWED, self.line("allowed", charge.name)
         if len(batch.queries) > self.most_per_batch:
             return Reason.MALFORMED, self.line("most_per_batch", len(batch.queries))
-        # Each field of a secure mechanism has a line in the policy with the minimum of this field.
+        # For each field of a secure mechanism, the policy has a line with the minimum value.
         fields = ("num_parties", "threshold", "least_silos", "colluding")
         names = ("least_aggregators", "least_threshold", "least_silos", "least_colluding")
         for field, name in zip(fields, names, strict=True):
@@ -131,17 +131,17 @@ class Policy(Settings, ProtectedUnit):
         return None
 
     def line(self, name: str, value: object) -> str:
-        """Returns a message with a line of the policy and the batch's value, which it forbids."""
-        return f"the policy has {name} = {json.dumps(getattr(self, name))}, the batch {value}"
+        """Returns a message for the operator: a line of the policy, and the value in the batch."""
+        return f"the policy has {name} = {json.dumps(getattr(self, name))}, the batch has {value}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
-    """One silo on the roster. Public.
+    """A silo's entry on the public roster.
 
     Attributes:
-        name: name in the silo's certificate.
-        epsilon: epsilon of one randomized answer, as agreed with the silo.
+        name: name of the silo, as in its certificate.
+        epsilon: epsilon of one answer by randomized response, as agreed with the silo.
         identity: name and keys of the silo; required for feature sums, otherwise None.
 
     Raises ValueError if a value is out of its range.
@@ -156,7 +156,7 @@ class Member:
         checks.positive(epsilon=self.epsilon)
 
     def entry(self) -> str:
-        """Returns the roster entry of the silo."""
+        """Returns the lines of the roster file for this silo."""
         head = f'[[silo]]\nname = "{self.name}"\n'
         if self.identity is not None:
             head = self.identity.entry("silo")
@@ -165,16 +165,16 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloRoster(Roster, AtDelta):
-    """All silos and aggregators of a run. Public.
+    """The public list of all silos and aggregators of a run, with their keys.
 
     With secure aggregation, every silo and aggregator gets the roster from the person who sets up
     the run. Never take it from the coordinator, which could insert its own keys.
 
     Attributes:
-        members: the silos, in the order of `names`.
-        aggregators: the aggregators, in the order of their numbers.
+        members: entries of the silos, in the order of `names`.
+        aggregators: names and keys of the aggregators, in the order of their numbers.
         names: names of the silos.
-        identities: names and keys of the silos that may add feature sums.
+        identities: names and keys of the silos that may share feature sums.
 
     Raises ValueError if a value is out of its range or a name occurs twice.
     """
@@ -197,7 +197,7 @@ class SiloRoster(Roster, AtDelta):
 
     @classmethod
     def of_fields(cls, fields: Fields) -> Self:
-        """Returns the roster from the fields of its file."""
+        """Returns the roster that a file's fields describe."""
         members = []
         aggregators = []
         for silo in fields.tables("silo"):
@@ -217,7 +217,7 @@ class SiloRoster(Roster, AtDelta):
         )
 
     def write(self, path: pathlib.Path) -> None:
-        """Writes the roster; `read` is its inverse."""
+        """Writes the roster to a TOML file."""
         entries = [f'run = "{self.run}"\ndelta = {self.delta!r}\n']
         entries += [member.entry() for member in self.members]
         entries += [aggregator.entry("aggregator") for aggregator in self.aggregators]
@@ -226,11 +226,12 @@ class SiloRoster(Roster, AtDelta):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asking(Settings):
-    """Public settings of rounds of queries.
+    """Public settings for querying silos.
 
     Attributes:
-        mechanism: mechanism of secure aggregation; None for randomized response with the epsilon of
-            each silo on the roster. A silo refuses feature sums whose unit differs from its policy.
+        mechanism: mechanism of secure aggregation; None for randomized response with the epsilon
+            that the roster lists for each silo. A silo refuses the mechanism if its unit (record or
+            owner) differs from the silo's policy.
     """
 
     mechanism: Mechanism | None = None
@@ -238,24 +239,24 @@ class Asking(Settings):
         600.0,
         flag="round_seconds",
         above=0.0,
-        help="Seconds that a round waits for replies, and again after a restart.",
+        help="Seconds to wait for the silos' replies to a batch; starts again after a restart.",
     )
-    least_answers: int = setting(1, least=1, help="Minimum number of answers for a label.")
+    least_answers: int = setting(1, least=1, help="Minimum number of silos that must answer.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JointMethod(Settings, OnFeatures):
-    """Public method of a run with silos. The coordinator and all silos need the same values."""
+    """Settings of the learning method, which must be equal for the coordinator and all silos."""
 
     restated: ClassVar = {
         "representation": {
-            "help": "With feature_sums: the map from records to features. Default: by the data set."
+            "help": "With feature_sums: how to compute features. The default depends on the data."
         }
     }
     method: str = setting(
         "pate",
         group="method",
         choices=METHODS,
-        help="pate: silos vote on queries from the public pool. feature_sums: aggregators open the "
-        "total of all silos' noisy feature sums once, and the whole pool gets labels.",
+        help="pate: silos vote on public inputs. feature_sums: aggregators compute the total of "
+        "all silos' noisy feature sums once, which labels all public inputs.",
     )

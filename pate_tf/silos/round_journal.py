@@ -1,9 +1,9 @@
-"""The coordinator's interface for silos, which sends batches, accepts replies and stores both.
+"""The coordinator's interface for silos: it sends queries, accepts replies and stores both.
 
-A round consists of the same queries to all silos. The server calls this interface from several
-threads. The process can be killed at any time: every round is stored before it is sent to a silo,
-and every reply is stored before it is acknowledged. The journal contains no secrets, because silos
-randomize or seal their answers before they send them.
+A round is a batch of queries that all silos get, together with their replies. The server calls
+this interface from several threads. The process can be killed at any time: every round is stored
+before it is sent to a silo, and every reply is stored before it is acknowledged. The journal
+contains no secrets, because silos randomize or encrypt their answers before they send them.
 """
 
 import contextlib
@@ -23,24 +23,26 @@ from pate_tf.ledger.ledger_file import LedgerError, fault_point
 from pate_tf.net.wire_values import decode, encode
 from pate_tf.silos import messages
 
-MAX_NAMES_LENGTH: Final = 200  # characters for the names of missing silos
+MAX_NAMES_LENGTH: Final = 200  # characters; longer lists of missing silos are cut
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Round:
-    """Queries that were sent to silos together, and their result. Public.
+    """A round: queries that were sent to all silos, the silos' replies, and the result.
+
+    All values are public.
 
     Attributes:
         number: number of the round, from 1.
-        batch: the batch for the first silo. Every silo gets the same queries with its own
+        batch: the queries as sent to the first silo. Every silo gets the same queries with its own
             mechanism.
-        mechanisms: maps the name of each queried silo to its mechanism.
+        mechanisms: maps the name of each queried silo to its privacy mechanism.
         replies: maps the name of each silo that has replied to its reply.
-        is_open: whether the round is not closed yet.
+        is_open: whether the round is still without a stored result.
         is_collected: whether replies may have been passed to aggregators; if so, the round accepts
             no further replies.
-        result: result of a closed round, `[num_queries, ...]`; None if the round is open or ended
-            without a result.
+        result: labels or noisy sums of a closed round, `[num_queries, ...]`; None if the round is
+            open or ended without a result.
     """
 
     number: int
@@ -59,7 +61,7 @@ class Round:
         return self.is_open and not self.is_collected
 
     def takes(self, reply: messages.Reply) -> bool:
-        """Whether a reply matches the batch and the mechanism that its silo was sent."""
+        """Whether a reply matches the queries and the mechanism that were sent to its silo."""
         mechanism = self.mechanisms.get(reply.silo)
         if isinstance(reply, messages.RandomisedVotes):
             is_whole = len(reply.labels) == len(self.batch.queries)
@@ -72,7 +74,7 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
-    """A stored entry that closes a round. `values` is `Round.result`."""
+    """A journal entry that closes a round; its `values` become `Round.result`."""
 
     number: int
     values: IntArray | None = dataclasses.field(repr=False)
@@ -80,14 +82,14 @@ class RoundResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundCollected:
-    """A stored entry that marks the replies of a round as complete; later replies are refused."""
+    """A journal entry that ends the collection of replies; later replies are refused."""
 
     number: int
 
 
 Entry = Round | RoundCollected | RoundResult | messages.Reply
-# The name of the `fault_point` between storing and applying an entry, for each type of entry. For
-# replies, it is "reply_stored".
+# For each type of journal entry, the name of the `fault_point` at which tests kill the process
+# after the entry was stored. For replies, it is "reply_stored".
 POINTS: Final = {
     Round: "round_opened",
     RoundCollected: "round_collected",
@@ -96,15 +98,17 @@ POINTS: Final = {
 
 
 class CoordinatorJournal(contextlib.ExitStack):
-    """The coordinator's interface for silos, stored in files. Safe to call from several threads.
+    """The coordinator's interface for silos, which stores all queries and replies in files.
+
+    Several threads may call it.
 
     Args:
         run_id: name of the run, fixed at the first use of the folder; None to only read the
             journal while another process writes it.
         names: names of the silos, which are the only allowed callers.
-        folder: folder of the journal, from which the journal is loaded; None to keep it in memory.
+        folder: folder of the journal, whose entries are loaded; None to keep the journal in memory.
         clock: function that returns the time in seconds since 1970.
-        on_event: called with messages about missing silos.
+        on_event: function that is called with each message about missing silos.
 
     Attributes:
         names: names of the silos.
@@ -149,7 +153,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             self.callback(stack.pop_all().close)
 
     def poll(self, silo: str) -> messages.QueryBatch | None:
-        """Returns the next batch that waits for a silo's reply; None if there is no such batch."""
+        """Returns the next open batch that a silo has not answered; None if it answered all."""
         with self.changed:
             if silo not in self._seen:
                 self._seen.add(silo)
@@ -165,7 +169,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         return None
 
     def submit(self, reply: messages.Reply) -> messages.Answer:
-        """Accepts or rejects a reply; see `Answer`. The caller must have checked who sent it."""
+        """Accepts or rejects a silo's reply. The caller must have checked the sender's name."""
         with self.changed:
             round_ = {each.batch.batch_id: each for each in self.rounds}.get(reply.batch_id)
             if round_ is None or reply.run_id != round_.batch.run_id or not round_.takes(reply):
@@ -181,7 +185,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             return messages.Answer.OK
 
     def reopen(self, round_: Round, seconds: float) -> None:
-        """Gives silos more time to reply to a round that was interrupted by a restart.
+        """Gives silos more time to reply, after a restart of the coordinator interrupted a round.
 
         Silos identify a batch by its `question`, which does not depend on the deadline. So a silo
         that already charged the batch sends its stored answer again. A silo that refused the batch
@@ -194,10 +198,10 @@ class CoordinatorJournal(contextlib.ExitStack):
             batch = round_.batch
             round_.batch = dataclasses.replace(batch, deadline=self.clock() + seconds)
             self.changed.notify_all()
-        self._on_event(f"{batch.batch_id} is open again for {seconds:g} seconds")
+        self._on_event(f"{batch.batch_id}: silos can reply for another {seconds:g} seconds")
 
     def gather(self, seconds: float) -> set[str]:
-        """Waits at most `seconds` until all silos have called; returns the silos that called."""
+        """Waits until all silos have connected, at most `seconds`; returns the connected silos."""
         self.wait(set(self.names), self._seen, self.clock() + seconds, "silos called")
         with self.changed:
             return set(self._seen)
@@ -209,7 +213,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             names: names of the expected silos.
             arrived: names of the silos that have arrived; other threads add names while this waits.
             deadline: latest end of the wait, in seconds since 1970.
-            what: words for the message that say what the arrived silos did, such as "silos called".
+            what: end of the message, which describes the arrived silos, such as "silos called".
         """
         while (missing := names - arrived) and (seconds := deadline - self.clock()) > 0.0:
             some = textwrap.shorten(
@@ -220,7 +224,7 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self.changed.wait_for(lambda: names <= arrived, min(LINE_SECONDS, seconds))
 
     def numbers(self) -> dict[str, float]:
-        """Maps the names of metrics to the numbers of closed rounds, open rounds and refusals."""
+        """Returns metrics: the numbers of closed rounds, open rounds and refusals, by name."""
         with self.changed:
             num_open = sum(each.is_open for each in self.rounds)
             replies = [reply for each in self.rounds for reply in each.replies.values()]
@@ -231,7 +235,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         }
 
     def keep(self, entry: Entry) -> None:
-        """Stores an entry durably, then applies it.
+        """Stores a journal entry durably, then updates `rounds` with it.
 
         Args:
             entry: a round that is about to be sent to silos, a reply, a `RoundCollected` or a
@@ -246,7 +250,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             self._take_up(entry)
 
     def _take_up(self, entry: Entry) -> None:
-        """Applies a stored entry."""
+        """Updates `rounds` with a stored entry."""
         self._num_entries += 1
         if isinstance(entry, Round):
             self.rounds.append(entry)
@@ -271,4 +275,4 @@ class CoordinatorJournal(contextlib.ExitStack):
                 yield
             except (OSError, ValueError, KeyError) as error:
                 reason = " ".join(str(error).split())
-                raise LedgerError(f"{self._folder}: journal can't be used: {reason}") from error
+                raise LedgerError(f"{self._folder}: this journal is unusable: {reason}") from error

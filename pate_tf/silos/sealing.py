@@ -1,14 +1,14 @@
-"""Splits votes or feature sums into secret shares, and seals the shares for aggregators.
+"""Splits votes or feature sums into secret shares, and encrypts ("seals") them for aggregators.
 
 For each query, an aggregator gets secret shares of the votes, of a random number, and of the square
 of this number. The check of votes needs the random number and its square
 (`pate_tf.silos.protocol`). A table of feature sums is sent like the votes on one query. The silo
-also signs it, because aggregators add no noise to feature sums: if invented silos replaced honest
-silos in a total, the total would have too little noise.
+also signs this table, because aggregators add no noise to feature sums: if invented silos replaced
+honest silos in a total, the total would have too little noise.
 
-Each sealed share contains the blinded digests of all shares of the silo. Aggregators compare the
+Each encrypted share contains the blinded digests of all shares of the silo. Aggregators compare the
 digests before they use any share. So they never combine a genuine share with a share that somebody
-else sealed in the silo's name.
+else encrypted in the silo's name.
 
 Sealing is hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. `info`
 contains the purpose of the sealed bytes, so they can't be opened for another purpose.
@@ -44,7 +44,7 @@ class SilosShare:
     """The content of the sealed message from a silo to one aggregator.
 
     Attributes:
-        row: the aggregator's row of `deal`, as bytes. SENSITIVE.
+        row: the secret share for this aggregator, a row of `deal`, as bytes. SENSITIVE.
         blind: secret random bytes. Without them, nobody can check a guess of `row` by its digest.
         digests: commitments to the shares for all aggregators, in the order of the aggregators'
             numbers.
@@ -61,11 +61,11 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator
     """Encrypts bytes so that only one aggregator can read them.
 
     Args:
-        secret: the bytes to seal.
-        terms: terms of the batch.
+        secret: the bytes to encrypt.
+        terms: public terms of the secure sum; the result can only be decrypted with the same terms.
         sender: name of the sending silo or aggregator.
-        kind: "votes" or "noise".
-        aggregator: number of the receiving aggregator.
+        kind: purpose of the bytes, "votes" or "noise".
+        aggregator: number of the receiving aggregator, from 1.
     """
     receiver = terms.aggregators[aggregator - 1]
     info = encode((terms.digest, kind, sender, receiver.name))
@@ -75,7 +75,7 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator
 def seal_each(
     secrets: Sequence[bytes], terms: BatchTerms, *, sender: str, kind: str
 ) -> tuple[bytes, ...]:
-    """Seals the secrets, one for each aggregator in the order of their numbers; see `seal`."""
+    """Encrypts one secret for each aggregator, in the order of their numbers; see `seal`."""
     return tuple(
         seal(secret, terms, sender=sender, kind=kind, aggregator=number)
         for number, secret in zip(terms.numbers, secrets, strict=True)
@@ -83,30 +83,30 @@ def seal_each(
 
 
 def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Keys) -> bytes:
-    """Returns the secret that was sealed by `seal` with the same terms, sender and kind.
+    """Decrypts a secret that `seal` encrypted with the same terms, sender and kind.
 
-    Raises ValueError if terms, sender or kind differ, or it was sealed to other keys than `keys`.
+    Raises ValueError if terms, sender, kind or recipient differ from the arguments of `seal`.
     """
     info = encode((terms.digest, kind, sender, keys.identity.name))
     try:
         return _SUITE.decrypt(sealed, keys.sealing, info)
     except (InvalidTag, ValueError):
-        raise ValueError(f"shares of {sender}: not sealed for this batch and aggregator") from None
+        raise ValueError(f"shares of {sender} are for another batch or aggregator") from None
 
 
 def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
-    """Returns secret shares of a silo's votes, each sealed to its aggregator.
+    """Returns secret shares of a silo's votes, each encrypted for one aggregator.
 
     Args:
-        labels: one vote for each query, int64 `[num_queries]`. SENSITIVE.
-        terms: terms of the batch.
+        labels: class that the silo votes for, for each query, int64 `[num_queries]`. SENSITIVE.
+        terms: public terms of the secure sum.
         silo: name of the silo.
 
-    Raises ValueError if labels are not one class for each query.
+    Raises ValueError if `labels` does not contain one valid class for each query.
     """
     num_queries, num_classes = terms.shape
     if labels.shape != (num_queries,) or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels: each of {num_queries} queries needs one class")
+        raise ValueError(f"labels: each of the {num_queries} queries needs one class")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels must be classes from 0 to {num_classes - 1}")
     one_hot = np.zeros(terms.shape, np.uint64)
@@ -117,20 +117,20 @@ def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes
 def seal_sums(
     sums: IntArray, terms: BatchTerms, *, keys: Keys, noise: NoiseSource | None = None
 ) -> tuple[bytes, ...]:
-    """Adds noise to a silo's feature sums; returns secret shares, each sealed to its aggregator.
+    """Adds noise to a silo's feature sums; returns secret shares, each encrypted for an aggregator.
 
     Args:
-        sums: int64 in the mechanism's `shape`, in steps of 1 / LATTICE. SENSITIVE. Values beyond
-            `terms.largest_sum` are clipped, so that a total can't overflow the field. Clipping does
-            not increase the distance between sums.
-        terms: terms of the batch.
-        keys: keys of the silo; the terms must list the silo with these keys.
+        sums: int64 in the mechanism's `shape`, in units of 1 / LATTICE. SENSITIVE. Absolute values
+            are clipped to `terms.largest_sum`, so that a total can't overflow the finite field.
+            Clipping does not increase the distance between the sums of neighboring data sets.
+        terms: public terms of the secure sum.
+        keys: private keys of the silo; the terms must list the silo with their public keys.
         noise: noise source; None for the operating system's entropy.
 
-    Raises ValueError if sums or keys do not fit the terms.
+    Raises ValueError if `sums` or `keys` do not match the terms.
     """
     if not isinstance(terms.mechanism, SecureFeatureSums) or sums.size != terms.size:
-        raise ValueError("sums: the table must have the size of the batch")
+        raise ValueError("sums must have the size that the terms of the batch define")
     if keys.identity not in terms.silos:
         raise ValueError(f"silos: the terms do not list {keys.identity.name} with its keys")
     source = noise or SystemNoise()
@@ -145,9 +145,9 @@ def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
     """Splits a table into secret shares for each aggregator, `[num_aggregators, share_size]`.
 
     Args:
-        table: one-hot votes `[num_queries, num_classes]`, or sums `[1, size]`. SENSITIVE.
-        terms: terms of the batch.
-        noise: source of the shares' randomness.
+        table: one-hot votes `[num_queries, num_classes]`, or feature sums `[1, size]`. SENSITIVE.
+        terms: public terms of the secure sum.
+        noise: source of the random numbers that hide the secrets in the shares.
     """
     a = shamir.uniform((terms.shape[0],), noise.words)
     return shamir.share(
@@ -161,11 +161,11 @@ def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
 def seal_shares(
     shares: Elements, terms: BatchTerms, *, silo: str, keys: Keys | None = None
 ) -> tuple[bytes, ...]:
-    """Seals each row of `deal`, together with the digests of all rows, to its aggregator.
+    """Encrypts each aggregator's secret shares together with the digests of all shares.
 
     Args:
         shares: result of `deal`, `[num_aggregators, share_size]`.
-        terms: terms of the batch.
+        terms: public terms of the secure sum.
         silo: name of the silo.
         keys: keys that sign the digests; None for votes, which need no signature.
     """
@@ -186,13 +186,14 @@ def seal_shares(
 def open_share(
     sealed: bytes, terms: BatchTerms, *, silo: str, keys: Keys
 ) -> tuple[Elements, bytes]:
-    """Opens an aggregator's sealed shares from a silo; returns them, and the digest of all shares.
+    """Decrypts the shares that a silo sent to an aggregator.
 
-    The shares, `[share_size]`, are sensitive. The digest, 32 bytes, covers the silo's shares for
-    all aggregators and reveals nothing about them.
+    Returns:
+        The shares, `[share_size]`, which are sensitive; and a digest of the silo's shares for all
+        aggregators, 32 bytes, which reveals nothing about them.
 
     Raises:
-        ValueError: if `sealed` was sealed for another purpose, if the share does not match its
+        ValueError: if `sealed` was encrypted for another purpose, if the share does not match its
             digest, or if a required signature is missing or wrong.
     """
     share: SilosShare = decode(
@@ -212,10 +213,10 @@ def open_share(
 
 
 def _dealing(digests: tuple[bytes, ...], terms: BatchTerms, silo: str) -> bytes:
-    """Returns bytes with the digests of a silo's shares; the silo signs these bytes."""
+    """Returns the bytes that a silo signs: the digests of its shares, its name and the terms."""
     return encode(("dealing", terms.digest, silo, digests))
 
 
 def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, number: int) -> bytes:
-    """Returns a commitment to a share. Without the blind, nobody can check a guess of the share."""
+    """Returns a digest that commits to a share; nobody can check a guess without `blind`."""
     return digest(("share", terms.digest, silo, number, blind, row))

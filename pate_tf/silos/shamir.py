@@ -1,7 +1,7 @@
-"""Shamir's secret sharing: threshold + 1 parties can compute a secret, fewer parties learn nothing.
+"""Shamir's secret sharing: `degree` + 1 parties can compute a secret, fewer parties learn nothing.
 
-A secret is the value of a polynomial at 0. The share of party i is the value of the polynomial at i
-(Shamir 1979). Numbers of parties start at 1.
+A secret is the value at 0 of a polynomial of this degree. The share of party i is the value of the
+polynomial at i (Shamir 1979). Parties are numbered from 1.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from pate_tf.core.checks import IntArray
 
 # Arithmetic on arrays modulo the prime 2**61 - 1.
 #
-# An element is a uint64 below `PRIME`. NumPy has no 128-bit products, so factors are split into
-# words of 31 and 30 bits. As 2**61 = 1 modulo the prime, the bits from 61 on are added to the low
-# bits.
+# An element of the field is a uint64 below `PRIME`. NumPy has no 128-bit products, so factors are
+# split into a high word of 30 bits and a low word of 31 bits. Because 2**61 = 1 modulo the prime,
+# a number is reduced by adding its bits from bit 61 upward to its lower 61 bits.
 
 
 Elements = npt.NDArray[np.uint64]
@@ -34,23 +34,23 @@ _31, _30, _32, _1 = (np.uint64(bits) for bits in (31, 30, 32, 1))
 
 
 def reduced(values: Operand) -> Elements:
-    """Returns 64-bit words modulo the prime, in the same shape."""
+    """Returns 64-bit integers modulo the prime, in the same shape."""
     folded = (values & _PRIME) + (values >> _BITS)
     return np.asarray(folded - _PRIME * np.asarray(folded >= _PRIME, np.uint64))
 
 
 def add(left: Operand, right: Operand) -> Elements:
-    """Returns elementwise sums; shapes are broadcast."""
+    """Returns elementwise sums modulo the prime; shapes are broadcast."""
     return reduced(left + right)
 
 
 def subtract(left: Operand, right: Operand) -> Elements:
-    """Returns elementwise differences; shapes are broadcast."""
+    """Returns elementwise differences modulo the prime; shapes are broadcast."""
     return reduced(left + (_PRIME - right))
 
 
 def multiply(left: Operand, right: Operand) -> Elements:
-    """Returns elementwise products; shapes are broadcast.
+    """Returns elementwise products modulo the prime; shapes are broadcast.
 
     Let the factors be a = a1 2**31 + a0 and b = b1 2**31 + b0. Because 2**62 equals 2 modulo the
     prime 2**61 - 1, the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 + a0 b0. The code below reduces
@@ -64,7 +64,7 @@ def multiply(left: Operand, right: Operand) -> Elements:
 
 
 def total(values: Elements, axis: int | tuple[int, ...] | None = None) -> Elements:
-    """Returns the sum of elements along axes with fewer than 2**31 elements; an empty sum is 0."""
+    """Returns sums modulo the prime over axes with fewer than 2**31 elements; an empty sum is 0."""
     high = np.sum(values >> _32, axis=axis, dtype=np.uint64)
     low = np.sum(values & _LOW_32, axis=axis, dtype=np.uint64)
     return add(multiply(reduced(np.asarray(high)), np.uint64(2**32)), reduced(np.asarray(low)))
@@ -76,13 +76,13 @@ def from_integers(values: IntArray) -> Elements:
 
 
 def to_integers(values: Elements) -> IntArray:
-    """Returns, for each element, the equal integer that is nearest to 0; int64, same shape."""
+    """Maps each element x to the integer nearest to 0 that equals x modulo the prime, int64."""
     signed = values.astype(np.int64)
     return np.where(signed > PRIME // 2, signed - PRIME, signed)
 
 
 def uniform(shape: tuple[int, ...], words: Words) -> Elements:
-    """Returns exactly uniform elements.
+    """Returns random field elements with exactly uniform distribution.
 
     Args:
         shape: shape of the result.
@@ -99,20 +99,25 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
 def from_seed(seed: bytes, size: int) -> Elements:
     """Returns pseudorandom elements `[size]` from a seed, by SHAKE-256.
 
-    The elements are almost uniform: of 2**61 equally likely words, two are mapped to 0, and exactly
-    one is mapped to each other element.
+    The elements are almost uniform: of the 2**61 equally likely random words, two are mapped to 0,
+    and exactly one to each other element.
     """
     stream = np.frombuffer(hashlib.shake_256(seed).digest(8 * size), "<u8")
     return reduced(stream.astype(np.uint64) >> np.uint64(3))
 
 
 def to_bytes(values: Elements) -> bytes:
-    """Returns eight bytes for each element, little-endian."""
+    """Encodes field elements as bytes, eight per element, little-endian."""
     return values.astype("<u8").tobytes()
 
 
 def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
-    """Returns the elements that `to_bytes` encoded.
+    """Decodes the field elements that `to_bytes` encoded.
+
+    Args:
+        data: the bytes, eight per element.
+        shape: shape of the result.
+        what: name of the values in error messages.
 
     Raises ValueError if the number of bytes is wrong, or a number is not below the prime.
     """
@@ -125,7 +130,7 @@ def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
 
 
 def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> Elements:
-    """Returns a share of each secret for each party, `[num_parties, *secrets.shape]`.
+    """Splits each secret into one share per party, `[num_parties, *secrets.shape]`.
 
     Args:
         secrets: elements of the field, any shape.
@@ -148,7 +153,7 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
 
 
 def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int) -> Elements:
-    """Evaluates the polynomials through given shares at one point, by Lagrange interpolation.
+    """Evaluates the polynomials that pass through given shares, by Lagrange interpolation.
 
     Args:
         shares: maps the number of each party to its shares.
@@ -168,14 +173,14 @@ def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int)
 
 
 def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements | None:
-    """Returns the shared secrets; None if no polynomial of this degree fits all shares.
+    """Computes secrets from their shares; None if no polynomial of this degree fits all shares.
 
     Args:
-        shares: maps the numbers of at least degree + 1 parties to their shares. If there are more,
-            all shares must be on the same polynomials.
+        shares: maps the numbers of at least degree + 1 parties to their shares. Further shares
+            must lie on the same polynomials.
         degree: degree of the polynomials.
 
-    Raises ValueError if there are shares of at most `degree` parties.
+    Raises ValueError if there are shares of fewer than degree + 1 parties.
     """
     parties = sorted(shares)
     if len(parties) <= degree:

@@ -1,7 +1,8 @@
-"""One silo, which checks its policy, charges, randomizes and stores before it sends an answer.
+"""A silo: it answers queries from its records, within the privacy budget of its policy.
 
-In this order, a silo that is killed at any point has never sent an answer without a charge, and
-never draws an answer twice with fresh noise.
+For each answer, the silo checks its policy, charges its ledger, draws the noise, stores the answer
+and then sends it. Because of this order, a silo that is killed at any point has never sent an
+answer without a charge, and never draws an answer twice with fresh noise.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ DAY_SECONDS = 24 * 60 * 60
 
 
 class SiloAccount(Store):
-    """SENSITIVE: one silo's debits and answers.
+    """SENSITIVE: the privacy ledger of a silo, with its charges and its stored answers.
 
     A silo has exactly one account. An account can't be opened if an earlier account was deleted, if
     it was restored from an older copy, if a copy of it was used, or if the silo has another
@@ -59,13 +60,13 @@ class SiloAccount(Store):
     Attributes:
         silo: name of the silo.
         charge_of: maps the digest of each charged query to its charge.
-        debits: for each debit, its time in seconds since 1970 and its number of queries.
-        charged_batches: keys of the batches whose sealed shares were charged, whether or not they
-            were sent.
-        sealed: maps the key of each batch with stored sealed shares to these shares.
+        debits: time of each charge in seconds since 1970, and the number of charged queries.
+        charged_batches: hexadecimal digests of the batches whose encrypted shares were charged,
+            whether or not they were sent.
+        sealed: maps the digest of each batch to the encrypted shares that were stored for it.
     """
 
-    epsilon_budget: float  # required for every account
+    epsilon_budget: float  # every account has a budget
 
     def __init__(
         self,
@@ -80,10 +81,11 @@ class SiloAccount(Store):
         Args:
             folder: sensitive folder of the account; gets mode 0700. None for a simulation, which
                 stores nothing and therefore protects nothing.
-            policy: policy of the silo. The account takes three things from it: the silo's name,
-                which is fixed at the first use; the budget and delta, whose changes are recorded;
-                and the unit that feature sums protect. Labels protect the whole silo.
-            source: source that the silo's releases are charged to; None for the account's folder.
+            policy: policy of the silo. The account uses three parts of it: the silo's name, which
+                is fixed at the first use; the budget and delta, whose changes are recorded; and
+                the unit (record or owner) that feature sums protect. Labels protect the whole silo.
+            source: named data source that is charged for the silo's releases; None for the
+                account's folder.
             acknowledge_reset: whether to continue although an earlier account of the silo, or later
                 rows of this account, are missing. The ledger records this permanently, and the
                 known costs are charged again.
@@ -110,7 +112,7 @@ class SiloAccount(Store):
         try:
             self.open_or_verify({"silo": policy.silo, **numbers})
             if unit != "owner" and any(charge.unit == "owner" for charge in self.charges):
-                raise LedgerError(f"unit: the account has charges for owners, not {unit}s")
+                raise LedgerError(f"unit: charges in this ledger protect owners, not {unit}s")
             with self.exclusive():
                 if (self.epsilon_budget, self.delta) != (policy.epsilon_budget, policy.delta):
                     self.write("budget", numbers)
@@ -119,12 +121,14 @@ class SiloAccount(Store):
             raise
 
     def debit(self, charge: Charge, queries: Sequence[bytes], *, batch: str | None = None) -> None:
-        """Charges queries durably. Must be called inside `exclusive`, before anything is drawn.
+        """Writes the privacy cost of queries to the ledger, durably, before any noise is drawn.
+
+        Call this method inside `with exclusive()`.
 
         Args:
-            charge: charge of each query.
+            charge: privacy cost of each query.
             queries: digests of the queries, which are distinct and not charged yet.
-            batch: for sealed shares, the key of the batch; None for labels.
+            batch: for encrypted shares, the digest of the batch; None for labels.
 
         Raises LedgerError if the row can't be stored durably. The queries may have been charged
         nevertheless.
@@ -138,7 +142,10 @@ class SiloAccount(Store):
         self.write("debit", details)
 
     def store_labels(self, labels: Mapping[bytes, int]) -> None:
-        """Stores answers to charged queries durably; must be called inside `exclusive`.
+        """Stores the labels of charged queries durably. Call this inside `with exclusive()`.
+
+        Args:
+            labels: maps the digest of each query to its label.
 
         Raises:
             LedgerError: if a query was not charged or already has an answer, or if the rows can't
@@ -153,13 +160,15 @@ class SiloAccount(Store):
             self.store_answers(debit, queries, [labels[query] for query in queries])
 
     def store_sealed(self, batch: str, sealed: Sequence[bytes]) -> None:
-        """Stores the sealed shares of a charged batch durably; must be called inside `exclusive`.
+        """Stores the encrypted shares of a charged batch durably.
+
+        Call this method inside `with exclusive()`.
 
         Raises LedgerError if the batch was not charged or already has shares, or if the row can't
         be stored.
         """
         if batch not in self.charged_batches or batch in self.sealed:
-            raise LedgerError("account: the batch was not charged, or already has sealed shares")
+            raise LedgerError("account: the batch was not charged, or already has stored shares")
         texts = [base64.b64encode(share).decode() for share in sealed]
         self.write("sealed", {"batch": batch, "sealed": texts})
 
@@ -172,7 +181,7 @@ class SiloAccount(Store):
             charge = charge_from_dict(details["charge"])
             when = datetime.datetime.fromisoformat(row.time).timestamp()
             self.debits.append((when, int(details["number"])))
-            for query in details.get("queries", ()):  # only debits of this account list queries
+            for query in details.get("queries", ()):  # only rows with charges list queries
                 self.charge_of[bytes.fromhex(query)] = charge
                 self._debit_of[bytes.fromhex(query)] = row.sequence
             if details.get("batch") is not None:
@@ -181,26 +190,27 @@ class SiloAccount(Store):
             sealed = tuple(base64.b64decode(share) for share in details["sealed"])
             self.sealed[details["batch"]] = sealed
         elif row.kind == "acknowledged":
-            # A copy of this account may have sent answers that are missing here. So queries that
-            # have no answer are charged again. Aggregators use sealed shares of a batch only once.
+            # A copy of this account may have sent answers that are missing here. So queries without
+            # an answer are charged again. Encrypted shares need no second charge, because
+            # aggregators use the shares of a batch only once.
             known = self.stored_answers(list(self.charge_of))
             for query, charge in tuple(self.charge_of.items()):
                 if isinstance(charge, RandomisedResponse) and query not in known:
                     del self.charge_of[query]
 
 
-FALLBACK: Final = 0  # the vote on a query for which a teacher fails
+FALLBACK: Final = 0  # class of the vote if the teacher fails on a query
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloSums(Records, ProtectedUnit):
-    """SENSITIVE: the feature sums of a silo. The method feature_sums uses them and no teacher.
+    """SENSITIVE: the exact feature sums of a silo; the method feature_sums needs no teacher.
 
     Attributes:
-        values: exact sums of the record vectors of each class, int64 `[num_features + 1,
-            num_classes]`, in steps of 1 / LATTICE. Without a public pool, the columns of the second
+        values: sums of the feature vectors of each class's records, int64 `[num_features + 1,
+            num_classes]`, in units of 1 / LATTICE. Without a public pool, the columns of the second
             moments follow after the classes.
-        encoder_digest: `Encoder.digest` of the public encoder that computed the record vectors.
+        encoder_digest: `Encoder.digest` of the public encoder that computed the feature vectors.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -208,7 +218,7 @@ class SiloSums(Records, ProtectedUnit):
 
 
 class SiloTeacher:
-    """SENSITIVE: a teacher that answers every query with the prediction of a model.
+    """SENSITIVE: the teacher of a silo, a model that votes on every query.
 
     Args:
         model: a function from queries `[num_queries, *input_shape]` to labels `[num_queries]`; or
@@ -216,7 +226,7 @@ class SiloTeacher:
             scikit-learn model, the path of a `.keras` file, or the folder of a SavedModel.
         num_classes: number of classes.
         input_shape: shape of one query; None for any shape.
-        input_type: "uint8" or "float32"; None to accept both.
+        input_type: type of queries, "uint8" or "float32"; None to accept both.
 
     Raises ValueError if the model can't be loaded.
     """
@@ -252,8 +262,8 @@ class SiloTeacher:
 
         A failure may depend on the records that the model was trained on, so it must not decide
         whether the silo answers. If the model does not return a valid label for a query, the vote
-        is `FALLBACK`. The silo's user gets a warning, which does not contain the model's output or
-        error, because these may quote records.
+        is the class `FALLBACK`. The silo's operator gets a warning without the model's output or
+        error message, because these may quote records.
         """
         answers: npt.NDArray[Any]
         try:
@@ -277,7 +287,12 @@ class SiloTeacher:
 
 
 class RefusedError(Exception):
-    """A silo refuses a batch. `reason` is sent; `why` is shown only to the silo's operator."""
+    """Raised if a silo refuses a batch of queries.
+
+    Args:
+        reason: reason that is sent to the coordinator.
+        why: explanation that is shown only to the silo's operator.
+    """
 
     def __init__(self, reason: Reason, why: str = "") -> None:
         super().__init__(f"{reason.value}: {why}" if why else reason.value)
@@ -294,7 +309,8 @@ class Silo(contextlib.ExitStack):
         name: name of the silo.
         policy: rules by which the silo accepts or refuses batches.
         account: privacy ledger of the silo, with its charges and answers.
-        refusal: why the last batch was refused, as text for the operator; None if it was answered.
+        refusal: for the operator, the reason why the last batch was refused; None if it was
+            answered.
     """
 
     refusal: str | None = None
@@ -318,14 +334,15 @@ class Silo(contextlib.ExitStack):
             policy: rules by which the silo accepts or refuses batches, or the path of their file.
             content: the teacher that votes, or the feature sums.
             folder: sensitive folder with the ledger. None for a simulation, which stores nothing.
-            roster: roster with the aggregators that the silo seals its shares to; None without
-                secure aggregation.
+            roster: roster that lists the aggregators and their keys; None without secure
+                aggregation.
             keys: private keys of the silo, whose public keys are on the roster; only needed for
                 feature sums.
             noise: noise source; default: the operating system's entropy. Only tests need another
                 source.
             clock: function that returns the time in seconds since 1970.
-            source: source that the silo's releases are charged to; None for the silo's folder.
+            source: named data source that is charged for the silo's releases; None for the silo's
+                folder.
             acknowledge_reset: see `SiloAccount`.
 
         Raises:
@@ -342,7 +359,7 @@ class Silo(contextlib.ExitStack):
         if isinstance(content, SiloSums):
             if content.unit != self.policy.unit:
                 raise ValueError(
-                    f"unit: the policy protects one {self.policy.unit}, the sums one {content.unit}"
+                    f"unit: the policy protects a {self.policy.unit}, the sums a {content.unit}"
                 )
             source = content.source if source is None else source
             if self.policy.unit == "record":
@@ -360,10 +377,10 @@ class Silo(contextlib.ExitStack):
     def answer(self, batch: QueryBatch) -> Reply:
         """Returns the silo's answer to a batch, or its refusal.
 
-        Repeated queries get the stored answer from the ledger without another charge. A teacher
-        that fails votes for class 0, so a failure never decides whether the silo answers.
+        A repeated query gets the stored answer from the ledger without another charge. If the
+        teacher fails, its vote is class 0, so a failure never decides whether the silo answers.
 
-        Raises LedgerError if the ledger can't be used. Nothing may be sent then.
+        Raises LedgerError if the ledger can't be used. The caller must not send anything then.
         """
         names: Any = {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
         self.refusal = None
@@ -392,7 +409,7 @@ class Silo(contextlib.ExitStack):
         return reply, f"a batch was {done}"
 
     def _check_allowed(self, batch: QueryBatch) -> None:
-        """Raises RefusedError if the silo may not or can't answer; uses only public values."""
+        """Checks a batch against the policy; raises RefusedError. Uses only public values."""
         objection = self.policy.objection(batch)
         if objection is not None:
             raise RefusedError(*objection)
@@ -401,31 +418,34 @@ class Silo(contextlib.ExitStack):
         if isinstance(charge, SecureFeatureSums) != isinstance(content, SiloSums):
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo uses another method")
         if isinstance(content, SiloTeacher) and not content.takes(batch):
-            raise RefusedError(Reason.MALFORMED, "the teacher has other inputs or classes")
+            raise RefusedError(Reason.MALFORMED, "inputs or classes do not match the teacher")
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
             query = sums_query(content.encoder_digest, content.unit)
             shape = charge.shape(batch.num_classes)
             is_other = charge.unit != content.unit or content.values.shape != shape
             if is_other or not np.array_equal(batch.queries, query):
-                raise RefusedError(Reason.OTHER_SUMS, "the encoder, unit or classes differ")
+                raise RefusedError(Reason.OTHER_SUMS, "encoder, unit or classes differ")
 
     def _check_commitment(self, batch: QueryBatch) -> None:
-        """Warns and refuses if the ledger lacks the row that the batch's commitment names."""
+        """Checks that the ledger contains the row to which the batch's commitment belongs.
+
+        If the row is missing, the ledger is outdated: warns the operator and raises RefusedError.
+        """
         account = self.account
         commitment = batch.commitment
         if commitment is None or account.folder is None or account.holds_witness(commitment):
             return
         if not account.acknowledge_witness(commitment):
             warn(
-                f"{account.folder}: the coordinator has a commitment to a row that is not here. "
+                f"{account.folder}: the coordinator knows of a row that this ledger lacks. "
                 f"Either the ledger was restored from an older copy, a copy of it was used, or the "
-                f"coordinator made the row up. Nothing is answered. Put the newest ledger back; "
+                f"coordinator made the row up. The silo refuses. Put the newest ledger back; "
                 f"{ACKNOWLEDGE}"
             )
             raise RefusedError(Reason.UNKNOWN_COMMITMENT)
 
     def _randomised(self, batch: QueryBatch, charge: RandomisedResponse) -> IntArray:
-        """Charges new queries, then returns the answer to each query, int64 `[num_queries]`."""
+        """Returns randomized labels for all queries, int64 `[num_queries]`; charges new queries."""
         account = self.account
         first = {query: place for place, query in reversed([*enumerate(batch.digests)])}
         charged = {query: account.charge_of.get(query) for query in dict.fromkeys(batch.digests)}
@@ -437,7 +457,8 @@ class Silo(contextlib.ExitStack):
         answers = {query: answer.label for query, answer in stored.items()}
         missing = [query for query in charged if query not in answers]
         if missing and isinstance(self._content, SiloTeacher):
-            if len(missing) > len(new):  # Only one of several copies can write this row.
+            # A crash left charged queries without answers. Only one copy of the ledger may resume.
+            if len(missing) > len(new):
                 account.resume()
             votes = self._content.votes(batch.queries[[first[query] for query in missing]])
             drawn = charge.draw(votes, self._noise)
@@ -449,7 +470,7 @@ class Silo(contextlib.ExitStack):
         return np.array([answers[query] for query in batch.digests])
 
     def _shared(self, batch: QueryBatch) -> tuple[bytes, ...]:
-        """Returns a batch's sealed shares. The first call charges the batch and stores them."""
+        """Returns the encrypted shares of a batch; charges and stores them at the first call."""
         account = self.account
         key = batch.question.hex()
         sealed = account.sealed.get(key)
@@ -457,7 +478,7 @@ class Silo(contextlib.ExitStack):
             return sealed
         terms = self._terms(batch)
         if key not in account.charged_batches:
-            # Every batch gets fresh noise. So each query to a teacher may be in only one batch,
+            # Every batch gets fresh noise. So a teacher votes on each query in only one batch,
             # while feature sums are charged again for every batch.
             queries = (batch.question,) if terms.are_sums else batch.digests
             if len(set(queries)) != len(batch.queries):
@@ -473,14 +494,14 @@ class Silo(contextlib.ExitStack):
         elif self._keys is not None:
             sealed = sealing.seal_sums(self._content.values, terms, keys=self._keys)
         else:
-            raise ValueError("keys: feature sums need the keys of the silo")
+            raise ValueError("keys: feature sums need the silo's private keys")
         fault_point("silo_drawn")
         account.store_sealed(key, sealed)
         fault_point("silo_stored")
         return sealed
 
     def _terms(self, batch: QueryBatch) -> BatchTerms:
-        """Returns the terms of a batch with the keys on the silo's roster."""
+        """Returns the terms of a batch, with keys from the silo's own roster."""
         if self._roster is None:
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo has no roster")
         try:
@@ -488,13 +509,16 @@ class Silo(contextlib.ExitStack):
         except ValueError as error:
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, f"roster: {error}") from None
         if terms.are_sums and (self._keys is None or self._keys.identity not in terms.silos):
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the roster's keys differ")
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the roster lacks this silo's keys")
         return terms
 
     def _debit(
         self, batch: QueryBatch, queries: Sequence[bytes], *, key: str | None = None
     ) -> None:
-        """Charges new queries or refuses them; depends only on the queries, policy and ledger."""
+        """Charges new queries, or raises RefusedError if they exceed the policy's limits.
+
+        The decision depends only on the queries, the policy and the ledger.
+        """
         account = self.account
         number = len(queries)
         late = self._clock() - batch.deadline

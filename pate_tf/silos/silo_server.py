@@ -1,4 +1,4 @@
-"""Runs a silo or an aggregator: each has a folder for its files, and answers a coordinator."""
+"""Runs the server process of a silo or an aggregator, which answers the coordinator's requests."""
 
 import dataclasses
 import functools
@@ -32,23 +32,23 @@ POLICY = "policy.toml"
 KEYS = "keys.json"
 JOURNAL = "journal"
 ENDED = "ended"
-DIGITS = 16  # number of digits of a digest that messages show
+DIGITS = 16  # messages show this many digits of a digest
 OVER = "the run is over"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloRun(DataSource, JointMethod):
-    """Settings of a silo."""
+    """Settings of the `pate silo` command: files, records and teacher of a silo."""
 
     restated: ClassVar = {
         "method": {
             "group": "",
-            "help": "pate: a teacher votes on public queries. feature_sums: no teacher is trained; "
-            "features of --data are summed per class, and secret-shared with noise.",
+            "help": "pate: a teacher votes on public inputs. feature_sums: no teacher is trained; "
+            "the features of --data are summed per class, and secret-shared with noise.",
         },
         "representation": {
-            "help": "With feature_sums: the representation that maps a record to features, the "
-            "same as the coordinator's. It is learned from public samples in --data_dir. The "
+            "help": "With feature_sums: how to compute features of a record; must equal the "
+            "coordinator's setting. Features are learned from public samples in --data_dir. The "
             "default depends on the data set."
         },
     }
@@ -65,7 +65,7 @@ class SiloRun(DataSource, JointMethod):
     acknowledge_reset: bool = setting(
         False,
         flag="reset_account_i_understand",
-        help="Continue although an earlier ledger of this silo, or later rows of it, are missing. "
+        help="Continue although an earlier ledger of this silo, or its last rows, are missing. "
         "Their known cost is charged again, and the ledger records this permanently.",
     )
     records: pathlib.Path | None = setting(
@@ -83,14 +83,14 @@ class SiloRun(DataSource, JointMethod):
     model: str = setting(RANDOM_FOREST, help="Model to train, as in `pate teachers`.")
     encoder: pathlib.Path | None = setting(
         None,
-        help="With feature_sums, instead of --representation: the coordinator's encoder, the file "
-        "released/encoder.npz in its TRAIN_DIR. It contains only weights, no code.",
+        help="With feature_sums, instead of --representation: a copy of the coordinator's file "
+        "TRAIN_DIR/released/encoder.npz. It contains only weights, no code.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorRun(Settings):
-    """Settings of an aggregator."""
+    """Settings of the `pate aggregator` command."""
 
     folder: pathlib.Path = setting(
         flag="aggregator_dir",
@@ -114,15 +114,16 @@ def serve(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
-    """Answers queries until the coordinator ends the run, and records the end in a file.
+    """Runs a silo: answers the coordinator's queries until the coordinator ends the run.
 
-    A silo that is started again after the end of a run serves the next run. If no coordinator can
-    be reached for `give_up_after` seconds after such a restart, the silo ends without an error.
+    The end of the run is recorded in a file. A silo that is started again after the end of a run
+    serves the next run. If this silo can't reach a coordinator for `give_up_after` seconds, it ends
+    without an error.
 
     Args:
-        run: settings of the silo.
-        on_event: called with messages about events.
-        watch: called with a function that returns the silo's health; see
+        run: settings of the silo, from the command line.
+        on_event: function that is called with each log message.
+        watch: function that is called once with a function that returns the silo's health; see
             `pate_tf.net.health.serve_health`.
         give_up_after: the silo gives up after this many seconds without a connection.
 
@@ -143,7 +144,7 @@ def serve(
         TaskConnection(policy.coordinator, files=files) as connection,
     ):
         (run.folder / ENDED).unlink(missing_ok=True)
-        on_event(f"{silo.name} dials {policy.coordinator}")
+        on_event(f"{silo.name} connects to {policy.coordinator}")
         connection.contact = run.folder / CONTACT
         watch(lambda: connection.health(status(run.folder)))
         try:
@@ -160,12 +161,13 @@ def serve(
 
 
 def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) -> Silo:
-    """Returns a silo that can answer queries over any transport.
+    """Opens a silo with its ledger, roster, and teacher or feature sums.
 
     Args:
-        run: settings of the silo.
+        run: settings of the silo, from the command line.
         policy: policy of the silo, read from the silo's folder.
-        on_event: called with messages about events, which contain nothing about the data.
+        on_event: function that is called with each log message; messages contain nothing about
+            the data.
 
     Raises:
         ValueError: if the policy, the teacher and the roster do not match.
@@ -177,7 +179,7 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
     are_sums = run.method == "feature_sums"
     if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
         other = METHODS[not are_sums]
-        raise ValueError(f"method must be {other}, which {POLICY} allows, got {run.method}")
+        raise ValueError(f"method must be {other}, as in {POLICY}, got {run.method}")
     artifacts.remove_abandoned(run.folder)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
     roster = None if run.roster is None else SiloRoster.read(run.roster)
@@ -192,14 +194,14 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
         keys = Keys.load_or_create(folder / KEYS, policy.silo)
         if roster is None or keys.identity not in roster.identities:
             raise ValueError(
-                f"roster: {run.roster} must contain {policy.silo} with the keys of its folder. Add "
+                f"roster: {run.roster} must list {policy.silo} with the keys in its folder. Add "
                 "the output of `pate silo keys`."
             )
-        # A worker process computes the sums, so this process holds neither TensorFlow nor records.
+        # A worker process computes the sums, so this process contains no TensorFlow and no records.
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawn, start_worker) as process:
             content = process.submit(make_sums, run).result()
-        on_event(f"{policy.silo}: feature sums of encoder {content.encoder_digest[:DIGITS]}")
+        on_event(f"{policy.silo}: feature sums for encoder {content.encoder_digest[:DIGITS]}")
     else:
         content = make_teacher(run, folder)
         on_event(f"{policy.silo}: the teacher is ready")
@@ -215,9 +217,10 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
 
 
 def status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns the metrics of a silo's spending, even while the silo is running; see `METRICS`.
+    """Returns the metrics of a silo's spent privacy budget; the silo may be running meanwhile.
 
     Charges depend only on the policy and on public queries, so they reveal nothing about records.
+    `METRICS` lists the metrics.
 
     Raises:
         ValueError: if the folder contains no valid policy.
@@ -240,7 +243,10 @@ def status(folder: pathlib.Path) -> dict[str, float]:
 
 
 def make_sums(run: SiloRun) -> SiloSums:
-    """SENSITIVE: returns the silo's feature sums.
+    """SENSITIVE: computes the feature sums of the silo's records.
+
+    Args:
+        run: settings of the silo, from the command line.
 
     Raises:
         ValueError: if no records are given, or they do not match the data set or the encoder.
@@ -269,10 +275,10 @@ def make_sums(run: SiloRun) -> SiloSums:
 
 
 def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
-    """SENSITIVE: returns the silo's teacher; reuses a teacher that was trained before.
+    """SENSITIVE: loads or trains the silo's teacher; a teacher is trained only once.
 
     Args:
-        run: settings of the silo.
+        run: settings of the silo, from the command line.
         folder: sensitive folder in which a trained teacher is stored.
 
     Raises:
@@ -300,7 +306,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
             from pate_tf.teachers.foreign import load_model
 
             model = pathlib.Path(run.teacher)
-            load_model(model)  # Fails early: an unreadable model would vote for one class.
+            load_model(model)  # Raises now; later, an unreadable model would vote for class 0.
     return SiloTeacher(
         model,
         num_classes=dataset.num_classes,
@@ -310,7 +316,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
 
 
 def _examples(run: SiloRun) -> tuple[PrivateExamples, PublicExamples | None]:
-    """Returns the silo's records, and the public samples that reading them needed, or None."""
+    """Returns the silo's records, and the public samples that were loaded with them, or None."""
     if run.files is not None:
         public = run.files.load_public()
         return run.files.load_private(public), public
@@ -326,7 +332,9 @@ def serve_aggregator(
     watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
-    """Answers tasks until the coordinator ends the run; see `serve` for the arguments.
+    """Runs an aggregator: answers the coordinator's tasks until the coordinator ends the run.
+
+    See `serve` for the arguments.
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
@@ -345,7 +353,7 @@ def serve_aggregator(
             run.coordinator, files=TlsFiles.of(run.certificates, name), is_aggregator=True
         ) as connection,
     ):
-        on_event(f"{name} dials {run.coordinator}")
+        on_event(f"{name} connects to {run.coordinator}")
         connection.contact = run.folder / CONTACT
         watch(lambda: connection.health(aggregator_status(run.folder)))
         connection.serve(
@@ -357,7 +365,10 @@ def serve_aggregator(
 
 
 def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
-    """Returns an aggregator's `Keys`, the opened `Aggregator`, and the roster.
+    """Opens an aggregator; returns its `Keys`, the `Aggregator` and the roster.
+
+    Args:
+        run: settings of the aggregator, from the command line.
 
     Raises:
         ValueError: if the aggregator has no keys or is not on the roster.
@@ -374,10 +385,10 @@ def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
     roster = SiloRoster.read(run.roster)
     name = keys.identity.name
     if keys.identity not in roster.aggregators:
-        raise ValueError(f"roster: {run.roster} must contain {name} with the keys of its folder")
+        raise ValueError(f"roster: {run.roster} must list {name} with the keys in its folder")
     return keys, Aggregator(keys, run.folder / JOURNAL), roster
 
 
 def aggregator_status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns the metric with the number of released batches; see `pate_tf.net.health`."""
+    """Returns the number of sums that an aggregator has released, as a metric."""
     return {"pate_rounds_total": len([*(folder / JOURNAL).glob("*/batch.release")])}

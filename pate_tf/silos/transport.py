@@ -27,13 +27,13 @@ from pate_tf.silos.round_journal import CoordinatorJournal
 _log = logging.getLogger(__name__)
 SILOS: Final = "pate_tf.silos.v2.Silos"
 AGGREGATORS: Final = "pate_tf.silos.v2.Aggregators"
-# One message contains the shares of all silos.
+# The limit is high because a message to an aggregator contains the shares of all silos.
 AGGREGATOR_LIMITS: Final = Limits(message_bytes=2**30)
 MAX_REFUSAL_LENGTH: Final = 1000  # characters
 
 
-# The digest of a task, and either the aggregator's message or the reason for refusing the task. The
-# reason reveals nothing about shares or noise.
+# An aggregator's result: the digest of the task, and either the aggregator's message or the reason
+# for refusing the task. The reason reveals nothing about shares or noise.
 TaskResult = tuple[bytes, str | AggregatorMessage]
 
 
@@ -47,8 +47,7 @@ class TaskConnection(Connection):
         address: `host:port` of the coordinator.
         files: files with this client's certificate and key, and the certificate of the authority.
         is_aggregator: True for an aggregator, False for a silo.
-        wait_seconds: maximum time in seconds that the coordinator holds a poll until there is a
-            task.
+        wait_seconds: maximum time in seconds for which a poll waits for a task.
 
     Raises OSError if a file can't be read.
     """
@@ -68,7 +67,7 @@ class TaskConnection(Connection):
         self._wait_seconds = wait_seconds
 
     def poll(self) -> Any:
-        """Returns the next task for this client; None if there is no task.
+        """Asks the coordinator for the next task; returns None if there is no task.
 
         Raises:
             ConnectionError: if the coordinator can't be reached, or sends an invalid task.
@@ -77,7 +76,7 @@ class TaskConnection(Connection):
         return self.call("Poll", None, self._task | None, wait_seconds=self._wait_seconds)
 
     def submit(self, result: Reply | TaskResult) -> Answer:
-        """Submits the result of a task. You can submit the same result again.
+        """Sends the result of a task to the coordinator. You can send the same result again.
 
         Raises:
             ConnectionError: if the coordinator can't be reached.
@@ -97,11 +96,13 @@ class TaskConnection(Connection):
     ) -> None:
         """Answers tasks until the coordinator ends the run.
 
-        If a result can't be submitted, the client polls the task again and submits the same result.
+        If a result can't be submitted, the client asks for the task again and submits the same
+        result.
 
         Args:
             answer: function that returns the result of a task, and a description of the result.
-            on_event: called with messages about events, which contain nothing about the data.
+            on_event: function that is called with each log message; messages contain nothing
+                about the data.
             sleep: see `with_retries`.
             give_up_after: see `with_retries`.
 
@@ -128,7 +129,7 @@ class TaskConnection(Connection):
 def task_result(
     aggregator: Aggregator, roster: SiloRoster, task: AggregatorTask
 ) -> tuple[TaskResult, str]:
-    """Returns an aggregator's result of a task, and a description of the result for the log.
+    """Returns an aggregator's answer to a task, and a description of the answer for the log.
 
     Args:
         aggregator: aggregator with its keys and journal.
@@ -139,7 +140,7 @@ def task_result(
     known = {*roster.aggregators, *roster.identities}
     try:
         if not known.issuperset((*task.terms.aggregators, *task.terms.silos)):
-            raise ValueError("terms must contain only names and keys of the roster")
+            raise ValueError("terms must contain only names and keys from the roster")
         return (digest(task), aggregator.answer(task)), task.step.value
     except ValueError as error:
         return (digest(task), str(error)), f"{task.step.value} was refused: {error}"
@@ -169,7 +170,7 @@ class AggregatorService:
         self._results: dict[str, str | AggregatorMessage] = {}
 
     def _ask(self, name: str, task: AggregatorTask) -> AggregatorMessage:
-        """Returns an aggregator's message for a task; each aggregator has one task at a time."""
+        """Waits until an aggregator has answered a task; each aggregator has one task at a time."""
         with self._changed:
             self._results.pop(name, None)
             self._tasks[name] = task
@@ -205,9 +206,10 @@ class AggregatorService:
 def coordinator_services(
     journal: CoordinatorJournal, aggregators: AggregatorService | None = None
 ) -> list[Service]:
-    """Returns the services of a coordinator, which only its silos and aggregators may call.
+    """Returns the services that the coordinator offers: one for silos, and one for aggregators.
 
-    `TlsServer` serves them over gRPC; `pate_tf.flower` serves them over Flower.
+    Only the named silos and aggregators may call them. `TlsServer` serves them over gRPC;
+    `pate_tf.flower` serves them over Flower.
 
     Args:
         journal: hands out batches to silos and accepts their replies.
@@ -216,7 +218,7 @@ def coordinator_services(
 
     def submit(reply: Reply, caller: Caller) -> Answer:
         if reply.silo != caller.name:
-            raise PermissionError("the reply's silo must be the name in the certificate")
+            raise PermissionError("the silo of a reply must be the name in the certificate")
         if isinstance(reply, Refusal):
             _log.warning("%s refused %s: %s", reply.silo, reply.batch_id, reply.reason.value)
         return journal.submit(reply)

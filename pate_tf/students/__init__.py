@@ -1,1 +1,1 @@
-"""Students: models that learn only from released labels and a public pool."""
+"""Students: models that learn only from noisy labels and public inputs."""

@@ -1,4 +1,7 @@
-"""Measures a student on labeled public samples. The target is a class, a number or labels."""
+"""Quality measures of a student on labeled public samples, such as accuracy and recall.
+
+The target is a class, a number or several labels.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def measure(
         truth: true values, in the same shape as `predictions`. There must be at least one sample.
         probabilities: predicted probabilities of the classes or labels; ignored if the target is a
             number.
-        dataset: data set of the samples, which states the type of target.
+        dataset: data set of the samples, which defines the type of target.
     """
     if dataset.target == CLASS:
         return measure_classes(predictions, truth, probabilities)
@@ -41,7 +44,7 @@ def measure(
 def measure_numbers(
     predictions: npt.NDArray[np.float64], truth: npt.NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Compares predicted numbers `[num_samples]` with true numbers.
+    """Compares predicted numbers with true numbers, both `[num_samples]`; returns JSON values.
 
     Returns:
         `r_squared`, see `core.public.r_squared`; `root_mean_squared_error` and
@@ -64,7 +67,9 @@ def measure_numbers(
 def measure_labels(
     predictions: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
 ) -> dict[str, Any]:
-    """Compares several predicted labels `[num_samples, num_labels]` with true labels.
+    """Compares several predicted labels per sample with the true labels; returns JSON values.
+
+    All arguments have the shape `[num_samples, num_labels]`.
 
     Returns:
         Lists with a value for each label: `label_auc`, `label_recall` and `label_share`, the
@@ -92,7 +97,7 @@ def measure_labels(
 def measure_classes(
     labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
 ) -> dict[str, Any]:
-    """Compares predicted classes and their probabilities with true classes; returns JSON values.
+    """Compares predicted classes with true classes; returns JSON values.
 
     Args:
         labels: predicted classes `[num_samples]`.
@@ -144,7 +149,7 @@ def rows_of_measure(measured: Mapping[str, Any], names: Sequence[str]) -> list[R
     if "r_squared" in measured:
         score = measured["r_squared"]
         explained = "all true numbers are equal" if score is None else f"{score:.3f}"
-        rows = [("R^2", f"{explained} on {number:,} samples; a constant has 0")]
+        rows = [("R^2", f"{explained} on {number:,} samples (constant prediction: 0)")]
         for name in ("root_mean_squared_error", "mean_absolute_error"):
             constant = measured[f"constant_{name}"]
             shown = f"{measured[name]:,.6g} (best constant: {constant:,.6g})"
@@ -164,7 +169,7 @@ def rows_of_measure(measured: Mapping[str, Any], names: Sequence[str]) -> list[R
     interval = f"95 % interval {low:.2%} to {high:.2%}"
     rows = [
         ("accuracy", f"{measured['accuracy']:.2%} of {number:,} ({interval})"),
-        ("the majority class", f"{measured['majority_accuracy']:.2%}"),
+        ("always the majority class", f"{measured['majority_accuracy']:.2%}"),
     ]
     for name, recall in zip(names, measured["recall"], strict=True):
         rows.append((f"recall of {name}", recall_in_words(recall)))

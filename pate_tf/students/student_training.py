@@ -1,4 +1,4 @@
-"""Trains Keras students with Keras' `fit`, resumes interrupted training, and stops at NaN."""
+"""Trains Keras students with Keras' `fit`; resumes interrupted training, and stops at NaN."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ Batch = dict[str, tf.Tensor]
 StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
 FloatArray = npt.NDArray[np.float64]
 
-LOGGED = 10  # number of steps between two values of a loss in TensorBoard
+LOGGED = 10  # a loss is written for TensorBoard once in this number of steps
 BATCH = 500  # inputs per batch; larger batches exceed the cache and are slower per input
 
 
@@ -38,7 +38,7 @@ class ShuffledItems:
     """Draws rows of arrays without replacement, in a new random order in each pass.
 
     Args:
-        *arrays: arrays `[num_items, ...]`, from which the same rows are drawn.
+        *arrays: arrays `[num_items, ...]`; the same rows are drawn from each array.
         batch_size: number of rows per step.
         seed: seed of the random orders.
     """
@@ -50,7 +50,7 @@ class ShuffledItems:
         self._seed = seed
 
     def at(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the rows `[batch_size, ...]` of each array in a step; steps start at 0."""
+        """Returns the rows of each array for a step, `[batch_size, ...]`; steps start at 0."""
         positions = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
         passes = positions // self._num_items
         seeds = tf.fill([self._batch_size], tf.constant(self._seed, tf.int64))
@@ -74,7 +74,12 @@ def derived_seeds(seed: int, number: int) -> list[int]:
 
 
 def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) -> FloatArray:
-    """Returns a model's outputs `[num_inputs, ...]` for at least one raw input."""
+    """Computes a model's outputs `[num_inputs, ...]` for raw inputs, in batches.
+
+    Args:
+        model: function from raw inputs `[batch, *input_shape]` to outputs.
+        inputs: at least one raw input.
+    """
     parts = [
         keras.ops.convert_to_numpy(
             model(tf.constant(inputs[start : start + BATCH], tf.float32), training=False)
@@ -89,33 +94,33 @@ def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) ->
 
 
 def pixel_range(dataset: Dataset) -> tuple[float, float]:
-    """Returns the common range of all pixels; raises ValueError if pixels have different ranges."""
+    """Returns the range of all pixel values; raises ValueError if pixels have different ranges."""
     low, high = dataset.value_range
     if isinstance(low, tuple) or isinstance(high, tuple):
         raise ValueError(f"value_range of {dataset.name}: all pixels must have the same range")
     return low, high
 
 
-MAX_CUTOUT = 1 / 2  # maximum side of a cutout, as a fraction of the image's side
+MAX_CUTOUT = 1 / 2  # maximum side of the filled square, as a fraction of the image's side
 MAX_CONTRAST = 0.5
 # The color changes follow Chen et al. 2020 ("SimCLR", appendix B.9) for small images, without
 # tuning.
 COLOUR_JITTER = 0.4  # maximum change of brightness, contrast and saturation
-MAX_HUE = 0.1  # fraction of the color circle
+MAX_HUE = 0.1  # maximum rotation of the hue, as a fraction of the color circle
 GRAY_FRACTION = 0.2  # fraction of images that become gray
 
 
 def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
-    """Augments images twice, changes their contrast, and fills a square (cutout).
+    """Augments images twice, changes their contrast, and blackens a random square (cutout).
 
     If images have three channels, their colors also change. Otherwise, a network could recognize
     the copies of an image by their colors, and would learn nothing else.
 
     Args:
         images: raw images, float32 `[batch, height, width, channels]`.
-        dataset: data set of the images. Its `augmentation` names changes that do not change the
+        dataset: data set of the images. Its `augmentation` lists changes of an image that keep the
             label.
-        seed: seed of the changes, int64 `[2]`. The same seed gives the same changes.
+        seed: seed of the random changes, int64 `[2]`. The same seed gives the same changes.
     """
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
     changed = preprocessing.augment(preprocessing.augment(images, dataset, first), dataset, second)
@@ -170,8 +175,8 @@ class AveragedStudent(keras.Model):
     and export use the averaged weights.
 
     Attributes:
-        averaged_steps: number of steps that the average covers. Early in training, the average
-            covers only about a tenth of the steps so far.
+        averaged_steps: approximate number of recent steps in the average. Early in training, the
+            average covers only about a tenth of the steps so far.
         losses_shown: names of the losses that `train_step` returns.
     """
 
@@ -179,7 +184,7 @@ class AveragedStudent(keras.Model):
     losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
-        """Takes a classifier that maps raw inputs to logits; `kwargs` are for `keras.Model`."""
+        """Takes a classifier that maps raw inputs to logits; `kwargs` go to `keras.Model`."""
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
@@ -197,11 +202,11 @@ class AveragedStudent(keras.Model):
         self.built = True
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Returns the logits `[batch, num_classes]` of the current weights."""
+        """Returns the logits `[batch, num_classes]`, computed with the current weights."""
         return tf.cast(self.classifier(inputs, training=training), tf.float32)
 
     def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Updates the average after a step; returns the mean of each loss in `losses_shown`."""
+        """Updates the averaged weights after a step; returns the mean losses by their names."""
         age = self.average_age + 0.0
         decay = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
@@ -212,7 +217,7 @@ class AveragedStudent(keras.Model):
         return {tracker.name: tracker.result() for tracker in self.trackers}
 
     def averaged_logits(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Returns the logits `[batch, num_classes]` of the averaged weights."""
+        """Returns the logits `[batch, num_classes]`, computed with the averaged weights."""
         logits, _ = self.classifier.stateless_call(
             self.averages, self.classifier.non_trainable_variables, inputs, training=training
         )
@@ -232,13 +237,13 @@ class AveragedStudent(keras.Model):
         """Trains on labels and on the whole pool; returns a classifier with averaged weights.
 
         Args:
-            change: function that takes a step, labeled inputs, their labels or weights, and
-                `num_unlabelled` unlabeled inputs, and returns a batch for `train_step`. Inputs are
-                float32.
-            config: configuration of the training.
+            change: function that augments inputs and returns a batch for `train_step`. It takes a
+                step, labeled inputs, their labels or weights, and `num_unlabelled` unlabeled
+                inputs. Inputs are float32.
+            config: settings of the student, such as model and number of steps.
             released: labels of some inputs of the pool.
             pool: public inputs.
-            options: what to store and to show during training.
+            options: options for storing and showing the progress of training.
             num_unlabelled: number of unlabeled inputs in a batch.
             **of_fit: further arguments of `fit_student`.
         """
@@ -265,12 +270,13 @@ class AveragedStudent(keras.Model):
 
 
 def loss_of_replica(loss: tf.Tensor) -> tf.Tensor:
-    """Divides a loss by the number of replicas, because optimizers add up their gradients."""
+    """Divides a loss by the number of devices, because optimizers add up the devices' gradients."""
     return loss / tf.distribute.get_strategy().num_replicas_in_sync
 
 
-# If the stop set is full, an epoch has twice this number of steps. The number was chosen with
-# labels of public pools, never with held-out samples (docs/how-to/choose_student.md).
+# Number of steps per epoch. An epoch has twice this number if the pool has `STOP_SET_SIZE` inputs.
+# This number of steps was chosen with labels of public pools, never with held-out samples
+# (docs/how-to/choose_student.md).
 STEPS_PER_EPOCH = 50
 UNFINISHED = "unfinished_student"
 # The stopping rule is "stabilizing predictions" (Bloodgood and Vijay-Shanker 2009, arXiv
@@ -283,7 +289,11 @@ STOP_SET_SIZE = 2_000
 
 
 def are_stable(predictions: IntArray) -> bool:
-    """Whether predictions of `PAIRS + 1` successive models, `[num_models, num_inputs]`, agree."""
+    """Whether the predictions of successive models agree.
+
+    Args:
+        predictions: predicted classes of the last `PAIRS + 1` models, `[num_models, num_inputs]`.
+    """
     kappas = list[float]()
     for earlier, later in itertools.pairwise(predictions):
         agreement = float((earlier == later).mean())
@@ -295,12 +305,12 @@ def are_stable(predictions: IntArray) -> bool:
 
 
 def averaged_or_own(student: keras.Model) -> Callable[..., tf.Tensor]:
-    """Returns a student's inference function, with averaged weights if the student has them."""
+    """Returns the function that computes logits, with averaged weights if the student has them."""
     return student.averaged_logits if isinstance(student, AveragedStudent) else student
 
 
 class TrainingDivergedError(ValueError):
-    """A loss or a weight became NaN or infinite."""
+    """Raised if a loss or a weight becomes NaN or infinite during training."""
 
 
 class Backup(keras.callbacks.Callback):
@@ -311,7 +321,12 @@ class Backup(keras.callbacks.Callback):
     """
 
     def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
-        """Takes the path of the `.npz` file, or None to store nothing, and all Keras variables."""
+        """Takes the file path and the Keras variables to store.
+
+        Args:
+            path: path of the `.npz` file; None to store nothing.
+            state: all Keras variables that change during training.
+        """
         super().__init__()
         self._path = path
         self._state = state
@@ -333,7 +348,7 @@ class Backup(keras.callbacks.Callback):
         if bad:
             where = f"; the last good weights are in {self._path}" if self._path else ""
             raise TrainingDivergedError(
-                f"student: training diverged, {bad[0]} is NaN or infinite in epoch {epoch + 1}"
+                f"student: training diverged; {bad[0]} is NaN or infinite in epoch {epoch + 1}"
                 f"{where}. Try a smaller learning rate."
             )
         if self._path is None:
@@ -343,14 +358,14 @@ class Backup(keras.callbacks.Callback):
             str(index): keras.ops.convert_to_numpy(variable)
             for index, variable in enumerate(self._state)
         }
-        # The file is written as private, so that it is not sealed after each epoch. It is deleted
-        # before anything is published.
+        # The file is written as private, because writing a published file after each epoch would
+        # also authenticate it each time. The file is deleted before anything is published.
         arrays["epochs"] = np.array(epoch + 1)
         artifacts.write_arrays(self._path, arrays, private=True)
 
 
 def shown_on_clock(num_steps: int) -> keras.callbacks.Callback:
-    """Returns a callback that shows the steps and the time left on the running clock."""
+    """Returns a callback that shows the number of steps and the remaining time."""
     advance = steps_on_clock(num_steps)
     return keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: advance(1))
 
@@ -361,9 +376,9 @@ def logs_of(folder: pathlib.Path) -> pathlib.Path:
 
 
 def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
-    """Builds the untrained network of a configuration."""
+    """Builds the untrained Keras model that a configuration names."""
     network = architectures.build(config.model, dataset, seed=config.seed)
-    if architectures.ends_in_softmax(network):  # a compiled model; it is compiled again later
+    if architectures.ends_in_softmax(network):  # compiled by the user; it is compiled again later
         network = architectures.with_logits(network)
     return network
 
@@ -403,13 +418,13 @@ def fit_student(
         student: a compiled student whose optimizers are built.
         batch_at: function that takes a step, an int64 scalar, and returns a batch for the student's
             `train_step`.
-        config: configuration of the training.
+        config: settings of the student, such as model and number of steps.
         released: labels of some inputs of the pool.
         pool: public inputs. If a run with the same `run_digest` was interrupted, it resumes after
             its last epoch.
-        options: what to store and to show. The logs and, until the run is complete, the state of
-            the last epoch are stored in its folder.
-        optimizers: further optimizers whose state is part of the state of the run.
+        options: options for storing and showing the progress. The logs and, until the run is
+            complete, the state of the last epoch are stored in the folder that they name.
+        optimizers: further optimizers, whose variables are also stored.
         stops_early: whether to stop when the predictions for the pool's first `STOP_SET_SIZE`
             inputs are stable. If False, training takes all steps.
 
@@ -419,8 +434,8 @@ def fit_student(
     """
     inputs = pool.inputs[: STOP_SET_SIZE if stops_early else 1]
     number = len(inputs)
-    # The state contains one row of predictions for each of the last epochs. Before training, no two
-    # rows agree.
+    # The stored state contains one row of predictions for each of the last epochs. The initial
+    # rows differ, so training does not stop before the first epochs.
     predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
 
     def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
@@ -460,17 +475,17 @@ def fit_student(
             shuffle=False,  # batches are already shuffled by the seed
             verbose=0,
         )
-    if path is not None:  # the run is complete
+    if path is not None:  # training is complete, so the stored state is no longer needed
         path.unlink(missing_ok=True)
         if not any(path.parent.iterdir()):
             path.parent.rmdir()
 
 
-# Measures of labels and students on public samples.
+# Accuracy of labels and students on public samples.
 
 
 def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
-    """Returns the accuracy of released labels of the pool; None if no true class is known."""
+    """Returns the accuracy of noisy labels of the pool; None if no true class is known."""
     if public.pool.true_labels is None or public.dataset.target != CLASS:
         return None
     truth = public.pool.true_labels[labels.query_indices]
@@ -482,13 +497,13 @@ NUM_SAMPLES = 1_000
 
 
 class HeldOutAccuracy(keras.callbacks.Callback):
-    """Writes the accuracy on held-out samples to TensorBoard after every epoch.
+    """Keras callback that writes the accuracy on held-out samples for TensorBoard.
 
-    The true labels are public and used only for TensorBoard. They do not influence the student.
+    The true labels are public. They are used only for TensorBoard and do not influence the student.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
-        """Takes labeled held-out samples and the log folder; uses at most 1,000 of the samples."""
+        """Takes labeled held-out samples, of which at most 1,000 are used, and the log folder."""
         super().__init__()
         self._inputs = samples.inputs[:NUM_SAMPLES]
         self._labels = np.asarray(samples.labels)[:NUM_SAMPLES]
@@ -506,10 +521,10 @@ class HeldOutAccuracy(keras.callbacks.Callback):
 
 
 def constant_model(labels: PoolLabels, dataset: Dataset) -> keras.Model:
-    """Returns a model whose logits `[num_classes]` are the same for every raw input.
+    """Returns a model that predicts the same class probabilities for every raw input.
 
-    The model's probabilities are the fractions of the classes among the labels (or their weights),
-    after adding one label of each class.
+    The probabilities are the fractions of the classes among the labels (or their weights), after
+    one label of each class was added. The model returns logits `[batch, num_classes]`.
     """
     is_soft = labels.weights is not None
     targets = labels.targets if is_soft else np.eye(dataset.num_classes)[labels.labels]

@@ -1,4 +1,4 @@
-"""Teachers that other software trained: models in memory or in files."""
+"""Teachers that are the user's own trained models, in memory or in files."""
 
 import copy
 import hashlib
@@ -30,7 +30,7 @@ OTHER_FORMATS = (".h5", ".hdf5", ".joblib", ".onnx", ".pb", ".pkl", ".pt", ".pth
 
 
 class ForeignModels(Voter):
-    """SENSITIVE: one trained model for each teacher.
+    """SENSITIVE: teachers that are the user's trained models, one model for each teacher.
 
     A model is a Keras model, a fitted scikit-learn classifier, any object with the method
     `predict`, or the path of a `.keras` file or a SavedModel, which is loaded when it votes. A
@@ -47,13 +47,13 @@ class ForeignModels(Voter):
     A SavedModel is called through its signature `serving_default`. If this signature has several
     outputs, the output `label` is used.
 
-    This class can't check that the models' records are disjoint; the statement lists this as an
-    assumption. It refuses a model that is given twice, a Keras model with the same weights as
-    another model, and a copied file.
+    This class can't check that the models learned from disjoint records. The privacy statement
+    lists this as an assumption. The class refuses a model that is given twice, a Keras model with
+    the same weights as another model, and a copied file.
 
     For files, `digest` covers their content. For models in memory, it covers settings and weights,
-    or attributes. If a teacher changes in a way that the digest does not cover, the teachers keep
-    their ledger, and the budget of the ledger covers both versions.
+    or attributes. If a model changes in a way that the digest does not cover, the teachers keep
+    their privacy ledger, so both versions share one budget.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class ForeignModels(Voter):
         """Takes one model for each teacher.
 
         Args:
-            models: the models, or the path of a folder of models, which are used in the order of
+            models: the models; or the path of a folder of models, which are used in the order of
                 their names.
-            unit: protected unit: "record" if each record, "owner" if all records of each owner,
-                were used for only one teacher.
-            source: private data source that releases are charged to.
+            unit: unit of privacy: "record" if each record was used for only one teacher, "owner"
+                if all records of each owner were used for only one teacher.
+            source: the named private data source that is charged for each release.
             num_classes: number of scores that a model returns; None for the number of classes of
                 the pool.
 
@@ -94,7 +94,7 @@ class ForeignModels(Voter):
                 is_file = isinstance(model, pathlib.Path)
                 raise ValueError(
                     f"models: {self._models[earlier] if is_file else earlier} and "
-                    f"{model if is_file else place} are the same, so it would have two votes. "
+                    f"{model if is_file else place} are the same and would have two votes. "
                     f"Give each teacher a different model."
                 )
         self.sharding = Sharding(num_teachers=len(self._models), unit=unit)
@@ -121,15 +121,16 @@ class ForeignModels(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Returns the votes of all teachers; keeps only one model from a file in memory at a time.
+        """Returns the votes of all teachers on some inputs. SENSITIVE.
+
+        Models from files are loaded one at a time. NaN scores cause no error, because they may
+        depend on private records. The data holder gets a warning.
 
         Raises:
             ValueError: if a model can't be loaded, fails, or returns neither labels nor scores. The
                 message of the model's own error is not shown, because it may quote private values.
-                NaN scores depend on private records, so they cause no error, only a warning to the
-                data holder.
         """
-        dataset: Dataset | None = getattr(self, "dataset", None)  # `for_pool` sets it
+        dataset: Dataset | None = getattr(self, "dataset", None)  # set by `for_pool`
         labels: npt.NDArray[Any] = np.zeros((self.num_teachers, len(inputs)), np.int64)
         if dataset is not None and dataset.target != CLASS:
             labels = np.zeros((*labels.shape, *dataset.label_shape))
@@ -155,7 +156,7 @@ class ForeignModels(Voter):
 
 
 def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the paths of the models in a folder."""
+    """Returns the paths of the `.keras` files and SavedModels in a folder."""
     if not folder.is_dir():
         raise ValueError(f"models must be a folder of models; {folder} is not a folder")
     others = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in OTHER_FORMATS)
@@ -166,7 +167,7 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     )
     if others or not paths:
         found = f"contains {others[0]}" if others else "contains no model"
-        raise ValueError(f"models: {folder} {found}. Save by model.save (.keras) or model.export.")
+        raise ValueError(f"models: {folder} {found}. Use model.save (.keras) or model.export.")
     return paths
 
 
@@ -187,11 +188,11 @@ def load_model(path: pathlib.Path) -> Any:
             raise ValueError(f"models: {path} is not a .keras file or a SavedModel") from None
         raise ValueError(
             f"models: {path} contains {layer[1] or layer[2]}, which is not registered with Keras. "
-            f"Save the model by model.export(FOLDER): a SavedModel contains its graph."
+            f"Save the model by model.export(FOLDER); a SavedModel needs no registered layers."
         ) from None
 
     def answers(inputs: Any) -> Any:
-        # This reference keeps `loaded` alive as long as its signature.
+        # This reference keeps the SavedModel `loaded` in memory as long as its signature is used.
         outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
         if "label" in outputs:
             return outputs["label"]
@@ -201,7 +202,7 @@ def load_model(path: pathlib.Path) -> Any:
 
 
 def _content(model: Any) -> Any:
-    """Returns a key. Two models have equal keys only if they are the same model or copies."""
+    """Returns a key that is equal for two models only if they are the same model or copies."""
     if isinstance(model, keras.Model):
         weights = model.get_weights()
         return artifacts.digest_arrays(weights) if weights else id(model)
@@ -209,20 +210,20 @@ def _content(model: Any) -> Any:
         return id(model)  # small classifiers may be equal even if their records are disjoint
     if zipfile.is_zipfile(model):
         with zipfile.ZipFile(model) as archive:
-            names = sorted({*archive.namelist()} - {"metadata.json"})  # it contains the time
+            names = sorted({*archive.namelist()} - {"metadata.json"})  # contains the time of saving
             return tuple(hashlib.sha256(archive.read(name)).digest() for name in names)
     files = sorted(part for part in model.rglob("*") if part.is_file()) or [model]
     return tuple(hashlib.sha256(file.read_bytes()).digest() for file in files)
 
 
 class WrongAnswerError(ValueError):
-    """A model returned neither labels nor scores. The message contains no values."""
+    """Raised if a model returns neither labels nor scores; the message contains no values."""
 
 
 def _labels(
     model: Any, inputs: npt.NDArray[Any], num_classes: int | None, dataset: Dataset | None = None
 ) -> npt.NDArray[Any]:
-    threshold = 0.5  # a single score above this value means the second of two classes
+    threshold = 0.5  # a single score above this threshold is a vote for the second of two classes
     if isinstance(model, keras.Model):
         answer = _in_batches(
             lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs
@@ -236,7 +237,7 @@ def _labels(
     else:
         answer = _in_batches(model, inputs)
     if answer.dtype.kind == "f" and np.isnan(answer).any():
-        warn_holder("NaN scores of some teachers count as the lowest")
+        warn_holder("some teachers return NaN scores, which are treated as the lowest score")
     if dataset is not None and dataset.target != CLASS:
         shape = (len(inputs), *dataset.label_shape)
         if answer.shape not in (shape, (*shape, 1)):

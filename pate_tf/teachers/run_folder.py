@@ -1,4 +1,4 @@
-"""The run folder: finds the data and the teachers of a run, and stores the run's description.
+"""Finds the data and the teachers of a run folder, and stores the run's description in it.
 
 This module does not import TensorFlow.
 """
@@ -38,16 +38,16 @@ MAX_UNSAVED = 16 * 2**20  # maximum bytes of finished teachers that are not save
 
 
 def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
-    """Returns the folder of a run's ensemble: `sensitive/teachers/ensemble`."""
+    """Returns the folder of a run's trained teachers: `sensitive/teachers/ensemble`."""
     return directory.teachers / ENSEMBLE
 
 
 def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
-    """Returns the recommended number of teachers that learn from features. Public.
+    """Returns the recommended number of teachers that learn from features.
 
-    If records are protected, the number of private records is treated as public, both here and in
-    the partition, the ledger and every statement. If owners are protected, the number of records is
-    private.
+    The result is public. If the unit of privacy is a record, the number of private records is
+    treated as public, both here and in the partition, the ledger and every statement. If the unit
+    is an owner, the number of records is private.
     """
     each = max(RECORDS_PER_TEACHER, RECORDS_PER_CLASS * dataset.num_classes)
     return max(1, num_records // each)
@@ -60,13 +60,13 @@ def load_teachers(
     folder: pathlib.Path | None = None,
     elsewhere: pathlib.Path | None = None,
 ) -> tuple[Voter, pathlib.Path]:
-    """Returns teachers and their run folder, which contains their ledger.
+    """Loads teachers; returns them and their run folder, which contains their privacy ledger.
 
     Args:
-        public: public samples, whose pool the teachers label.
+        public: public samples, including the pool that the teachers label.
         num_teachers: expected number of teachers; None to accept any number. It is required with
-            a file of labels. If `folder` is None, the number is part of the default folder's name,
-            with `DEFAULT_NUM_TEACHERS` for None.
+            a file of labels. If `folder` is None, the name of the default folder contains this
+            number, or `DEFAULT_NUM_TEACHERS` if it is None.
         folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
         elsewhere: path of a folder of models, or of a `.npy` or `.csv` file of labels
             `[num_teachers, num_queries]`, to use instead of the ensemble in the run folder. If it
@@ -84,7 +84,7 @@ def load_teachers(
     if elsewhere is None:
         teachers = load_ensemble(ensemble_folder(artifacts.RunDirectory(place)))
     elif folder is None:
-        raise ValueError("teachers also needs `teachers_dir`: the folder of these teachers' ledger")
+        raise ValueError("teachers needs `teachers_dir` too, a folder for the teachers' ledger")
     elif not elsewhere.exists():
         raise ValueError(
             f"teachers={elsewhere} does not exist. Name a .npy or .csv file or a folder of models."
@@ -92,7 +92,7 @@ def load_teachers(
     elif elsewhere.is_file():
         if num_teachers is None:
             raise ValueError(
-                "num_teachers is required with a file of labels, to detect a transposed file"
+                "num_teachers is required with a file of labels: it detects a transposed file"
             )
         teachers = StoredVotes(artifacts.read_array(elsewhere))
     else:
@@ -111,8 +111,8 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
     Attributes:
         data_name: name of the data set.
         num_teachers: number of teachers; None for feature sums.
-        representation: name of the representation of feature sums; None for raw inputs and for
-            teachers.
+        representation: name of the representation whose features were summed; None for raw inputs
+            and for runs with teachers.
         pool_size: number of public samples in the pool, 0 if there are no public samples; None for
             the default of the data set.
         source: the flags that name the data, see `DataSource.flags`; empty if the data were arrays.
@@ -153,8 +153,8 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
             files: the user's files, if they were moved.
 
         Raises:
-            ValueError: if an argument contradicts the run's description, or if neither of them
-                states where the data are.
+            ValueError: if an argument contradicts the run's description, or if neither the
+                arguments nor the description name the data.
         """
         stored = self.source.get("dataset")
         named = dataset if files is None else str(files.public)
@@ -168,7 +168,7 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
                 f"so its folder does not name the public samples"
             )
         if files is not None:
-            # Without private files, the name of the data set comes from the run's description.
+            # If the run has no private files, its description contains the name of the data set.
             name = files.name or (None if files.private else self.data_name)
             return DataSource(files=dataclasses.replace(files, name=name))
         flags = dict(self.source)
@@ -196,16 +196,17 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path} was changed, or written by another version. Choose another folder for this "
-            f"run, and keep the old folder, because it contains the ledger"
+            f"run. Keep the old folder, because it contains the privacy ledger"
         ) from error
 
 
-# A stopped run resumes from its stored teachers, which are in `config.json` and in files of
-# finished teachers (`finished-<first>-<last>.npz`). Each file is written atomically.
+# Interrupted training resumes from stored teachers. The folder contains `config.json` with the
+# settings, and files of finished teachers (`finished-<first>-<last>.npz`). Each file is written
+# atomically.
 
 
 def finished_teachers(folder: pathlib.Path) -> list[int]:
-    """Returns the numbers of the teachers that a folder contains, ascending."""
+    """Returns the numbers of the finished teachers in a folder, ascending."""
     return sorted(
         teacher
         for path in folder.glob(FINISHED)
@@ -219,15 +220,15 @@ class TeacherStore:
     def __init__(
         self, folder: pathlib.Path, settings: Mapping[str, Any], private: Sequence[npt.NDArray[Any]]
     ) -> None:
-        """Opens the folder, which is in a run's `sensitive/`, or creates it.
+        """Opens or creates the folder.
 
         Args:
-            folder: folder of the teachers.
+            folder: folder of the teachers, inside the folder `sensitive/` of a run.
             settings: public settings by name that determine the result of the training, as JSON
                 values.
             private: private arrays that also determine the result: records, labels and partition.
                 Only a keyed digest of them is stored. If the digest has changed, finished teachers
-                are removed, and all teachers are trained again. But a complete ensemble is kept
+                are removed, and all teachers are trained again. A complete set of teachers is kept
                 even if the records have changed.
 
         Raises:
@@ -241,8 +242,8 @@ class TeacherStore:
     def _claim(self) -> None:
         """Reserves the folder for these settings; raises ValueError if it has other settings.
 
-        A finished teacher that learned from other records must not be kept. Otherwise, a record
-        that is in both data sets could be in two shards and influence two votes.
+        Finished teachers that learned from different records are removed. Otherwise, a record that
+        is in both data sets could be in the shards of two teachers and influence two votes.
         """
         path = self._folder / CONFIG
         if path.exists():
@@ -256,17 +257,17 @@ class TeacherStore:
         artifacts.write_json(path, {**self._settings, PRIVATE_RECORDS: self._records}, private=True)
 
     def abandon(self) -> None:
-        """Releases the folder for other settings, unless it contains trained teachers."""
+        """Allows other settings for this folder, unless it contains trained teachers."""
         if not finished_teachers(self._folder):
             (self._folder / CONFIG).unlink(missing_ok=True)
 
     def save_all(
         self, trained: Iterable[tuple[int, TrainedTeacher]], progress: Callable[[int], object]
     ) -> None:
-        """Saves finished teachers, several of them in each file.
+        """Saves teachers while they are trained, several of them in each file.
 
         A file is written every few seconds, or when unsaved teachers take much memory. This method
-        calls `progress` with the number of teachers that were finished since the last call.
+        calls `progress` with the number of teachers that were finished since its last call.
         """
         unsaved: dict[int, TrainedTeacher] = {}
         num_bytes = 0
@@ -289,7 +290,7 @@ class TeacherStore:
         for teacher, result in teachers.items():
             arrays[f"{teacher}/losses"] = result.losses
             arrays |= {f"{teacher}/{place}": array for place, array in enumerate(result.arrays)}
-        self._claim()  # another process may have failed and released the folder
+        self._claim()  # another process may have failed and abandoned the folder
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
 

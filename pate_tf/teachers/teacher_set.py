@@ -1,4 +1,4 @@
-"""`Teachers`: an ensemble that is trained here, or made from given votes or models."""
+"""`Teachers`: an ensemble that the library trains, or that consists of given votes or models."""
 
 from __future__ import annotations
 
@@ -74,13 +74,14 @@ class Teachers:
     A teacher depends only on its own shard, public settings and the seed. Therefore one record (or
     one owner) changes at most one vote (docs/proofs/theory.md, Propositions S1 and S2). If `net` is
     a user's function, this is an assumption: the function must create all objects anew at each
-    call, and must not keep state outside.
+    call, and must not keep state between calls.
 
-    A stopped `fit` resumes in the same directory. Finished teachers are kept if the records are the
-    same; otherwise, all teachers are trained on the new records. A complete ensemble is used even
-    if the records have changed, because an error would reveal something about the private data. A
-    warning shows the date of the ensemble. Use another directory for other records. `fit` refuses a
-    directory that contains teachers with other settings or another model.
+    If `fit` is interrupted, it resumes in the same directory. Finished teachers are kept if the
+    records are the same; otherwise, all teachers are trained on the new records. If all teachers
+    are finished, they are used even if the records have changed, because an error would reveal
+    something about the private data. A warning shows the date of the training. Use another
+    directory for other records. `fit` refuses a directory that contains teachers with other
+    settings or another model.
     """
 
     def __init__(
@@ -105,9 +106,9 @@ class Teachers:
                 and returns one of these:
 
                 - a Keras model that is not compiled and maps raw inputs to logits. It is trained by
-                  Adam, on inputs that are augmented as the data set allows. This is fast, because
-                  all teachers use the same traced loop. If the target is a number, the model has
-                  two logits, whose softmax is the position of the number in its range.
+                  Adam, with the augmentation of the data set. This is fast, because all teachers
+                  use the same traced loop. If the target is a number, the model has two logits; the
+                  second value of their softmax is the position of the number in its range.
                 - a compiled Keras model for classes. Keras' `fit` trains it with its own optimizer,
                   loss and metrics, one teacher after another, without augmentation.
                 - an unfitted scikit-learn classifier; if the target is a number, a regressor; if it
@@ -133,15 +134,15 @@ class Teachers:
                 own.
             seed: seed of the partition, initial weights, shuffling and augmentation. Privacy noise
                 does not depend on it.
-            representation: map from raw inputs to the inputs of "ridge" or of a scikit-learn
-                estimator. Possible values: "contrastive", "patches" or "wavelets", computed from
-                the pool that `fit` gets; "bins" or "raw"; several names joined by "+";
+            representation: function that computes the features which "ridge" or a scikit-learn
+                estimator takes. Possible values: "contrastive", "patches" or "wavelets", computed
+                from the pool that `fit` gets; "bins" or "raw"; several names joined by "+";
                 "encoder:PATH" for a model on disk; a `pate_tf.Representation`; a Keras model that
                 maps raw inputs to features; or a function that takes a `Dataset` and returns such a
                 model, given as an object or by its name "module:function". No weight of the model
                 may depend on private records. Default, only for "ridge": "contrastive+patches" for
                 gray images, "patches+wavelets" for color images, "raw" for tables, "lsa" for texts.
-            class_weights: for each class, the weight of a record, chosen from public knowledge. Not
+            class_weights: weights of the records of each class, chosen from public knowledge. Not
                 supported for compiled models and scikit-learn estimators. Default: equal weights.
             num_processes: number of processes that fit scikit-learn estimators; it affects only the
                 speed. If it is above 1, the calling script needs `if __name__ == "__main__":`, and
@@ -172,8 +173,8 @@ class Teachers:
         self._verbose = verbose
         self._reporting = reporting(verbose)
         self._voter: Voter | None = None
-        # Identifies the part of the records that this object was fitted to; None for stored
-        # teachers.
+        # Identifies the records to which this object was fitted; None for teachers that were
+        # loaded.
         self.split: tuple[object, bool] | None = None
 
     def fit(
@@ -191,20 +192,22 @@ class Teachers:
         resumed.
 
         Args:
-            private: `data.private`. With owners, all records of one owner go to one teacher.
-            pool: `data.pool`. It is required for teachers that learn from features.
+            private: the private records, `data.private`. With owners, all records of one owner go
+                to one teacher.
+            pool: the public inputs, `data.pool`. They are required for teachers that learn from
+                features.
             teachers: numbers of the teachers to train in this process, from 0. The process that
                 trains the last missing teacher saves the ensemble. Default: all teachers.
-            data_source: description of where the data come from, which is stored in the run folder.
-                Default: arrays.
-            reporting: how progress is shown. Default: depends on `verbose`.
+            data_source: description of the files that contain the data, which is stored in the run
+                folder. Default: the data are arrays.
+            reporting: object that shows progress and warnings. Default: depends on `verbose`.
 
         Returns:
             This object.
 
         Raises:
-            ValueError: if the settings do not fit the records, or if the directory contains other
-                teachers.
+            ValueError: if the settings do not match the records, or if the directory contains
+                teachers with other settings.
         """
         if not isinstance(private, PrivateExamples):
             raise ValueError(f"private must be data.private, got {type(private).__name__}")
@@ -238,7 +241,7 @@ class Teachers:
         kind.check(job)
         artifacts.remove_abandoned(directory.root)
         with contextlib.ExitStack() as stack:
-            if teachers is None:  # otherwise, several processes may write
+            if teachers is None:  # otherwise, several processes may write at the same time
                 place = directory.sensitive / "teachers"
                 stack.enter_context(artifacts.only_writer(place))
             store = TeacherStore(directory.teachers, kind.definition(job), job.arrays)
@@ -262,13 +265,13 @@ class Teachers:
         return self
 
     def _take_stored(self, target: pathlib.Path, private: PrivateExamples) -> None:
-        """Loads a complete ensemble; raises ValueError if public facts about the records differ."""
+        """Loads a complete ensemble; raises ValueError if its public facts about records differ."""
         voter = teacher_kinds.load_ensemble(target)
         folder = target.parent
         if private.public_size is not None and voter.num_records not in (None, len(private)):
             raise ValueError(
                 f"{folder} contains teachers that learned from {voter.num_records:,} records, not "
-                f"from {len(private):,}. Choose another folder, or remove this folder."
+                f"from {len(private):,}. Choose another folder, or delete this folder."
             )
         if private.source is not None:
             private.source.check_stored(voter.source, folder)
@@ -279,9 +282,9 @@ class Teachers:
     def chosen(
         self, private: PrivateExamples, pool: Pool | None
     ) -> tuple[TeacherKind, Named, Named | None, int]:
-        """Returns the kind, the model, the representation and the number of teachers.
+        """Returns the kind, the model, the representation and the number of the teachers.
 
-        All of them depend only on settings and public values.
+        All four results depend only on settings and public values.
 
         Args:
             private: private records.
@@ -308,7 +311,7 @@ class Teachers:
             representation = representations.default_of_teachers(dataset)
         number = self.num_teachers
         if number is None and private.owners is not None:
-            raise ValueError("num_teachers is required with owners: the record count is private")
+            raise ValueError("num_teachers is required: with owners, the record count is private")
         if number is None and kind.features == "required":
             number = recommended_num_teachers(len(private), dataset)
         return kind, model, representation, DEFAULT_NUM_TEACHERS if number is None else number
@@ -321,8 +324,8 @@ class Teachers:
         kind, model, representation, number = self.chosen(private, pool)
         if self.num_teachers is None and kind.features == "required":
             show.note(
-                f"{number} teachers, as recommended for {len(private)} records; the number of "
-                f"private records is treated as public"
+                f"{number} teachers, the default for {len(private)} private records; this number "
+                f"of records is treated as public"
             )
         if private.owners is None:
             partition = random_partition(
@@ -344,9 +347,9 @@ class Teachers:
         return kind, config, partition
 
     def report(self, data: Data, reporting: Reporting) -> RunReport:
-        """Measures the teachers on public samples; stores and returns the report. SENSITIVE.
+        """Measures the teachers' accuracy on public samples. SENSITIVE.
 
-        Percentiles of the accuracies are written for TensorBoard.
+        Stores and returns a report, and writes percentiles of the accuracies for TensorBoard.
         """
         directory = artifacts.RunDirectory(pathlib.Path(self.directory or ""))
         finished = len(finished_teachers(directory.teachers))
@@ -394,7 +397,7 @@ class Teachers:
         return RunReport(values=values, rows=rows)
 
     def _accuracies(self, samples: PublicExamples, reporting: Reporting) -> npt.NDArray[np.float64]:
-        """Returns each teacher's accuracy `[num_teachers]` on some of the labeled samples."""
+        """Returns each teacher's accuracy, measured on some labeled samples, `[num_teachers]`."""
         most = max(MIN_SAMPLES, MAX_ANSWERS // len(self))
         part = slice(None, None, -(-len(samples) // most))
         inputs = samples.inputs[part]
@@ -426,7 +429,7 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Makes teachers from their labels or predictions, without models.
+        """Creates teachers from their labels or predictions, without models.
 
         >>> import numpy as np, pate_tf
         >>> len(pate_tf.Teachers.from_votes(np.zeros((50, 20), int), directory=folder))
@@ -437,11 +440,12 @@ class Teachers:
                 integers `[num_teachers, num_queries]`. If the target is a number, predicted numbers
                 in the unit of the target. If the target is several labels, their probabilities,
                 from 0 to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller`
-                refuses votes that look transposed: the number of teachers, but not the number of
-                queries, is the size of the pool.
-            unit: protected unit: "record" if each record was used for one teacher, "owner" if all
-                records of each owner were used for one teacher.
-            directory: folder of the only ledger of these teachers; a `Labeller` needs it.
+                refuses votes that look transposed: the size of the pool equals the number of
+                teachers, but not the number of queries.
+            unit: unit of privacy: "record" if each record was used for only one teacher, "owner" if
+                all records of each owner were used for only one teacher.
+            directory: folder for the privacy ledger of these teachers, which a `Labeller` needs.
+                Always pass the same folder for the same teachers.
             name: public name of the private data, see `Data.from_arrays`.
 
         Raises:
@@ -459,16 +463,17 @@ class Teachers:
         directory: Path | None = None,
         name: str | None = None,
     ) -> Self:
-        """Makes teachers from models that you trained on disjoint records.
+        """Creates teachers from models that you trained on disjoint records.
 
         Args:
             models: Keras models, fitted scikit-learn classifiers, or any objects whose method
                 `predict(inputs)` takes raw inputs and returns labels `[batch]` or scores `[batch,
                 num_classes]`; see `ForeignModels` for other targets. Alternatively, the path of a
                 folder of `.keras` files and SavedModels.
-            unit: protected unit: "record" if each record was used for one teacher, "owner" if all
-                records of each owner were used for one teacher.
-            directory: folder of the only ledger of these teachers; a `Labeller` needs it.
+            unit: unit of privacy: "record" if each record was used for only one teacher, "owner" if
+                all records of each owner were used for only one teacher.
+            directory: folder for the privacy ledger of these teachers, which a `Labeller` needs.
+                Always pass the same folder for the same teachers.
             name: public name of the private data, see `Data.from_arrays`.
 
         Raises:
@@ -493,7 +498,7 @@ class Teachers:
 
     @property
     def unit(self) -> str:
-        """The protected unit, "record" or "owner", which is in only one shard."""
+        """The unit of privacy, "record" or "owner"; each unit is in only one teacher's shard."""
         return self.identified.unit
 
     @property
@@ -503,7 +508,7 @@ class Teachers:
 
     @property
     def identified(self) -> Voter:
-        """The ensemble that votes and that the ledger of a `Labeller` belongs to.
+        """The trained ensemble that votes; its digest identifies the teachers in a ledger.
 
         Raises:
             ValueError: if some teachers are not trained yet.
@@ -513,19 +518,18 @@ class Teachers:
         return self._voter
 
     def for_pool(self, pool: Pool) -> Voter:
-        """Returns the voter for a pool; called by `Labeller`."""
+        """Returns the ensemble, prepared to vote on the inputs of a pool; `Labeller` calls this."""
         return self.identified.for_pool(pool)
 
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
         """Returns the label that each teacher gives to each input. SENSITIVE: never publish these.
 
-        This method charges no budget, because votes must not be released. They are for audits and
-        analyses by the data holder.
+        This method charges no budget, because votes must not be released. Votes are only for audits
+        and analyses by the data holder.
 
         Args:
             inputs: raw inputs `[num_queries, *input_shape]`. Teachers from `from_votes` have votes
-                only on the first inputs of their pool, and find a vote by the position of the
-                input.
+                only on the first inputs of their pool; row i gets the votes on the pool's input i.
 
         Returns:
             Labels, int64 `[num_teachers, num_queries]`. If the target is a number, predictions in
@@ -550,8 +554,8 @@ class Teachers:
             labels: true labels `[num_queries]`.
 
         Raises:
-            ValueError: for the same reasons as `votes`; or if there are no inputs, or not one label
-                for each input.
+            ValueError: for the same reasons as `votes`; or if there are no inputs, or the number of
+                labels differs from the number of inputs.
         """
         if self.identified.config is not None:
             self.identified.dataset.require_classes("accuracy")
@@ -566,14 +570,14 @@ def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encod
     """Returns the encoder of the teachers' representation; None if they learn from raw inputs.
 
     Raises:
-        ValueError: if the pool is missing or has a different data set.
+        ValueError: if the pool is missing or belongs to a different data set.
     """
     if config.representation is None:
         return None
     if pool is None:
         raise ValueError(
-            f"pool is required for teachers of model {name_of(config.model)}: their representation "
-            f"is computed from public inputs"
+            f"pool is required for model {name_of(config.model)}: it learns from features, which "
+            f"are computed from public inputs"
         )
     if difference := pool.dataset.difference(config.dataset):
         raise ValueError(f"pool must have the same data set as the private records: {difference}")
@@ -614,7 +618,7 @@ def _describe(
     pool_size: int | None,
     data_source: DataSource | None,
 ) -> None:
-    """Writes `run.json`, the partition, and the number and source of the records."""
+    """Writes files that describe a run: `run.json`, the partition, and facts about the records."""
     config = job.config
     examples = job.examples
     RunDescription(
@@ -634,7 +638,7 @@ def _describe(
 
 
 def _in_words(config: TeacherConfig) -> str:
-    """Returns a description of a teacher in words, without the sizes of shards."""
+    """Returns a short description of the teachers' model, features and number of steps."""
     words = name_of(config.model)
     if config.representation is not None:
         words += f", on {name_of(config.representation)} features of the pool"
@@ -659,7 +663,7 @@ def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
 def _writer(
     directory: artifacts.RunDirectory, name: str = ""
 ) -> Iterator[tf.summary.SummaryWriter]:
-    """Yields a writer for a TensorBoard folder; makes the written files private afterwards."""
+    """Yields a writer for a TensorBoard folder; then makes the written files private."""
     writer = tf.summary.create_file_writer(str(logs_of(directory) / name))
     try:
         yield writer
@@ -671,14 +675,14 @@ def _writer(
 def write_losses(
     directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
 ) -> None:
-    """Writes percentiles of the teachers' losses at each step; `losses` has one array per teacher.
+    """Writes percentiles of the teachers' training losses at each step for TensorBoard.
 
     Only finite losses are used. If some losses are not finite, the data holder gets a warning.
-    Teachers whose training diverged still vote, because whether training diverged depends on
-    private records.
+    Teachers whose training diverged still vote, because leaving them out would depend on private
+    records.
     """
     if not all(np.isfinite(values).all() for values in losses):
-        warn_holder("some teachers diverged; lower learning_rate", stacklevel=4)
+        warn_holder("the training of some teachers diverged; lower learning_rate", stacklevel=4)
     padded = np.full((len(losses), max(map(len, losses))), np.nan, np.float32)
     for row, values in zip(padded, losses, strict=True):
         row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
@@ -693,7 +697,10 @@ def write_losses(
 def write_accuracies(
     directory: artifacts.RunDirectory, config: TeacherConfig, accuracies: npt.NDArray[np.float64]
 ) -> None:
-    """Writes the settings, and the percentiles 0 to 100 of the accuracies as steps 0 to 100."""
+    """Writes the teachers' settings and percentiles of their accuracies for TensorBoard.
+
+    The chart of accuracies has the percentiles 0 to 100 as steps 0 to 100.
+    """
     with _writer(directory) as writer, writer.as_default():
         for percentile in range(101):
             value = np.percentile(accuracies, percentile)

@@ -1,7 +1,7 @@
 """The user's settings for training teachers, and the complete configuration.
 
-`TeacherConfig` contains everything that a teacher depends on, except its own shard. It contains no
-setting that only affects speed.
+`TeacherConfig` contains everything that a teacher depends on, except the teacher's own shard of
+records. `TeacherConfig` contains no setting that only affects speed.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from pate_tf.data.named_function import Named, OnFeatures, name_of
 
 BATCH_SIZE = 40
 LEARNING_RATE = 0.005
-PASSES = 25  # passes over a teacher's records
+PASSES = 25  # default number of passes over a teacher's records
 MIN_STEPS = 150
 MAX_WEIGHT = 1e6  # maximum weight of a class
 
@@ -29,11 +29,11 @@ class TeacherSettings(Seeded, OnFeatures):
 
     restated: ClassVar = {
         "representation": {
-            "help": "Input of ridge or a classifier of scikit-learn: a name, several joined by +, "
-            "or your own model from raw inputs to features. No weight of the model may depend on "
-            "private records. contrastive: trained only on the public pool, and stored in "
-            "~/.cache/pate_tf (or $PATE_TF_CACHE). patches: likewise. wavelets: scaled by the "
-            "pool. raw: scaled by the pool. bins: raw, and bins of numbers. coarse_bins: the same "
+            "help": "Features that ridge or scikit-learn classifiers take: a name, several joined "
+            "by +, or your own model from raw inputs to features. No weight of the model may "
+            "depend on private records. contrastive: trained only on the public pool, and stored "
+            "in ~/.cache/pate_tf (or $PATE_TF_CACHE). patches: likewise. wavelets and raw: scaled "
+            "by the pool. bins: raw, and bins of numbers. coarse_bins: the same "
             "with few bins. pairs: products of two numbers of raw. encoder:PATH: a .keras file or "
             "a SavedModel. encoder:NAME:PATH: weights of Keras Applications. module:function: a "
             "function that returns a Keras model. Default for ridge: contrastive+patches for gray "
@@ -46,11 +46,11 @@ class TeacherSettings(Seeded, OnFeatures):
     }
     model: Named | None = setting(
         None,
-        help="Model of a teacher. ridge: solved in closed form. random_forest: scikit-learn's. "
+        help="Model of a teacher. ridge: solved in closed form. random_forest: by scikit-learn. "
         "cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn: networks. module:function: your own "
         "function, which takes the data set and returns a Keras model or any classifier of "
-        "scikit-learn. Default: ridge for images; but a network (cnn for images, mlp otherwise) "
-        "for other data, on a cluster, and with settings of networks, such as --max_steps.",
+        "scikit-learn. Default: ridge for images; a network (cnn for images, mlp otherwise) for "
+        "other data, on a cluster, and with settings of networks, such as --max_steps.",
     )
     max_steps: int | None = setting(
         None,
@@ -72,14 +72,14 @@ class TeacherSettings(Seeded, OnFeatures):
     class_weights: tuple[float, ...] | None = setting(
         None,
         advanced=True,
-        help="Weight of a record of each class, in the order of the classes, such as 1,20. Choose "
-        "weights from public knowledge of class frequencies. Default: equal weights.",
+        help="Weights of the records of each class, in the order of the classes, such as 1,20. "
+        "Base them only on public knowledge of class frequencies. Default: equal weights.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherConfig(TeacherSettings, Sharding):
-    """The complete settings: everything that a teacher depends on, except its own shard.
+    """The complete settings: everything that a teacher depends on, except its own records.
 
     After a JSON round trip, functions are represented by their names.
 
@@ -126,7 +126,7 @@ class TeacherConfig(TeacherSettings, Sharding):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuilds the configuration from the fields of `to_dict()` or from their JSON."""
+        """Creates the configuration from the result of `to_dict()`, or from its JSON values."""
         values = {**fields, "dataset": Dataset.from_dict(fields["dataset"])}
         if "class_weights" in values:
             values["class_weights"] = tuple(values["class_weights"])

@@ -1,4 +1,4 @@
-"""Voters, which are ensembles of teachers that can vote on queries.
+"""Voters: ensembles of teachers that can vote on queries.
 
 TensorFlow is imported only to load a SavedModel.
 """
@@ -22,7 +22,7 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 
 UNITS = ("record", "owner")
 VOTING_BATCH: Final = 256  # inputs per batch; larger batches exceed the CPU cache and are slower
-MAX_VOTES: Final = 2**24  # maximum number of votes of all teachers that are in memory at a time
+MAX_VOTES: Final = 2**24  # maximum number of votes in memory at a time, over all teachers
 
 Progress = Callable[[int], object]
 
@@ -34,12 +34,12 @@ class Voter:
 
     Attributes:
         dataset: public facts about the data. For the user's votes or models, `for_pool` sets it.
-        sharding: number of teachers and protected unit of a shard.
+        sharding: number of teachers, and unit of privacy ("record" or "owner").
         digest: hexadecimal digest that changes if any teacher changes. It identifies the teachers
-            in the ledger.
+            in the privacy ledger.
         config: training configuration; None for the user's votes or models.
         num_records: number of private records that the teachers learned from; None if unknown.
-        source: private data source that releases are charged to; None if unknown.
+        source: the named private data source that is charged for releases; None if unknown.
         encoder_digest: digest of the public encoder's weights; None if teachers take raw inputs.
         encoder_weights: weights of the public encoder, in the order of `Encoder.learnt`.
         covers_pool: whether the teachers can vote on every input of the pool.
@@ -62,7 +62,7 @@ class Voter:
 
     @property
     def unit(self) -> str:
-        """Protected unit of a teacher's shard, "record" or "owner"."""
+        """Unit of privacy, "record" or "owner"."""
         return self.sharding.unit
 
     @property
@@ -98,8 +98,8 @@ class Voter:
         """Returns the number of votes for each class and query. SENSITIVE.
 
         Each teacher has one vote per query. If the target is a number or several labels, the method
-        returns the predictions of all teachers instead. Only a part of the votes is in memory at a
-        time.
+        returns the predictions of all teachers instead. The votes are computed in parts, to limit
+        the use of memory.
 
         Args:
             inputs: raw queries `[num_queries, *input_shape]`.
@@ -116,10 +116,14 @@ class Voter:
 
 
 def digest_for(digest: str, unit: str) -> str:
-    """Returns the digest that identifies the user's votes or models in a ledger.
+    """Returns the digest that identifies the user's votes or models in a privacy ledger.
 
-    The digest depends on the protected unit, because owners and records need separate ledgers: a
+    The digest depends on the unit of privacy, because owners and records need separate ledgers: a
     guarantee for records does not hold for owners.
+
+    Args:
+        digest: digest of the votes or models.
+        unit: unit of privacy, "record" or "owner".
 
     Raises:
         ValueError: if the unit is not "record" or "owner".
@@ -139,16 +143,16 @@ class StoredVotes(Voter):
     def __init__(
         self, labels: npt.ArrayLike, *, unit: str = "record", source: PrivateSource | None = None
     ) -> None:
-        """Takes labels `[num_teachers, num_queries]` for the first inputs of a pool.
+        """Takes each teacher's labels of the first inputs of a pool, `[num_teachers, num_queries]`.
 
-        Predicted numbers have the same shape. Predictions of several labels have the shape
-        `[num_teachers, num_queries, num_labels]`.
+        If the target is a number, the labels are predicted numbers. If the target is several
+        labels, their probabilities have the shape `[num_teachers, num_queries, num_labels]`.
 
         Raises:
             ValueError: if the labels have another shape or type, or the unit is unknown.
         """
         array = np.asarray(labels)
-        # `for_pool` completes the check, because it knows the target of the data set.
+        # `for_pool` completes this check, because only it knows the type of target.
         are_numbers = array.dtype.kind == "f" and ((array < 0) | (array != np.floor(array))).any()
         if array.ndim != 3 and not are_numbers:
             array = checks.whole_numbers(array, "votes")
@@ -170,7 +174,7 @@ class StoredVotes(Voter):
             )
         if num_queries > len(pool):
             raise ValueError(
-                f"votes must have at most {len(pool)} queries, the pool size, got {num_queries}"
+                f"votes must have at most {len(pool)} queries, the pool's size, got {num_queries}"
             )
         bound = copy.copy(self)
         bound.dataset = pool.dataset
@@ -180,7 +184,7 @@ class StoredVotes(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Looks up stored labels by the inputs of queries or, if there is no pool, by position.
+        """Returns the stored labels of queries; finds them by input or, without pool, by position.
 
         Raises:
             ValueError: if a query has no stored label.
@@ -205,14 +209,14 @@ class Ensemble(Voter):
     """SENSITIVE: a stored ensemble that this library trained.
 
     Attributes:
-        learnt: digest of everything that the teachers learned. `teacher_kinds.load_ensemble`
-            computes `digest` from `learnt` and the description of the teachers.
+        learnt: digest of all learned parameters of the teachers. `teacher_kinds.load_ensemble`
+            computes `digest` from it and from the description of the teachers.
     """
 
     config: TeacherConfig
 
     def __init__(self, config: TeacherConfig, learnt: str) -> None:
-        """Takes the training configuration and a digest of everything that teachers learned."""
+        """Takes the training configuration, and a digest of all learned parameters."""
         self.config = config
         self.sharding = config
         self.dataset = config.dataset
@@ -224,7 +228,7 @@ class SavedModelEnsemble(Ensemble):
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
         """Loads the SavedModel; may raise any exception if it is missing or damaged."""
-        from pate_tf.data.preprocessing import load_graph  # planning does not import TensorFlow
+        from pate_tf.data.preprocessing import load_graph  # so that planning needs no TensorFlow
 
         self._loaded = load_graph(str(folder))
         public = getattr(self._loaded, "public_weights", ())

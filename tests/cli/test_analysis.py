@@ -348,7 +348,7 @@ def test_a_ledger_without_votes_is_accounted_data_independently(run, succeed, tm
     assert "bounds" not in report and report["queries"] == 3
     ended = run(f"--train_dir={tmp_path}/run")
     assert (ended.code, ended.err.count("\n")) == (3, 1)
-    assert "the counts of a charged batch" in ended.err
+    assert "the vote counts of a charge" in ended.err
 
 
 def test_a_run_is_charged_once_and_only_when_asked_to(succeed, script, capsys, tmp_path):

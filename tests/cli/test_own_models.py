@@ -137,10 +137,10 @@ def test_foreign_files_that_keras_does_not_read_are_named_with_what_to_do(tmp_pa
     shutil.move(tmp_path / "a.keras", tmp_path / "b.h5")
     for name in ("b.h5", "c.HDF5", "d.pkl"):
         shutil.move(next(tmp_path.iterdir()), tmp_path / name)
-        with pytest.raises(ValueError, match=rf"contains {name}. Save by"):
+        with pytest.raises(ValueError, match=rf"contains {name}. Use model.save"):
             ForeignModels(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(ValueError, match=r"contains no model. Save by"):
+    with pytest.raises(ValueError, match=r"contains no model. Use model.save"):
         ForeignModels(tmp_path)
 
 

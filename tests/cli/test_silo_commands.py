@@ -169,13 +169,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     shutil.rmtree(tmp_path / "run")
     with only_writer(tmp_path / "run"):
         assert "run is used by another process" in refused("coordinator", *flags)
-    assert "must contain clinic with the keys" in refused("silo", *serve)
-    assert "--method must be feature_sums, which policy" in refused("silo", *serve[:3])
+    assert "must list clinic with the keys" in refused("silo", *serve)
+    assert "--method must be feature_sums, as in policy" in refused("silo", *serve[:3])
     assert "--data is required: a .npz file" in refused("silo", *serve, f"--roster={roster}")
     roster.write_text('run = "r"\ndelta = 1e-6\n[[silo]]\nname = "clinic"\n')
-    assert "must contain the keys of every silo" in refused("coordinator", *flags, "--epsilon=1")
+    assert "must list the keys of every silo" in refused("coordinator", *flags, "--epsilon=1")
     of_first = (f"--aggregator_dir={tmp_path / 'aggregator-1'}", f"--roster={roster}")
-    assert "must contain aggregator-1" in refused("aggregator", *of_first)
+    assert "must list aggregator-1" in refused("aggregator", *of_first)
     assert not list((tmp_path / "run").rglob("*"))
 
 

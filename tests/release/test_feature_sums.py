@@ -382,7 +382,7 @@ def test_rounds_are_refused_before_a_charge_where_vectors_are_not_those_summed(t
     if change == "no file":
         path.unlink()
     with Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3) as labeller:
-        with pytest.raises(ValueError, match=r"vectors\.npz (is missing|does not belong)"):
+        with pytest.raises(ValueError, match=r"vectors\.npz (is missing|belongs to other)"):
             labeller.label(POOL)
         assert labeller.spent().epsilon == 0.0
 

@@ -249,7 +249,7 @@ def test_so_it_does_for_every_kind_of_teacher_and_more_owners(tmp_path, without,
 def test_without_a_number_of_teachers_owners_are_refused_whatever_their_number(tmp_path, name):
     told = set()
     for newcomer in (None, "ordinary"):
-        with pytest.raises(ValueError, match="num_teachers is required with owners") as caught:
+        with pytest.raises(ValueError, match="num_teachers is required: with owners") as caught:
             traces(tmp_path, private(30, newcomer), None, **{**OTHERS, **MODELS}[name])
         told.add(str(caught.value))
         assert list(tmp_path.iterdir()) == []

@@ -76,7 +76,7 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
     ("changes", "message"),
     [
         ({"method": "sums"}, "method must be auto, pate or feature_sums, got 'sums'"),
-        ({"num_teachers": 9}, "Pass either source, or num_teachers and representation"),
+        ({"num_teachers": 9}, "Pass source, or num_teachers and representation"),
         ({"method": "feature_sums"}, "source must be pate_tf.FeatureSums with method feature"),
         (
             {"method": "feature_sums", "source": None, "epsilon": 0.001},

@@ -175,7 +175,7 @@ def test_a_model_that_is_there_twice_has_one_vote(tmp_path, data):
     tree = DecisionTreeClassifier(random_state=0).fit([[0.0], [1.0]], [0, 1])
     fails = Fails()
     for first, second in (*((network, network), (network, same), (tree, tree)), (fails, fails)):
-        with pytest.raises(ValueError, match="models: 1 and 2 are the same, so it would"):
+        with pytest.raises(ValueError, match="models: 1 and 2 are the same and would"):
             pate_tf.Teachers.from_models([Says(1), first, second], directory=tmp_path)
     other = DecisionTreeClassifier(random_state=0).fit([[0.0], [3.0]], [0, 1])
     several = [tree, other, network, fails, Fails()]
@@ -202,7 +202,7 @@ def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
     ]
     models.append(Scores(*[nan] * 10))
     teachers = pate_tf.Teachers.from_models(models, directory=tmp_path)
-    with pytest.warns(SensitiveWarning, match="NaN scores of some teachers"):
+    with pytest.warns(SensitiveWarning, match="some teachers return NaN scores"):
         assert teachers.votes(data.pool)[:, 0].tolist() == [2, 2, 1, 0]
 
 

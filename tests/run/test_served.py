@@ -51,7 +51,7 @@ def test_a_file_is_predicted_and_keeps_its_columns(run, tmp_path, place):
     assert float(rows[1]["probability of yes"].replace(",", ".")) > 0.5
     with pytest.raises(ValueError, match=r"output: .* already exists"):
         served.predict(run, run / "rows.csv", output)
-    with pytest.raises(ValueError, match="inputs: rename the column 'predicted'"):
+    with pytest.raises(ValueError, match="inputs: rename column 'predicted'"):
         served.predict(run, output, tmp_path / "again.csv")
 
 
@@ -75,7 +75,7 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
         assert served.predict(run, tmp_path / "bad.csv", tmp_path / "o.csv").values["inputs"] == 1
     (tmp_path / "bad.csv").write_text("age,sex\n0.5,F\n")
     with pytest.raises(
-        ValueError, match="inputs has no label column ill; to predict, set `output`"
+        ValueError, match=r"inputs has no label column ill\. To predict labels, set `output`"
     ):
         served.evaluate(run, tmp_path / "bad.csv")
     with pytest.raises(ValueError, match=r"ill must be a class or none.*no, yes, got 'maybe'"):
@@ -104,6 +104,6 @@ def test_images_are_predicted_by_file(tmp_path):
     (tmp_path / "images/light/c.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"inputs: .*light/c.png: the image is broken"):
         served.predict(tmp_path, tmp_path / "images", tmp_path / "more.csv", strict=True)
-    with pytest.warns(UserWarning, match=r"left out 1 images: .*light/c.png"):
+    with pytest.warns(UserWarning, match=r"1 images were left out: .*light/c.png"):
         served.predict(tmp_path, tmp_path / "images", tmp_path / "more.csv")
     assert (tmp_path / "more.csv").read_text() == (tmp_path / "out.csv").read_text()

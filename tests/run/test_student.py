@@ -111,7 +111,7 @@ def test_labels_of_one_class_are_said_at_once_and_make_a_constant_student(tmp_pa
         votes = FakeEnsemble(np.full((NUM_TEACHERS, len(PUBLIC)), 3))
         result = run(tmp_path, votes, mechanism=quiet)
     texts = " ".join(str(each.message) for each in warned)
-    assert "labels are class 3, so the student is not trained" in texts
+    assert "labels are class 3. The student was not trained" in texts
     assert "never predicts class 0, 1, 2, 4, 5, 6, 7, 8, 9 on" in texts
     assert set(result.student.predict(PUBLIC.inputs)) == {3}
     rows = dict(student_report(result.published, result.student).rows)

@@ -27,7 +27,7 @@ def test_an_account_of_records_takes_no_charges_for_owners(tmp_path):
     of_owners = dataclasses.replace(of_records, unit="owner")
     with closing(SiloAccount(tmp_path, of_owners)) as account, account.exclusive():
         account.debit(charge, [b"q" * 16], batch="1")
-    with pytest.raises(LedgerError, match="unit: the account has charges for owners"):
+    with pytest.raises(LedgerError, match="unit: charges in this ledger protect owners"):
         SiloAccount(tmp_path, of_records)
     with closing(SiloAccount(tmp_path, of_owners)) as account:
         assert account.charges == {charge: 1}

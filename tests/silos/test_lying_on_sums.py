@@ -98,7 +98,7 @@ def test_a_total_that_no_records_have_is_refused(tmp_path):
     running, _ = five_silos.coordinator(tmp_path, silos)
     with running:
         for _ in range(2):
-            with pytest.raises(ValueError, match="silos: no records can have this total"):
+            with pytest.raises(ValueError, match="silos: no records can have this sum"):
                 running.label_from_sums(POOL, representation)
         assert len(running.journal.rounds) == 1
     for silo in silos:

@@ -125,7 +125,7 @@ def test_a_silo_that_lies_of_sums_or_moments_is_noticed(tmp_path, setting, colum
     table = parts["b"].values.copy()
     table[0, column] = 2**50
     parts["b"] = dataclasses.replace(parts["b"], values=table)
-    with pytest.raises(ValueError, match="silos: no records can have this total"):
+    with pytest.raises(ValueError, match="silos: no records can have this sum"):
         labels_of(tmp_path, parts)
 
 

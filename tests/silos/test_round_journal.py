@@ -139,7 +139,7 @@ def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path, journal)
         whole = path.read_bytes()
         for broken in (b"", whole[:-1], whole + b"x", b"x" * 100):
             path.write_bytes(broken)
-            with pytest.raises(LedgerError, match="can't be used") as caught:
+            with pytest.raises(LedgerError, match="is unusable") as caught:
                 CoordinatorJournal("r", "abc", tmp_path)
             assert "\n" not in str(caught.value)
         path.write_bytes(whole)

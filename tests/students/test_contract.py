@@ -146,7 +146,7 @@ BATCH_STATISTICS = f"{__name__}:with_batch_statistics"
         (
             DIGITS,
             {"student": "consistency", "model": BATCH_STATISTICS},
-            "student consistency: the model has batch statistics",
+            "student consistency: the model has batch normalization",
         ),
         (TABLE, {"student": "gan", "model": "improved_gan"}, "student gan needs images"),
         (TABLE, {"student": "consistency"}, "student consistency: .* has no augmentation"),

@@ -210,7 +210,7 @@ def test_an_interrupted_save_leaves_the_old_ensemble(whole, case, tmp_path, monk
         ({"net": "cnn", "representation": "raw"}, "representation must not be given for cnn"),
         ({"net": "mlp", "class_weights": (1, 2)}, "class_weights must have the shape \\[3\\]"),
         ({"net": "ridge"}, "pool is required"),
-        ({"net": "mlp", "num_teachers": None}, "num_teachers is required with owners"),
+        ({"net": "mlp", "num_teachers": None}, "num_teachers is required: with owners"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_leaves_no_trace(tmp_path, settings, message):

@@ -1,8 +1,9 @@
-"""The kinds of students. Each kind has a module in this package and an entry in `CHOICES`.
+"""The kinds of students, such as consistency or linear_head, by name.
 
-The module defines the constant `KIND`. It is imported only when the kind is used, so that the names
-and the help of flags need no TensorFlow. A kind trains on released labels and a pool of public
-inputs. It has access neither to votes nor to true labels.
+Each kind has an entry in `CHOICES` and a module in this package with the constant `KIND`. The
+module is imported only when the kind is used, so that the names and the help of flags need no
+TensorFlow. A student is trained on noisy released labels and a pool of public inputs. A student has
+access neither to votes nor to true labels.
 """
 
 import contextlib
@@ -21,27 +22,28 @@ from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"
 LINEAR_HEAD: Final = "linear_head"
-# If the accuracy of labels is below this value, most labels are wrong. A network would then make
-# confident wrong predictions, and would train on these predictions, too.
+# Minimum accuracy of labels for training a network. Below this value, most labels are wrong. A
+# consistency student would make confident wrong predictions, and would learn from them.
 MIN_LABEL_ACCURACY: Final = 0.5
-# The names of `architectures.BUILDERS`, which imports Keras.
+# Names of the networks in `architectures.BUILDERS`. The names are repeated here, because that
+# module imports Keras.
 NETWORKS: Final = ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
 # Values of `--student` with their help.
 CHOICES: Final = {
     AUTO: "linear_head for feature sums of tables and texts, and of images after several rounds; "
-    "consistency for images whose data set names an augmentation, if the model has no batch "
-    "normalization; supervised otherwise.",
-    "consistency": "a Keras model, trained to agree with itself on augmented images of the pool.",
-    "gan": "PATE-G, an improved GAN on the labels and on all images of the pool.",
+    "consistency for images with an augmentation, if the model has no batch normalization; "
+    "supervised otherwise.",
+    "consistency": "a Keras model, trained to predict the same for augmented images of the pool.",
+    "gan": "PATE-G, an improved GAN, trained on the labels and all images of the pool.",
     LINEAR_HEAD: "the encoder of the feature sums, and a linear model computed from these sums.",
-    "random_forest": "a random forest on the noisy labels, the same as --model=random_forest.",
+    "random_forest": "a random forest on the noisy labels, like --model=random_forest.",
     "supervised": "a Keras model, trained with cross-entropy on the noisy labels only.",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentConfig(Seeded):
-    """Complete settings: all that a student depends on except its labels and its pool.
+    """The complete settings of a student: everything it depends on except labels and pool.
 
     Attributes:
         linear_head: the linear model that was computed together with the labels; None unless the
@@ -58,7 +60,7 @@ class StudentConfig(Seeded):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """What is stored and shown during training. These options do not change the result.
+    """Options for storing and showing the progress of training; they do not change the result.
 
     Attributes:
         folder: folder for logs and the state of an unfinished run; None to store nothing.
@@ -73,10 +75,10 @@ class FitOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentKind:
-    """One way to learn from released labels.
+    """A kind of student: a way to learn a model from noisy labels and public inputs.
 
     Attributes:
-        name: value of `--student`.
+        name: value of `--student` that selects the kind.
         fit: function that takes the configuration, the labels of a pool, the pool and the options,
             and returns a trained model. The model is called like a Keras model and maps raw inputs
             to logits.
@@ -86,8 +88,8 @@ class StudentKind:
         max_steps: default number of training steps.
         batch_size: default number of labeled examples per step.
         learning_rate: default learning rate of Adam.
-        of_whole_table: defaults that replace the three defaults above if feature sums of a table
-            label the whole pool. The errors of such labels are not independent.
+        of_whole_table: defaults that replace the three defaults above if all rows of a public table
+            are labeled by feature sums. The errors of such labels are not independent.
         has_steps: whether the model is trained in steps. A forest and a linear head are not trained
             in steps.
         can_convert: whether the model can be exported in formats other than SavedModel.
@@ -105,18 +107,18 @@ class StudentKind:
     can_convert: bool = True
 
     def train(self, config: StudentConfig, released: PoolLabels, pool: Pool, **options: Any) -> Any:
-        """Trains and returns a model, which is called like a Keras model and returns logits.
+        """Trains a student and returns it; it is called like a Keras model and returns logits.
 
         Args:
-            config: configuration of the training.
-            released: noisy labels of some inputs of the pool. If they have weights, the model
-                learns the weights instead of the labels.
+            config: settings of the student, such as model and number of steps.
+            released: noisy labels of some inputs of the pool. If they have weights (a confidence in
+                each class), the model learns the weights instead of the labels.
             pool: public inputs `[num_inputs, *input_shape]`.
             **options: fields of `FitOptions`. A forest ignores callbacks.
 
         Raises:
             ValueError: if there are no labels, if the labels do not belong to this pool, or if the
-                model does not fit the data.
+                model can't be used for the data.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         if pool or self.name != LINEAR_HEAD:
@@ -125,12 +127,12 @@ class StudentKind:
 
 
 def names() -> list[str]:
-    """Returns the names of all kinds."""
+    """Returns the names of all kinds of students."""
     return [name for name in CHOICES if name != AUTO]
 
 
 def kind_of(name: str) -> StudentKind:
-    """Returns the kind with the name `name`; raises ValueError if there is no such kind."""
+    """Returns the kind of student with this name; raises ValueError for an unknown name."""
     checks.one_of(names(), student=name)
     kind: StudentKind = importlib.import_module(f"{__name__}.{name}").KIND
     return kind
@@ -141,7 +143,7 @@ TRAINING = ("max_steps", "batch_size", "learning_rate")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentSettings(Seeded):
-    """The user's settings of a student. `complete` replaces None by the default of the kind."""
+    """The user's settings of a student. `complete` replaces None by the kind's default value."""
 
     restated: ClassVar = {
         "seed": {
@@ -167,14 +169,14 @@ class StudentSettings(Seeded):
         least=1,
         most=MAX_STEPS,
         help="Maximum number of training steps of the student. Keras models, except gan, stop when "
-        "their predictions on the pool are stable. Default: depends on the student, "
+        "their predictions on the pool are stable. Default: depends on the student; "
         f"{StudentKind.max_steps} for supervised.",
     )
     batch_size: int | None = setting(
         None,
         least=1,
         most=MAX_BATCH,
-        help="Labeled examples per training step. Default: depends on the student, "
+        help="Labeled examples per training step. Default: depends on the student; "
         f"{StudentKind.batch_size} for supervised.",
     )
     learning_rate: float | None = setting(
@@ -182,7 +184,7 @@ class StudentSettings(Seeded):
         above=0.0,
         most=MAX_RATE,
         help="Learning rate of Adam, with cosine decay except for gan. Default: depends on the "
-        f"student, {StudentKind.learning_rate:g} for supervised.",
+        f"student; {StudentKind.learning_rate:g} for supervised.",
     )
 
 
@@ -195,17 +197,18 @@ def fitting(
     num_rounds: int = 1,
     label_accuracy: float | None = None,
 ) -> tuple[str, str]:
-    """Recommends a kind of student from public values; returns the kind and the reason in words.
+    """Recommends a kind of student from public values; returns its name and the reason.
 
     Args:
-        dataset: data set of the labels. Its augmentation names the changes of an image that do not
-            change its label.
+        dataset: data set of the labels. Its augmentation lists changes of an image that keep the
+            label.
         of_sums: whether labels are computed from feature sums.
         has_pool: whether there are public inputs.
         is_frozen: whether a user's pre-trained encoder computes the features.
-        num_rounds: number of rounds of feature sums.
-        label_accuracy: fraction of correct labels in a trial with the linear model from the sums;
-            None if there is no linear model or no trial.
+        num_rounds: number of rounds in which noisy sums are released. Each later round releases
+            sums of the errors of the linear model from earlier rounds.
+        label_accuracy: fraction of correct labels in a simulation with the linear model from the
+            sums; None if there is no linear model or no simulation.
     """
     if dataset.target != CLASS:
         return LINEAR_HEAD, "the only student for numbers and several labels"
@@ -214,7 +217,7 @@ def fitting(
     if of_sums and (dataset.kind != "image" or not has_pool):
         return LINEAR_HEAD, "computed from the sums; no network is expected to be better"
     if of_sums and num_rounds > 1:
-        return LINEAR_HEAD, "computed from several rounds; a network is not clearly better"
+        return LINEAR_HEAD, "computed from sums of several rounds; a network is not clearly better"
     if of_sums and label_accuracy is not None and label_accuracy < MIN_LABEL_ACCURACY:
         return LINEAR_HEAD, "computed from the sums; too many labels are wrong for a network"
     if dataset.augmentation != "none":
@@ -227,7 +230,8 @@ def complete(
 ) -> StudentConfig:
     """Completes settings: replaces each None by the default of the kind of student.
 
-    If the model of a supervised student is a forest, the student becomes a forest student.
+    If the user selected a random forest as the model of a supervised student, the kind becomes
+    random_forest.
 
     Args:
         settings: the user's settings.
@@ -235,7 +239,7 @@ def complete(
         labels_whole_pool: whether feature sums label every input of the pool.
 
     Raises:
-        ValueError: if the kind of student is unknown, or a setting does not fit the kind.
+        ValueError: if the kind of student is unknown, or does not support a setting.
     """
     is_auto = settings.student == AUTO
     model = settings.model
@@ -260,7 +264,7 @@ def complete(
         **{**training, **explicit},
     )
     if is_auto and kind.name == "consistency" and model is not None:
-        with contextlib.suppress(ValueError):  # the model has batch statistics
+        with contextlib.suppress(ValueError):  # raised if the model has batch normalization
             kind.check(config, dataset)
             return config
         plain = dataclasses.replace(settings, student="supervised")
@@ -269,7 +273,7 @@ def complete(
 
 
 def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
-    """Returns the kind of a configuration; raises ValueError if it does not fit the data set."""
+    """Returns the kind of student of a configuration; raises ValueError if it can't be used."""
     kind = kind_of(config.student)
     kind.check(config, dataset)
     return kind

@@ -1,14 +1,14 @@
-"""A Keras model that is trained to agree with itself on augmented images of the pool.
+"""The student consistency: a Keras model that also learns from unlabeled, augmented images.
 
 The method is FixMatch (Sohn et al. 2020, arXiv 2001.07685): a confident prediction for a weakly
 augmented image becomes the label of a strongly augmented copy. The prediction is made with averaged
 weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which make fewer errors and need no
 gradient.
 
-Some released labels are wrong. The generalized cross-entropy (Zhang and Sabuncu 2018, arXiv
+Some noisy labels are wrong. The generalized cross-entropy (Zhang and Sabuncu 2018, arXiv
 1805.07836) ignores a label that the other data contradict. Training starts with cross-entropy,
 because a class would be lost if its correct labels were ignored too early. Training on labels with
-weights always uses cross-entropy, because each weight states the confidence in its label.
+weights always uses cross-entropy, because a weight is the confidence in a label.
 """
 
 import math
@@ -25,14 +25,14 @@ from pate_tf.students import student_training
 from pate_tf.students.student_kinds import FitOptions, StudentConfig, StudentKind
 
 UNLABELED_PER_LABEL = 2  # unlabeled inputs in a batch for each labeled input
-CONFIDENT = 0.95  # minimum probability of a confident prediction
+CONFIDENT = 0.95  # predictions with at least this probability are treated as confident
 ROBUSTNESS = 0.7  # q of the generalized cross-entropy: 0 is cross-entropy, 1 the absolute error
-MIN_ROBUSTNESS = 1e-3  # with this q, the formula equals cross-entropy to three digits
-WARM_UP_FRACTION = 1 / 3  # fraction of the steps in which q increases to its final value
+MIN_ROBUSTNESS = 1e-3  # replaces q = 0; with it, the formula equals cross-entropy to three digits
+WARM_UP_FRACTION = 1 / 3  # first part of the steps, in which q increases to ROBUSTNESS
 
 
 class ConsistencyStudent(student_training.AveragedStudent):
-    """A classifier whose loss has two parts: on labels, and on agreement with itself.
+    """A classifier that is trained on labels, and to predict the same for augmented images.
 
     A batch is a dictionary: `labelled`, raw inputs float32 `[batch, *input_shape]`; `labels`, int64
     `[batch]` or weights float32 `[batch, num_classes]`; `unlabelled`, float32 `[unlabeled_batch,
@@ -44,9 +44,9 @@ class ConsistencyStudent(student_training.AveragedStudent):
     def __init__(
         self, classifier: keras.Model, dataset: Dataset, *, warm_up_steps: int, **kwargs: Any
     ) -> None:
-        """Takes a classifier without batch statistics.
+        """Takes a classifier without batch normalization.
 
-        The robustness of the loss on labels reaches its final value after `warm_up_steps` steps.
+        The robustness q of the loss on labels reaches its final value after `warm_up_steps` steps.
         """
         super().__init__(classifier, dataset, **kwargs)
         self.warm_up_steps = warm_up_steps
@@ -57,8 +57,8 @@ class ConsistencyStudent(student_training.AveragedStudent):
         labels = data["labels"]
         inputs = [data["labelled"], data["changed"]]
         sizes = [tf.shape(part)[0] for part in inputs]
-        # A weight states the confidence in a class. A robust loss would ignore all weights that are
-        # not close to 1, and the student would be less accurate than its labels.
+        # A weight is the confidence in a class. A robust loss would ignore all weights that are not
+        # close to 1, and the student would be less accurate than its labels.
         progress = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
         robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * progress
         averaged = self.averaged_logits(data["unlabelled"])
@@ -80,7 +80,7 @@ class ConsistencyStudent(student_training.AveragedStudent):
 def generalized_cross_entropy(
     labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
 ) -> tf.Tensor:
-    """Returns the mean of (1 - p^q) / q, where p is the label's probability and q the robustness.
+    """Returns the mean of (1 - p^q) / q; p is the label's probability and q the robustness.
 
     Args:
         labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`. With
@@ -111,11 +111,11 @@ def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
 
 
 def check_model(model: keras.Model) -> None:
-    """Raises ValueError if a model uses batch statistics, which augmented inputs would distort."""
+    """Raises ValueError if a model has batch normalization, which augmented images distort."""
     for layer in getattr(model, "layers", []):
         if isinstance(layer, keras.layers.BatchNormalization):
             raise ValueError(
-                f"student consistency: the model has batch statistics ({layer.name}); use "
+                f"student consistency: the model has batch normalization ({layer.name}); use "
                 f"GroupNormalization instead"
             )
         check_model(layer)
@@ -157,7 +157,7 @@ def fit(
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError unless inputs can be augmented and the model has no batch statistics."""
+    """Raises ValueError unless inputs can be augmented and the model has no batch normalization."""
     if dataset.augmentation == "none":
         raise ValueError(f"student consistency: {dataset.name} has no augmentation; use supervised")
     model = student_training.network_of(config, dataset)

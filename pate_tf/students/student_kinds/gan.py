@@ -1,10 +1,10 @@
-"""PATE-G, an improved GAN on the labels and on all images of the pool.
+"""The student gan (PATE-G): an improved GAN, trained on the labels and all images of the pool.
 
 The method is from Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. Let Z be the sum of
 the exponentials of the classifier's logits. Then Z / (1 + Z) is the predicted probability that an
 image is real. The generator matches the mean features of the classifier's last hidden layer. The
-networks are the paper's: dense for gray images, convolutional for color images, whose height and
-width must be multiples of 8.
+networks have the paper's architectures: dense for gray images, convolutional for color images. The
+height and width of color images must be multiples of 8.
 
 Unlike in the paper, images are augmented if the data set allows it.
 """
@@ -32,8 +32,8 @@ NAME: Final = "improved_gan"  # name of these networks in a `StudentConfig`
 LATENT_SIZE = 100
 CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)  # dense network
 GENERATOR_UNITS = (500, 500)
-FEATURES = "features"  # the name of the last hidden layer, whose mean the generator matches
-INITIAL_IMAGES = 500  # images of the pool that initialize scales and biases
+FEATURES = "features"  # name of the last hidden layer, whose mean output the generator matches
+INITIAL_IMAGES = 500  # number of images of the pool from which scales and biases are initialized
 EPSILON = 1e-4  # Adam's epsilon, as in the paper's code
 
 
@@ -60,7 +60,7 @@ class WeightNormalized(keras.layers.Layer):
     ) -> None:
         """Initializes a dense layer, or a convolution if `stride` is positive.
 
-        The smaller the initial `deviation`, the faster directions change in training.
+        With a smaller initial `deviation`, the direction of the kernel changes faster in training.
         """
         super().__init__(**kwargs)
         self.units = units
@@ -71,7 +71,7 @@ class WeightNormalized(keras.layers.Layer):
         self.train_scale = train_scale
 
     def build(self, input_shape: tuple[int, ...]) -> None:
-        """Creates direction, scale and bias."""
+        """Creates the weights: direction and scale of the kernel, and bias."""
         shape = (*((3, 3) if self.stride else ()), input_shape[-1], self.units)
         self.direction = self.add_weight(shape=shape, initializer=self.initializer)
         self.scale = self.add_weight(
@@ -94,7 +94,12 @@ class WeightNormalized(keras.layers.Layer):
 
 
 def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
-    """Scales and shifts units: on raw inputs, each has mean 0 and deviation 1 before activation."""
+    """Sets scales and biases so that each unit has mean 0 and deviation 1 before activation.
+
+    Args:
+        model: the network.
+        inputs: raw inputs for which mean and deviation are computed.
+    """
     outputs = inputs
     for layer in model.layers:
         if isinstance(layer, WeightNormalized):
@@ -247,7 +252,7 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def realness_loss(real_logits: tf.Tensor, generated_logits: tf.Tensor) -> tf.Tensor:
-    """Returns the loss of separating real and generated images, a scalar in nats."""
+    """Returns the loss for distinguishing real from generated images, a scalar in nats."""
     real = tf.reduce_logsumexp(real_logits, axis=1)
     generated = tf.reduce_logsumexp(generated_logits, axis=1)
     return 0.5 * (tf.reduce_mean(tf.nn.softplus(-real)) + tf.reduce_mean(tf.nn.softplus(generated)))
@@ -295,7 +300,7 @@ def fit(
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError if the data are not images, or if a model is named."""
+    """Raises ValueError if the data are not images, or if the user selected a model."""
     if dataset.kind != "image":
         raise ValueError(f"student gan needs images; {dataset.name} is {dataset.kind} data")
     height, width, channels = dataset.input_shape

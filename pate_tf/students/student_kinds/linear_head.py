@@ -1,4 +1,4 @@
-"""A student that consists of an encoder and a linear model, which follows from feature sums."""
+"""The student linear_head: an encoder and a linear model that is computed from feature sums."""
 
 import pathlib
 import tempfile
@@ -16,14 +16,16 @@ from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.students.student_kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
 
 EPS = float(np.finfo(np.float32).eps)
-PENALTIES = np.geomspace(1e-3, 1e3, 13)  # as multiples of the squared norm of a vector
+PENALTIES = np.geomspace(1e-3, 1e3, 13)  # in units of the squared norm of a feature vector
 
 
 class LinearHead(tf.Module):
-    """Maps raw inputs to logits: multiplies features, scaled as in the sums, by weights.
+    """A linear model on features: maps raw inputs to logits.
+
+    Features are scaled in the same way as in the feature sums, and then multiplied by weights.
 
     Attributes:
-        is_frozen: whether the encoder is a user's model, which was trained on other data.
+        is_frozen: whether the encoder is a user's model that was trained on other data.
     """
 
     is_frozen = False
@@ -43,7 +45,8 @@ class LinearHead(tf.Module):
             dataset: data set of the inputs.
             scale: factor that multiplies each feature, `[num_features]`.
             weights: weights `[num_features + 1, num_classes]`; the last row multiplies the
-                constant. If the target is a number, see `target_functions`.
+                constant that is added to each feature vector. If the target is a number, see
+                `target_functions`.
         """
         super().__init__()
         self._dataset = dataset
@@ -86,7 +89,7 @@ class LinearHead(tf.Module):
 
 
 def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
-    """Rebuilds a linear head from the files of its encoder's SavedModel and further arguments."""
+    """Creates a linear head from the files of its encoder's SavedModel, for unpickling."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = pathlib.Path(folder) / name
@@ -100,8 +103,9 @@ def weights_of_labels(
 ) -> npt.NDArray[np.float64]:
     """Fits linear functions to labels by least squares; returns weights `[width, num_classes]`.
 
-    The arguments are the same as in `functions_of_labels`. The result of this function is scaled as
-    in linear discriminant analysis, so that the softmax of the linear functions is a probability.
+    The arguments are the same as in `functions_of_labels`. The result is scaled as in linear
+    discriminant analysis, so that the softmax of the linear functions estimates the probabilities
+    of the classes.
     """
     functions, error = functions_of_labels(vectors, targets)
     return (1.0 - 1.0 / targets.shape[1]) / max(error, EPS) * functions
@@ -114,14 +118,15 @@ def functions_of_labels(
 ) -> tuple[npt.NDArray[np.float64], float]:
     """Fits linear functions to targets by penalized least squares; returns them and their error.
 
-    The penalty is the one in `PENALTIES` with the smallest leave-one-out error.
+    The penalty is selected from `PENALTIES` by the smallest leave-one-out error.
 
     Args:
-        vectors: `record_vectors` of the labeled inputs, `[num_labels, width]`.
+        vectors: feature vectors of the labeled inputs, from `record_vectors`, `[num_labels,
+            width]`.
         targets: target values, such as the probability of each class, `[num_labels, num_classes]`.
-        noise: draws of noise on targets, `[num_labels, num_draws]`. A function is also fitted to
-            each draw; it is the error that this noise causes. The draws do not influence the
-            penalty.
+        noise: simulated noise on targets, `[num_labels, num_draws]`. A function is also fitted to
+            each draw; this function is the error that the noise causes. The draws do not influence
+            the penalty.
 
     Returns:
         The weights of the functions, `[width, num_classes + num_draws]`, and the mean squared
@@ -148,7 +153,7 @@ def functions_of_labels(
 
 
 def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:
-    """Returns the linear model that was computed with the labels: `config.linear_head`.
+    """Returns `config.linear_head`, the linear model that was computed together with the labels.
 
     Raises:
         ValueError: if there is no linear model, because the labels are not from feature sums.
@@ -162,11 +167,11 @@ def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOpt
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError if a model is named, because the feature sums determine the model."""
+    """Raises ValueError if the user selected a model, because feature sums determine the model."""
     del dataset
     if config.model != LINEAR_HEAD:
         raise ValueError(
-            f"model must not be given for linear_head, which uses an encoder, got {config.model!r}"
+            f"model: remove {config.model!r}; linear_head is computed from feature sums"
         )
 
 

@@ -1,6 +1,7 @@
-"""A random forest that is fitted to the noisy labels (short for --model=random_forest).
+"""The student random_forest: a random forest that is fitted to the noisy labels.
 
-The student is a TensorFlow graph, so serving it needs no scikit-learn. It ignores unlabeled inputs.
+The forest is converted to a TensorFlow graph, so a server needs no scikit-learn. Unlabeled inputs
+are not used.
 """
 
 import functools
@@ -19,7 +20,7 @@ class ForestModel(tf.Module):
     """A forest as a TensorFlow graph, which is called like a Keras model and returns logits."""
 
     def __init__(self, fitted: Forest) -> None:
-        """Takes the arrays of a forest."""
+        """Stores the arrays of a fitted forest as TensorFlow variables."""
         super().__init__()
         constant = functools.partial(tf.Variable, trainable=False)
         starts = fitted.starts[:-1]
@@ -64,14 +65,14 @@ class ForestModel(tf.Module):
         )
         probabilities = total / num_trees
         winners = tf.one_hot(tf.argmax(probabilities, axis=1), probabilities.shape[1])
-        # In float32, the logits of two classes can become equal, so a millionth is added to the
-        # winner.
+        # In float32, the logits of two classes can become equal. So a millionth is added to the
+        # predicted class.
         return tf.cast(tf.math.log(probabilities), tf.float32) + 1e-6 * winners
 
     def _step(self, rows: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
-        """Returns the child to which each input goes from its node in each tree.
+        """Moves each input from its node to the next child node, in all trees at once.
 
-        Nodes and result have the shape `[batch, num_trees]`.
+        Nodes and result are indices of nodes, `[batch, num_trees]`.
         """
         values = tf.gather(rows, tf.gather(self._features, nodes), batch_dims=1)
         goes_right = tf.cast(values, tf.float64) > tf.gather(self._thresholds, nodes)
@@ -83,9 +84,10 @@ class ForestModel(tf.Module):
 def fit(
     config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
 ) -> ForestModel:
-    """Fits a forest in seconds, without logs; uses only the model and seed in `config`.
+    """Fits a random forest to the noisy labels; see `StudentKind.train`.
 
-    If labels have weights, the forest learns the class with the largest weight.
+    Only the model and the seed of `config` are used, and no logs are written. If labels have
+    weights, the forest learns the class with the largest weight.
     """
     del options
     inputs = pool.inputs[released.query_indices]

@@ -1,7 +1,7 @@
-"""The kinds of teachers, by name.
+"""Kinds of teachers, such as networks or scikit-learn estimators, by name.
 
-To add a kind, write a module that contains a subclass of `TeacherKind` and an instance of this
-subclass, whose name is the name of the kind in capitals. Then add a line to `KINDS`. A kind is
+To add a kind, write a module with a subclass of `TeacherKind` and an instance of this subclass. The
+name of the instance is the name of the kind in capitals. Then add a line to `KINDS`. A kind is
 imported only when it is used, so that flags are checked without TensorFlow.
 """
 
@@ -37,11 +37,11 @@ TEACHERS_PER_GROUP = 64  # number of teachers whose features are in memory at th
 
 @dataclasses.dataclass(repr=False)
 class TrainedTeacher:
-    """SENSITIVE: what one teacher learned.
+    """SENSITIVE: the weights and losses of one trained teacher.
 
     Attributes:
         arrays: for a Keras model, its trainable weights, followed by its buffers (moving averages,
-            dropout seeds); for other kinds, everything that the teacher learned.
+            dropout seeds); for other kinds, all learned parameters.
         losses: training loss of each step, float32 `[num_steps]`.
     """
 
@@ -51,14 +51,14 @@ class TrainedTeacher:
     )
 
 
-TrainedTeachers = Iterator[tuple[int, TrainedTeacher]]  # with the number of each teacher
+TrainedTeachers = Iterator[tuple[int, TrainedTeacher]]  # pairs of a teacher's number and teacher
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """SENSITIVE: all that training needs: configuration, records and execution options.
+    """SENSITIVE: the inputs of training: configuration, records and execution options.
 
-    The execution options `num_processes` and `verbose` never change what teachers learn.
+    The execution options `num_processes` and `verbose` do not change the trained teachers.
 
     Attributes:
         config: training configuration.
@@ -80,12 +80,12 @@ class TrainingJob:
 
     @property
     def learns_on(self) -> Dataset:
-        """Public facts about the inputs of a teacher, which are raw inputs or features."""
+        """Public facts about the data that teachers take: raw inputs or features."""
         return self.config.dataset if self.encoder is None else self.encoder.feature_dataset
 
     @property
     def arrays(self) -> list[npt.NDArray[Any]]:
-        """The private values on which trained teachers depend."""
+        """The private arrays on which trained teachers depend: records, labels and partition."""
         arrays = [self.examples.inputs, self.examples.labels, self.partition.assignment]
         if self.partition.unit == "owner" and self.examples.owners is not None:
             arrays.append(self.partition.numbered(self.examples.owners))
@@ -95,9 +95,9 @@ class TrainingJob:
     def targets(self) -> npt.NDArray[Any]:
         """Training targets: classes, or numbers from 0 to 1, float32 `[num_records, num_classes]`.
 
-        If the target of the data set is a number at the fraction s of its range, the training
-        targets are (1 - s, s), like probabilities of two classes. If it is several labels, a label
-        has the training target 1 if it applies, else 0.
+        If the data set has a numeric target, its position s in its range, from 0 to 1, becomes the
+        training targets (1 - s, s), like probabilities of two classes. If the target is several
+        labels, each label has the training target 1 if it applies, otherwise 0.
         """
         labels = self.examples.labels
         if self.config.dataset.target == CLASS:
@@ -108,15 +108,15 @@ class TrainingJob:
 
     @functools.cached_property
     def records(self) -> list[IntArray]:
-        """For each teacher, the ascending indices of its records."""
+        """The ascending indices of each teacher's records, one array for each teacher."""
         return self.partition.all_records()
 
     def shards(self, teachers: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
-        """Yields each teacher, in ascending order, with the inputs and the labels of its shard.
+        """Yields the number of each given teacher, and the inputs and labels of its shard.
 
-        Inputs have the shape `[num_records, ...]`. If there is an encoder, they are features. The
-        features of a record depend only on that record and the public encoder (`record_features`).
-        Only some shards are in memory at a time.
+        Teachers are in ascending order. Inputs have the shape `[num_records, ...]`. With an
+        encoder, the inputs are features. The features of a record depend only on that record and
+        the public encoder (`record_features`). Only some shards are in memory at a time.
         """
         examples = self.examples
         shards = self.records
@@ -141,7 +141,7 @@ class TrainingJob:
 
 
 class TeacherKind:
-    """A kind of teacher, which trains, saves and loads ensembles.
+    """A kind of teacher: trains, saves and loads the teachers of this kind.
 
     Attributes:
         name: name of the kind, which appears in `ensemble.json` and in messages.
@@ -149,9 +149,9 @@ class TeacherKind:
             representation and seed.
         features: whether teachers learn from the features of a representation: "none", "optional"
             or "required".
-        load: function that takes the folder that `save` wrote and the configuration, and returns
-            the `Ensemble`. By default, it loads a SavedModel. If files are missing or damaged, it
-            may raise any exception.
+        load: function that takes the configuration and the folder that `save` wrote, and returns
+            the `Ensemble` of teachers. By default, it loads a SavedModel. If files are missing or
+            damaged, it may raise any exception.
     """
 
     name: ClassVar[str]
@@ -160,7 +160,11 @@ class TeacherKind:
     load: ClassVar[Any] = SavedModelEnsemble
 
     def takes(self, built: Any) -> bool:
-        """Whether an object that a user's function returned is a model for this kind of teacher."""
+        """Whether a user's model has the type that this kind of teacher needs.
+
+        Args:
+            built: object that the user's function returned.
+        """
         del built
         return False
 
@@ -168,7 +172,7 @@ class TeacherKind:
         """Raises ValueError if the user gave a setting that this kind does not support."""
         for name in TRAINING_SETTINGS:
             if getattr(settings, name) is not None and name not in self.settings:
-                raise ValueError(f"{name} does not apply to {name_of(model)}, which is {self.name}")
+                raise ValueError(f"{name} does not apply to {name_of(model)} of kind {self.name}")
         if settings.representation is not None and self.features == "none":
             raise ValueError(
                 f"representation must not be given for {name_of(model)}, which learns from raw "
@@ -176,12 +180,12 @@ class TeacherKind:
             )
 
     def check(self, job: TrainingJob) -> None:
-        """Raises ValueError if teachers can't be trained. Called before anything is written."""
+        """Raises ValueError if teachers can't be trained; called before anything is written."""
 
     def definition(self, job: TrainingJob) -> dict[str, Any]:
-        """Returns public JSON values that determine what a teacher computes.
+        """Returns public JSON values that determine the model and the training of a teacher.
 
-        Trained teachers with different definitions are never in one ensemble.
+        Teachers with different definitions are never combined in one ensemble.
         """
         fixed = {**job.config.to_dict(), "kind": self.name}
         if job.encoder is not None:
@@ -189,29 +193,30 @@ class TeacherKind:
         return fixed
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
-        """Trains some teachers, and yields the number and result of each, in any order. SENSITIVE.
+        """Trains some teachers; yields each teacher's number and result, in any order. SENSITIVE.
 
-        A teacher depends only on its own shard, public values and the seed. It does not depend on
-        which other teachers are trained. A shard may be empty, but no error may reveal that it is.
+        A teacher depends only on its own shard, public values and the seed, but not on other
+        teachers. A shard may be empty. An empty shard must not cause an error, because the error
+        would reveal something about the records.
         """
         raise NotImplementedError
 
     def save(
         self, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
     ) -> None:
-        """Writes trained teachers into an empty folder, from which `load` reads them."""
+        """Writes trained teachers into an empty folder; `load` reads them."""
         raise NotImplementedError
 
 
-# The values of `--model` for each kind. A kind without values is chosen if a user's function
-# returns an object of this kind.
+# For each kind, the values of `--model` that select it. A kind without values is selected if a
+# user's function returns a model of this kind.
 KINDS: dict[str, tuple[str, ...]] = {
     "closed_form": ("ridge",),
     "networks": ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn"),
     "compiled": (),
     "scikit_learn": ("random_forest",),
 }
-TENSORFLOW_KINDS = ("closed_form", "networks", "compiled")  # in networks.py
+TENSORFLOW_KINDS = ("closed_form", "networks", "compiled")  # defined in networks.py
 
 
 def kind_of(name: str) -> TeacherKind:
@@ -223,14 +228,19 @@ def kind_of(name: str) -> TeacherKind:
 
 
 def check_model(model: Named | None) -> None:
-    """Raises ValueError if no kind has a model with this name."""
+    """Raises ValueError if the model's name is unknown. None and user functions are accepted."""
     names = [name for models in KINDS.values() for name in models]
     if not (model is None or is_named_function(model) or model in names):
         raise ValueError(f"model must be {', '.join(names)} or module:function, got {model!r}")
 
 
 def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
-    """Returns the kind for a model: for a name, or for the object that a user's function returns.
+    """Returns the kind of teacher for a model.
+
+    Args:
+        model: name of a model, or a user's function, which is called to determine the type of model
+            that it returns.
+        dataset: data set that is passed to the function.
 
     Raises:
         ValueError: if no kind supports the model.
@@ -267,7 +277,7 @@ def load_ensemble(folder: pathlib.Path) -> Ensemble:
     """
     try:
         description = artifacts.read_json(folder / DESCRIPTION)
-        kind = kind_of(description.pop("kind"))  # the digest does not include it
+        kind = kind_of(description.pop("kind"))  # the digest does not cover the kind
         ensemble: Ensemble = kind.load(folder, TeacherConfig.from_dict(description))
         text = json.dumps(description, sort_keys=True) + ensemble.learnt
         ensemble.digest = hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Teachers that vote in TensorFlow: networks, compiled Keras models, and ridge on features.
+"""Teachers that use TensorFlow: networks, compiled Keras models, and ridge regression on features.
 
 The graph that trains a network is traced only once per run. If each teacher had its own process,
-starting, tracing and saving would take most of the time. On CPUs, teachers are trained one after
+starting, tracing and saving would take most of the time. On a CPU, teachers are trained one after
 another, because training several teachers at once is slower: vectorized convolutions fall back to
 loops and take more than twice as long per step, and XLA's gradients of convolutions take seconds
 instead of milliseconds (`python benchmarks/teachers.py --only=variants` measures both). With
@@ -34,16 +34,16 @@ from pate_tf.teachers.teacher_settings import TeacherConfig
 # The training loop of one teacher is a pure function of tensors.
 #
 # Weights, optimizer slots and records are passed and returned as tensors. Every random draw is a
-# function of the seed, the teacher's number and the step. Therefore a teacher can't depend on which
-# other teachers are trained. The same function runs on one device and on every replica of a
-# strategy.
+# function of the seed, the teacher's number and the step. Therefore a teacher can't depend on the
+# other teachers. The same function runs on one device and on every replica of a TensorFlow
+# distribution strategy.
 
 FIRST_MOMENT_DECAY = 0.9
 SECOND_MOMENT_DECAY = 0.999
 ADAM_EPSILON = 1e-7
 CHUNK = 64  # number of teachers of the kind `closed_form` that vote at the same time
-# For each type of target, a loss function of logits, and a function that turns logits into
-# predictions. The loss is smallest if the predictions are the mean of the training targets.
+# For each type of target: a loss function of logits, and a function that converts logits into
+# predictions. The loss is minimal if the predictions equal the mean of the training targets.
 OUTPUTS = {
     CLASS: (keras.losses.sparse_categorical_crossentropy, tf.identity),
     NUMBER: (keras.losses.categorical_crossentropy, tf.nn.softmax),
@@ -56,7 +56,7 @@ class Shard(NamedTuple):
 
     Attributes:
         inputs: raw records `[capacity, *input_shape]`; rows from `size` on are padding.
-        labels: `TrainingJob.targets`, `[capacity, ...]`.
+        labels: training targets of these records, see `TrainingJob.targets`, `[capacity, ...]`.
         size: number of the teacher's records. If it is 0, there is no training step.
         num_steps: number of training steps, which also determines the order of records and the
             learning rates.
@@ -71,16 +71,16 @@ class Shard(NamedTuple):
 
 
 class TrainingLoop:
-    """Trains one teacher: steps of Adam on augmented batches of the teacher's records.
+    """Trains one teacher with Adam on augmented batches of the teacher's records.
 
     The loss is the mean cross-entropy with `TrainingJob.targets`, plus the model's own losses as in
-    Keras' `fit`: regularizers of weights and activities, and losses that layers add. `slots` are
-    the state of a teacher between two steps: the lists of its weights, its buffers (moving
-    averages, dropout seeds), its first moments and its second moments.
+    Keras' `fit`: regularizers of weights and activities, and losses that layers add. The arguments
+    named `slots` are the state of a teacher between two steps: the lists of its weights, its
+    buffers (moving averages, dropout seeds), and Adam's first and second moments.
     """
 
     def __init__(self, config: TeacherConfig) -> None:
-        """Builds the model whose graph is traced. Its initial weights are never used."""
+        """Builds a model to trace the training graph; the model's initial weights are not used."""
         self.config = config
         self._model = architectures.build(config.model, config.dataset)
 
@@ -139,11 +139,11 @@ class TrainingLoop:
             loss = tf.reduce_sum(losses) / config.batch_size
             loss += sum(tf.cast(added, loss.dtype) for added in model_losses)
         gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # Gradients of embeddings are sparse, so they are converted.
+        # Gradients of embeddings are sparse, so they are converted to dense tensors.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        # Adam is written out because Keras optimizers keep their state in variables, which a
-        # strategy would mirror across replicas. The learning rate is constant for half of the
-        # steps, then falls linearly to a fiftieth. Moments are bias-corrected.
+        # Adam is implemented here, because Keras optimizers keep their state in variables, which a
+        # distribution strategy would mirror across replicas. The learning rate is constant for half
+        # of the steps, then falls linearly to a fiftieth. Moments are bias-corrected.
         done = tf.cast(step + 1, tf.float32)
         progress = done / tf.cast(shard.num_steps, tf.float32)
         schedule = tf.minimum(1.0, 2.0 * (1.0 - progress) + 0.02)
@@ -170,8 +170,8 @@ def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
     records = job.records[teacher]
     seeds = np.random.SeedSequence([config.seed, teacher]).generate_state(3)
     model = architectures.build(config.model, config.dataset, seed=int(seeds[0]))
-    # Shards are padded to the same shape, so that different sizes do not cause retracing. The loop
-    # never reads the padding, and runs no step if there are no records.
+    # Shards are padded to the same shape, so that shards of different sizes need no new tracing.
+    # The loop never reads the padding, and runs no step if there are no records.
     padded = np.resize(records, max(map(len, job.records)))
     shard = Shard(
         tf.constant(job.examples.inputs[padded]),
@@ -190,10 +190,11 @@ def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
 def train_on_devices(
     job: TrainingJob, teachers: Sequence[int], strategy: tf.distribute.Strategy
 ) -> TrainedTeachers:
-    """Trains and yields teachers; each replica trains different teachers, without exchange.
+    """Trains and yields teachers; each device trains different teachers independently.
 
     A loss that is not finite does not stop the training: the loss depends on private records, and
-    an error would reveal something about them. Such a teacher still votes (`Networks.save`).
+    an error would reveal something about them. A teacher with such a loss still votes, see
+    `Networks.save`.
     """
     loop = TrainingLoop(job.config)
     group_size = strategy.num_replicas_in_sync
@@ -205,8 +206,8 @@ def train_on_devices(
     for start in range(0, len(teachers), group_size):
         group = teachers[start : start + group_size]
         of_group = [arguments(job, teacher) for teacher in group]
-        # If there are more replicas than teachers, the last teacher is repeated, and the copies are
-        # dropped.
+        # If there are more devices than teachers left, the last teacher is trained several times,
+        # and the copies are dropped.
         of_group += [of_group[-1]] * (group_size - len(of_group))
         results = run(
             strategy.experimental_distribute_values_from_function(
@@ -226,7 +227,7 @@ def train_on_devices(
 
 
 def _stacked(teachers: Sequence[TrainedTeacher]) -> tf.Module:
-    """Returns a module whose `stacked` are the teachers' arrays, each `[num_teachers, ...]`."""
+    """Returns a module with the arrays of all teachers in `stacked`, each `[num_teachers, ...]`."""
     module = tf.Module()
     of_each = zip(*(teacher.arrays for teacher in teachers), strict=True)
     module.stacked = [tf.Variable(np.stack(arrays), trainable=False) for arrays in of_each]
@@ -252,10 +253,11 @@ def _save_voting(
         config: training configuration of the teachers.
         module: result of `_stacked`, to which this function adds the function `votes`.
         prepared: function that maps float32 raw inputs to the inputs of all teachers.
-        scores_of: function that takes the number of the first teacher, the number after the last
-            teacher, and prepared inputs. It returns scores of classes, or predictions of
-            `TrainingJob.targets`, float32 `[num_chunk, batch, num_classes]`.
-        together: number of teachers for which `scores_of` is called at once.
+        scores_of: function that computes the scores of consecutive teachers. It takes the number of
+            the first teacher, the number after the last teacher, and prepared inputs. It returns
+            scores of classes, or predictions of `TrainingJob.targets`, float32
+            `[num_chunk, batch, num_classes]`.
+        together: number of teachers per call of `scores_of`.
     """
     dataset = config.dataset
     num_teachers = config.num_teachers
@@ -286,7 +288,7 @@ def _save_voting(
 
 
 class Networks(TeacherKind):
-    """The library's networks, and the user's Keras models that are not compiled."""
+    """Teachers that are the library's networks, or the user's Keras models without `compile`."""
 
     name = "networks"
     settings: ClassVar[tuple[str, ...]] = TRAINING_SETTINGS
@@ -304,7 +306,7 @@ class Networks(TeacherKind):
             raise ValueError(f"model {name} has no trainable weights; set trainable = True")
         inputs = np.ones((1, *job.config.dataset.input_shape), np.float32)
         if np.isnan(model(inputs, training=False)).any():
-            raise ValueError(f"model {name}: the untrained model returns NaN for an input of ones")
+            raise ValueError(f"model {name}: the untrained model returns NaN if all inputs are 1")
 
     def definition(self, job: TrainingJob) -> dict[str, Any]:
         """See `TeacherKind.definition`."""
@@ -312,7 +314,7 @@ class Networks(TeacherKind):
         return {**super().definition(job), "architecture": architecture}
 
     def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
-        """See `TeacherKind.train`. Uses all GPUs of this host, or its CPU if there are none."""
+        """See `TeacherKind.train`. Uses all GPUs of this machine, or the CPU if it has no GPU."""
         names = [device.name for device in tf.config.list_logical_devices("GPU")]
         strategy: tf.distribute.Strategy
         if len(names) > 1:
@@ -350,7 +352,7 @@ NETWORKS = Networks()
 
 
 class Compiled(Networks):
-    """The user's compiled Keras models, which Keras' `fit` trains; they are stored like networks.
+    """Teachers that are the user's compiled Keras models, trained by Keras' `fit`.
 
     Teachers are trained one after another. Each teacher has a new model and a new optimizer, and
     its own seed determines the order of records and all random numbers. Therefore a teacher depends
@@ -408,7 +410,7 @@ class Compiled(Networks):
                         .shuffle(len(labels), reshuffle_each_iteration=True)
                         .batch(config.batch_size),
                         epochs=-(-config.num_steps(len(labels)) // steps_per_pass),
-                        shuffle=False,  # the records are shuffled already
+                        shuffle=False,  # the records are already shuffled
                         verbose=1 if job.verbose else 0,
                     )
                 losses = np.array(history.history.get("loss", []), np.float32)
@@ -418,13 +420,13 @@ class Compiled(Networks):
 
 
 def _parts(model: Any) -> list[Any]:
-    """Returns the objects that two models must not share, because they can have state."""
+    """Returns the parts of a model that may have state, so two models must not share them."""
     parts = [model, model.optimizer, *model.layers, *model.variables, *model.metrics]
     return [*parts, model.loss] if isinstance(model.loss, keras.losses.Loss) else parts
 
 
 def targets_of(model: Any, labels: npt.NDArray[np.int64], num_classes: int) -> npt.NDArray[Any]:
-    """Converts labels to the targets that a compiled model's loss takes: labels or one-hot rows."""
+    """Returns labels in the form that a compiled model's loss takes: labels or one-hot rows."""
     loss = model.loss
     name = getattr(loss, "__name__", type(loss).__name__)
     if str(loss if isinstance(loss, str) else name).lower().startswith("categorical"):
@@ -436,7 +438,7 @@ COMPILED = Compiled()
 
 
 class ClosedForm(TeacherKind):
-    """Ridge regression on public features (`pate_tf.models.ridge`), which takes seconds."""
+    """Teachers that are ridge regressions on features, see `pate_tf.models.ridge`."""
 
     name = "closed_form"
     features = "required"

@@ -1,8 +1,8 @@
 """Teachers that are scikit-learn estimators, stored in one file.
 
 Estimators are fitted in parallel processes, because fitting a small classifier is mostly Python
-code, which threads can't run in parallel. They vote in threads, because prediction is compiled
-code.
+code, which threads can't run in parallel. Estimators vote in threads, because prediction is
+compiled code.
 """
 
 import collections
@@ -26,13 +26,13 @@ from pate_tf.teachers.voters import Ensemble, Progress
 
 FILE = "classifiers.npz"
 AHEAD = 4  # number of queued tasks per process, so that no process waits
-ENCODER = "encoder"  # folder of the encoder's SavedModel, if classifiers learn from features
+ENCODER = "encoder"  # subfolder for the encoder's SavedModel, if classifiers learn from features
 
 Result = TypeVar("Result")
 
 
 class ClassifierEnsemble(Ensemble):
-    """SENSITIVE: a stored ensemble of scikit-learn estimators."""
+    """SENSITIVE: a stored ensemble of teachers that are scikit-learn estimators."""
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
         """Loads the folder that `Classifiers.save` wrote.
@@ -48,7 +48,7 @@ class ClassifierEnsemble(Ensemble):
         learnt = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         self._encoder: Any = None
         if config.representation is not None:
-            # This is imported here, so that training processes start without TensorFlow.
+            # Imported here, so that training processes start without TensorFlow.
             from pate_tf.models.encoder import SavedEncoder
 
             self._encoder = SavedEncoder(folder / ENCODER, config.dataset)
@@ -74,7 +74,7 @@ class ClassifierEnsemble(Ensemble):
 
 
 class Classifiers(TeacherKind):
-    """Random forests, and unfitted scikit-learn estimators that a user's function returns."""
+    """Teachers that are random forests, or scikit-learn estimators from a user's function."""
 
     name = "scikit_learn"
     features = "optional"
@@ -141,13 +141,13 @@ def num_cores() -> int:
 def in_order(
     function: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], *, num_processes: int
 ) -> Iterator[Result]:
-    """Yields `function(*arguments)` for each tuple of arguments, in order, from parallel processes.
+    """Calls a function in parallel processes, and yields its results in the order of arguments.
 
     New arguments are taken only when results are consumed, so that few of them are in memory at a
     time. The processes end with the calling process, even if the calling process is killed.
 
     Args:
-        function: function in a module that every process imports. The import should be fast.
+        function: function of a module that every process imports. The import should be fast.
         arguments: iterable of tuples of arguments.
         num_processes: number of processes; 1 to use only the calling process.
     """
@@ -157,7 +157,7 @@ def in_order(
         return
     processes = concurrent.futures.ProcessPoolExecutor(
         num_processes,
-        mp_context=multiprocessing.get_context("spawn"),  # TensorFlow does not survive a fork
+        mp_context=multiprocessing.get_context("spawn"),  # TensorFlow can't be used after a fork
         initializer=environment.start_worker,
     )
     waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()

@@ -223,7 +223,7 @@ def test_a_party_that_adds_wrongly_is_noticed(tmp_path):
     changed[-8] ^= 1  # the lowest byte of the last share of a vote
     held = encode(dataclasses.replace(held, shares={**held.shares, "silo-000": bytes(changed)}))
     journal.write_file(batch.terms, "secret", held)
-    with pytest.raises(ProtocolError, match="added the sums wrongly"):
+    with pytest.raises(ProtocolError, match="sent a wrong sum"):
         batch.open()
 
 

@@ -117,7 +117,7 @@ def test_an_aggregator_trusts_its_own_roster_alone(run):
     connection = run.connection("aggregator-1")
     aggregator = Aggregator(run.keys["aggregator-1"], run.folder / "aggregator-1" / "journal")
     result, event = task_result(aggregator, run.roster, connection.poll())
-    assert "refused: terms must contain only names and keys of the roster" in event
+    assert "refused: terms must contain only names and keys from the roster" in event
     assert connection.submit(result) is Answer.OK
     assert "terms must contain only names" in run.service._results["aggregator-1"]
 

@@ -53,7 +53,7 @@ def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path)
     }
 
     def killed(event):
-        if event.startswith("a total opened"):
+        if event.startswith("opened a sum"):
             raise KeyboardInterrupt
 
     with (
