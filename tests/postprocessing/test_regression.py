@@ -6,11 +6,12 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression
 
 from pate_tf.core.dataset import UNKNOWN
 from pate_tf.models.encoder import record_vectors
 from pate_tf.postprocessing import label_propagation, regression
-from pate_tf.release.exact_sums import moments_by_class
+from pate_tf.release.exact_sums import moments_by_class, residual_sums, sums_by_class, vector_steps
 
 of = regression.NoisySums.of_features
 
@@ -274,3 +275,34 @@ def test_few_public_labels_do_no_harm():
         labels = np.where(np.arange(3_000) // 10 == place, classes, UNKNOWN)
         both = regression.linear_model(sums, labels=labels)[0].argmax(axis=1)
         assert np.mean(both == classes) > private - 0.03
+
+
+def test_weights_of_gradients_are_those_of_momentum_written_out():
+    values = np.random.default_rng(0).integers(-(2**30), 2**30, (4, 3, 2))
+    rate = regression.LOGIT_NOISE * 0.1 * 500 / (200.0 * 2.0)
+    weights, velocity, visited = np.zeros((3, 2)), 0.0, []
+    for place, table in enumerate(values / 2**20 / 500):
+        if not place:
+            table = (table - table.mean(axis=1, keepdims=True)) / regression.RESIDUAL_NORM
+        velocity = 0.9 * velocity + table
+        weights = weights + rate * velocity
+        visited.append(weights)
+    expected = regression.SHRINKAGE * (visited[2] + visited[3]) / 2.0
+    for finished, wanted in ((3, visited[2]), (4, expected)):
+        actual = regression.weights_of_gradients(values[:finished], 4, 500, 200.0)
+        np.testing.assert_allclose(actual, wanted, atol=1e-5)
+
+
+def test_rounds_without_noise_find_the_logistic_regression():
+    random = np.random.default_rng(1)
+    features = random.normal(size=(4_000, 3))
+    labels = (features @ [2.0, -1.0, 0.5] + random.logistic(size=4_000) > 0.7).astype(np.int64)
+    vectors = record_vectors(features.astype(np.float32), None)
+    values = sums_by_class(vectors, labels, num_classes=2)[None]
+    while len(values) < 100:
+        weights = regression.weights_of_gradients(values, 100, 4_000, 1e-3)
+        following = residual_sums(vector_steps(vectors), labels, weights)
+        values = np.concatenate([values, following[None]])
+    logits = vectors @ regression.weights_of_gradients(values, 100, 4_000, 1e-3)
+    model = LogisticRegression(C=1e6).fit(vectors, labels)
+    assert np.mean(logits.argmax(axis=1) == model.predict(vectors)) > 0.98
