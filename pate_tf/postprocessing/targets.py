@@ -203,7 +203,7 @@ def _relevant_weights(
         slopes = measured @ known
         weights = prior @ slopes
         precision = covariance @ known
-        expected = is_of @ (kernel * precision).sum(axis=1)
+        expected = is_of @ (kernel * precision).sum(axis=1) + np.finfo(float).tiny
         amplitudes *= np.sqrt(is_of @ (slopes * (kernel @ slopes)) / expected)
         amplitudes = np.maximum(amplitudes, LEAST_AMPLITUDE * amplitudes.max())
     along, directions = np.linalg.eigh(prior - prior @ precision @ prior)
