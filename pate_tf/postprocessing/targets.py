@@ -34,8 +34,7 @@ EPS = float(np.finfo(np.float32).eps)
 # chosen on four fifths of the private records of `benchmarks/targets.py`, and judged by the rest.
 SMOOTH = 10.0
 PASSES = 50  # of the projection in `_counts_of_pairs`
-UPDATES = 20  # of the amplitudes in `_relevant_weights`
-LEAST_AMPLITUDE = 1e-6  # in units of the largest amplitude
+UPDATES = 20  # of the amplitudes
 
 
 def target_functions(
@@ -99,42 +98,55 @@ def target_functions(
 def _function_of_number(
     values: IntArray, noise: float, num_redrawn: int, groups: IntArray, num_records: int | None
 ) -> FloatArray:
-    """Returns the function of one-hot vectors for a number, from noisy moments.
+    """Returns the functions for a number, from noisy moments of one-hot vectors.
 
     The covariance of vectors and target is the covariance of the vectors times the weights, plus
     noise. The noise of the moments acts as further noise, whose variance depends on the weights.
+
+    The weights have a Gaussian prior. Its amplitude for each column of the table has the largest
+    evidence (automatic relevance determination), so that columns without influence get weights
+    close to 0. The amplitudes are updated as in Wipf and Nagarajan 2008, "A new view of automatic
+    relevance determination". The changes are drawn from the posterior of the weights.
     """
-    norm = math.hypot(1.0, MOMENT_WEIGHT)
-    sums, moments = np.split(values * (norm / LATTICE), [2], axis=1)
+    noise *= math.hypot(1.0, MOMENT_WEIGHT)
+    sums, moments = np.split(values * (math.hypot(1.0, MOMENT_WEIGHT) / LATTICE), [2], axis=1)
+    moments = (moments + moments.T)[:-1, :-1] / (2.0 * MOMENT_WEIGHT)
     is_of = groups == np.unique(groups)[:, None]  # [num_columns, width - 1]
     is_same = groups == groups[:, None]
     size = math.sqrt((1.0 - CONSTANT_FRACTION) / len(is_of))  # value of features that are not 0
     # The constant and the sum over each column measure the mean target; weighted by precision.
-    share = np.append(size / is_of.sum(axis=1) @ is_of, CONSTANT) @ sums
-    share = np.maximum(share, EPS) / np.maximum(share, EPS).sum()
-    sums, number = sums[:-1], num_records or max(sums[-1].sum() / CONSTANT, 1.0)
-    total = sums.sum(axis=1).clip(0.0)
+    shares = np.maximum(np.append(size / is_of.sum(axis=1) @ is_of, CONSTANT) @ sums, EPS)
+    shares /= shares.sum()
+    number = num_records or max(sums[-1].sum() / CONSTANT, 1.0)
+    total = sums[:-1].sum(axis=1).clip(0.0)
     total *= number * size / (np.maximum(is_of @ total, 1.0) @ is_of)
-    moments = (moments + moments.T)[:-1, :-1] / (2.0 * MOMENT_WEIGHT)
     pairs = _counts_of_pairs(moments, size * total, is_of)
     covariance = np.where(is_same, np.diag(size * total), pairs) - np.outer(total, total) / number
-    contrast = np.array([-share[1], share[0]])
+    contrast = np.array([-shares[1], shares[0]])
+    measured = sums[:-1] @ contrast
+    # Each moment is the mean of two noisy numbers, unless the projection makes it 0.
+    uncertain = np.where(is_same | (pairs <= 0.0), 0.0, (noise / MOMENT_WEIGHT) ** 2 / 2.0)
     places = np.arange(len(total))
-    alike = np.exp(-np.abs(places[:, None] - places) / SMOOTH)
-    weights = _relevant_weights(
-        covariance,
-        sums @ contrast,
-        variance=np.square(noise * norm * contrast).sum(),
-        of_covariance=np.where(
-            (pairs > 0.0) & ~is_same, (noise * norm / MOMENT_WEIGHT) ** 2 / 2, 0
-        ),
-        kernel=np.where(is_same & (groups < 0), alike, np.eye(len(total))),
-        is_of=is_of,
-        num_redrawn=num_redrawn,
-    )
-    intercept = -total @ weights / number
-    intercept[0] += share[1]
-    return np.vstack([weights, intercept / CONSTANT])
+    kernel = np.exp(-np.abs(places[:, None] - places) / SMOOTH)
+    kernel = np.where(is_same & (groups < 0), kernel, np.eye(len(total)))
+    amplitudes = np.ones(len(is_of))
+    weights = np.zeros(len(total))
+    for _ in range(UPDATES):
+        variances = np.square(noise * contrast).sum() + uncertain @ np.square(weights)
+        prior = (amplitudes @ is_of)[:, None] * kernel
+        solved = np.linalg.solve(covariance @ prior @ covariance + np.diag(variances), covariance)
+        slopes = measured @ solved
+        weights = prior @ slopes
+        precision = covariance @ solved
+        expected = is_of @ (kernel * precision).sum(axis=1) + np.finfo(float).tiny
+        amplitudes *= np.sqrt(is_of @ (slopes * (kernel @ slopes)) / expected)
+    along, directions = np.linalg.eigh(prior - prior @ precision @ prior)
+    root = directions * np.sqrt(np.maximum(along, 0.0) / max(num_redrawn, 1))
+    drawn = np.random.default_rng(0).normal(size=(len(total), num_redrawn))
+    functions = np.column_stack([weights, root @ drawn])
+    intercept = -total @ functions / number
+    intercept[0] += shares[1]
+    return np.vstack([functions, intercept / CONSTANT])
 
 
 def _counts_of_pairs(
@@ -161,55 +173,6 @@ def _counts_of_pairs(
         moments = np.maximum(beyond, 0.0)
         beyond -= moments
     return (moments + moments.T) / 2.0
-
-
-def _relevant_weights(
-    covariance: FloatArray,
-    measured: FloatArray,
-    *,
-    variance: float,
-    of_covariance: FloatArray,
-    kernel: FloatArray,
-    is_of: npt.NDArray[np.bool_],
-    num_redrawn: int,
-) -> FloatArray:
-    """Returns the weights of a linear function, and random changes of them.
-
-    The weights have a Gaussian prior. Its amplitude for each column of a table has the largest
-    evidence (automatic relevance determination), so that columns without influence get weights
-    close to 0. The amplitudes are updated as in Wipf and Nagarajan 2008, "A new view of automatic
-    relevance determination".
-
-    Args:
-        covariance: covariance of the features, `[width, width]`.
-        measured: noisy values of `covariance` times the weights, `[width]`.
-        variance: variance of the noise of `measured`.
-        of_covariance: variance of the noise of `covariance`, `[width, width]`.
-        kernel: prior covariance of the weights, for equal amplitudes, `[width, width]`.
-        is_of: whether each feature belongs to a column, `[num_columns, width]`.
-        num_redrawn: number of random changes. They are drawn from the posterior, and divided by the
-            square root of this number.
-
-    Returns:
-        `[width, 1 + num_redrawn]`.
-    """
-    signal = np.square(measured).sum() - len(measured) * variance
-    amplitudes = np.full(len(is_of), max(signal, EPS * variance) / np.square(covariance).sum())
-    weights = np.zeros_like(measured)
-    for _ in range(UPDATES):
-        noise = variance + of_covariance @ np.square(weights)
-        prior = (amplitudes @ is_of)[:, None] * kernel
-        known = np.linalg.solve(covariance @ prior @ covariance + np.diag(noise), covariance)
-        slopes = measured @ known
-        weights = prior @ slopes
-        precision = covariance @ known
-        expected = is_of @ (kernel * precision).sum(axis=1) + np.finfo(float).tiny
-        amplitudes *= np.sqrt(is_of @ (slopes * (kernel @ slopes)) / expected)
-        amplitudes = np.maximum(amplitudes, LEAST_AMPLITUDE * amplitudes.max())
-    along, directions = np.linalg.eigh(prior - prior @ precision @ prior)
-    root = directions * np.sqrt(np.maximum(along, 0.0) / max(num_redrawn, 1))
-    drawn = np.random.default_rng(0).normal(size=(len(weights), num_redrawn))
-    return np.column_stack([weights, root @ drawn])
 
 
 def functions_of_votes(
