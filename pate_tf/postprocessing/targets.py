@@ -13,13 +13,12 @@ import scipy.special
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import MOMENT_WEIGHT
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray, RealArray
 from pate_tf.core.dataset import CLASS, LIKELY, Dataset, is_labeled, target_rows
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.postprocessing.regression import (
     MIN_VARIANCE,
-    FloatArray,
     functions_of_moments,
     joined,
     labels_of,
@@ -39,7 +38,7 @@ UPDATES = 20  # of the amplitudes
 
 def target_functions(
     dataset: Dataset,
-    vectors: npt.NDArray[np.floating],
+    vectors: RealArray,
     values: IntArray,
     noise: float,
     *,
@@ -216,7 +215,7 @@ def _log_odds(functions: FloatArray, frequencies: FloatArray) -> FloatArray:
 
 def _functions_of_sums(
     dataset: Dataset,
-    vectors: npt.NDArray[np.floating],
+    vectors: RealArray,
     tables: Sequence[npt.NDArray[Any]],
     noise: float,
     num_records: int | None,
@@ -268,7 +267,7 @@ def _functions_of_sums(
 
 def _functions_with_labels(
     dataset: Dataset,
-    vectors: npt.NDArray[np.floating],
+    vectors: RealArray,
     tables: Sequence[npt.NDArray[Any]],
     noise: float,
     num_records: int | None,
@@ -335,7 +334,7 @@ def predictions_of_pool(outputs: FloatArray, dataset: Dataset) -> PoolLabels:
     )
 
 
-def predicted(outputs: npt.NDArray[np.floating], dataset: Dataset) -> FloatArray:
+def predicted(outputs: RealArray, dataset: Dataset) -> FloatArray:
     """Returns predictions: numbers in the unit of the target, or probabilities of labels.
 
     Args:
@@ -351,16 +350,14 @@ def predicted(outputs: npt.NDArray[np.floating], dataset: Dataset) -> FloatArray
     return in_unit(outputs[:, 0], dataset)
 
 
-def in_unit(positions: npt.NDArray[np.floating], dataset: Dataset) -> FloatArray:
+def in_unit(positions: RealArray, dataset: Dataset) -> FloatArray:
     """Converts positions in the range, which are clipped to [0, 1], to numbers in their unit."""
     lowest, highest = dataset.target_range or (0.0, 1.0)
     clipped = np.clip(positions.astype(np.float64), 0.0, 1.0)
     return np.asarray(lowest + (highest - lowest) * clipped)
 
 
-def correctness(
-    outputs: npt.NDArray[np.floating], labels: npt.NDArray[Any], dataset: Dataset
-) -> FloatArray:
+def correctness(outputs: RealArray, labels: npt.NDArray[Any], dataset: Dataset) -> FloatArray:
     """Returns the correctness of each prediction, from 0 to 1, `[num_records]`. SENSITIVE.
 
     For a class, this is 0 or 1. For several labels, it is the fraction of labels that are correct.
