@@ -27,7 +27,7 @@ from pate_tf.postprocessing.regression import (
 )
 from pate_tf.students.student_kinds.linear_head import functions_of_labels
 
-NUM_REDRAWN: Final = 80  # number of tables with new noise, for prediction intervals of numbers
+NUM_REDRAWN: Final = 80  # changes of the function for a number, for prediction intervals
 EPS = float(np.finfo(np.float32).eps)
 # Correlation length of the weights of a numeric column's bins, in bins. This and `PASSES` were
 # chosen on four fifths of the private records of `benchmarks/targets.py`, and judged by the rest.
@@ -50,7 +50,8 @@ def target_functions(
 
     The error that noise causes in a prediction is estimated by a parametric bootstrap (Efron and
     Tibshirani 1993, chapter 6): noise from the same distribution is added to the released sums
-    several times.
+    several times. For a number from one-hot features without a pool, draws from the posterior of
+    the weights take the place of the changes by new noise.
 
     Args:
         dataset: data set with a number or several labels.
@@ -59,7 +60,7 @@ def target_functions(
             and `[width, num_classes + width]` without a pool.
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
-        num_redrawn: number of bootstrap samples; 0, or at least 2.
+        num_redrawn: number of changes of the function for a number; 0, or at least 2.
         labels: public labels to use together with the sums, `UNKNOWN` for inputs without a label;
             None if public labels are not used.
         **facts: `num_records` and `groups`, see `functions_of_moments`.
