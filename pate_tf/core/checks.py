@@ -110,6 +110,9 @@ def refuse(name: str, expected: str, value: object) -> NoReturn:
 
 # Arrays with checked entries: whole numbers, labels, read-only views.
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+SingleArray = npt.NDArray[np.float32]
+RealArray = npt.NDArray[np.floating]
 
 
 def frozen_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ import scipy.linalg
 import tensorflow as tf
 
 from pate_tf.core import artifacts
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray, SingleArray
 from pate_tf.core.dataset import CLASS, Dataset, check_inputs
 from pate_tf.core.public import Pool
 from pate_tf.core.source import Digests, record_digests
@@ -103,7 +103,7 @@ class Directions(tf.Module):
         variances, vectors = scipy.linalg.eigh(covariance, subset_by_index=chosen)  # ascending
         self._take(mean, vectors, variances, np.trace(covariance))
 
-    def find_in(self, features: npt.NDArray[np.float32]) -> None:
+    def find_in(self, features: SingleArray) -> None:
         """Computes the directions from a pool's features, which this method centers in place.
 
         If there are fewer inputs than features, the directions are computed from the inner products
@@ -212,14 +212,14 @@ class Encoder(tf.Module):
         )
 
     @functools.cached_property
-    def scale(self) -> npt.NDArray[np.float64] | None:
+    def scale(self) -> FloatArray | None:
         """Factors that scale all features to about equal variance, `[num_features]`, or None.
 
         None if the variances are unknown. Features with very little variance in the pool get a
         limited factor. The expected squared norm of a scaled view is the view's fraction of the
         total weight.
         """
-        factors = list[npt.NDArray[np.float64]]()
+        factors = list[FloatArray]()
         weights = list[float]()
         for part in self.parts:
             for variances in part.variances or ():
@@ -245,7 +245,7 @@ class Encoder(tf.Module):
         text = self.description + target * (dataset.target != CLASS) + weights
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def batch_features(self, batch: npt.NDArray[Any]) -> SingleArray:
         """Returns the features of one batch in a single call.
 
         In batches of equal size, the features of a row depend only on its input and its position;
@@ -253,7 +253,7 @@ class Encoder(tf.Module):
         """
         return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
-    def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def features(self, inputs: npt.NDArray[Any]) -> SingleArray:
         """Maps raw inputs `[num_inputs, *input_shape]` to features `[num_inputs, num_features]`.
 
         Raises:
@@ -270,12 +270,12 @@ class Encoder(tf.Module):
             self.remember(inputs, features)
         return features
 
-    def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
+    def remember(self, inputs: npt.NDArray[Any], features: SingleArray) -> None:
         """Caches the features of a read-only array, so that `features` returns them."""
         self._pool_inputs = inputs
         self._pool_features = features
 
-    def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
+    def views(self, features: SingleArray) -> tuple[SingleArray, ...]:
         """Splits features `[num_inputs, num_features]` into their views, without a copy."""
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
 
@@ -294,9 +294,7 @@ CONSTANT_FRACTION = 0.05
 CONSTANT = float(np.sqrt(CONSTANT_FRACTION))
 
 
-def record_vectors(
-    features: npt.NDArray[np.float32], scale: npt.NDArray[np.float64] | None
-) -> npt.NDArray[np.float64]:
+def record_vectors(features: SingleArray, scale: FloatArray | None) -> FloatArray:
     """Returns a vector of L2 norm at most 1 for each input, `[num_inputs, num_features + 1]`.
 
     Args:
@@ -327,7 +325,7 @@ def record_features(
     rows: IntArray | None = None,
     *,
     digests: Digests | None = None,
-) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
+) -> Iterator[tuple[IntArray, SingleArray]]:
     """Yields positions of records with their features: each record once, in an arbitrary order.
 
     A record's features depend only on that record and on the encoder. Other records, their number
@@ -350,7 +348,7 @@ def record_features(
     is_frozen = getattr(encoder, "is_frozen", False)
     # The published digest must not depend on records.
     digest = encoder.digest if is_frozen else None
-    waiting: list[tuple[IntArray, npt.NDArray[np.float32]]] = []
+    waiting: list[tuple[IntArray, SingleArray]] = []
     number = len(inputs) if rows is None else len(rows)
     done = 0
     for batch in _batches_of_features(encoder, inputs, rows, digests):
@@ -369,7 +367,7 @@ def record_features(
 
 def _batches_of_features(
     encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
-) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
+) -> Iterator[tuple[IntArray, SingleArray]]:
     """Yields the same as `record_features`, but one batch at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
     num_places = getattr(encoder, "places", PLACES)
@@ -444,7 +442,7 @@ class SavedEncoder:
         is_frozen: whether the encoder is a user's model, which was trained on other data.
     """
 
-    scale: npt.NDArray[np.float64] | None = None
+    scale: FloatArray | None = None
     is_frozen = False
 
     def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
@@ -459,12 +457,12 @@ class SavedEncoder:
         except Exception as error:  # TensorFlow raises several kinds
             raise ValueError(f"{folder} does not contain a representation") from error
 
-    def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
+    def remember(self, inputs: npt.NDArray[Any], features: SingleArray) -> None:
         """Caches the features of a pool's inputs; see `Encoder.remember`."""
         self._pool_inputs = inputs
         self._pool_features = features
 
-    def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def features(self, inputs: npt.NDArray[Any]) -> SingleArray:
         """Returns the features of raw inputs, `[num_inputs, num_features]`, computed in batches."""
         if inputs is self._pool_inputs:
             return self._pool_features
@@ -473,7 +471,7 @@ class SavedEncoder:
             [self.batch_features(inputs[start : start + BATCH]) for start in starts]
         )
 
-    def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def batch_features(self, batch: npt.NDArray[Any]) -> SingleArray:
         """Returns the features of one batch of raw inputs in a single call."""
         named = {self.dataset.input_name: tf.constant(batch, self.dataset.input_type)}
         return np.asarray(self.loaded.signatures["features"](**named)["features"])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray, RealArray
 from pate_tf.core.dataset import CLASS, NUMBER, Dataset, is_labeled, unlabeled
 from pate_tf.core.public import Pool, area_components, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
@@ -289,9 +289,9 @@ def trial(
     encoder: Encoder,
     mechanism: ReleasesFeatureSums,
     num_records: int,
-    views: Sequence[Sequence[npt.NDArray[np.floating]]] = (),
+    views: Sequence[Sequence[RealArray]] = (),
     num_draws: int = DRAWS,
-    centres: npt.NDArray[np.float64] | None = None,
+    centres: FloatArray | None = None,
 ) -> tuple[Forecast, float]:
     """Returns the forecast of labels by cross-validation: each fold is labeled from other folds.
 
@@ -451,9 +451,7 @@ def trial_with_public_labels(
     return forecast, likeliest_factor(logits[0], np.eye(dataset.num_classes)[labels])
 
 
-def contributions(
-    outputs: npt.NDArray[np.float64], truth: npt.NDArray[Any], dataset: Dataset
-) -> npt.NDArray[np.float64]:
+def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset) -> FloatArray:
     """Returns numbers whose mean is accuracy, R^2 or mean area under the curve, `[num_samples]`.
 
     Their standard deviation, divided by the root of the number of samples, is the standard error.
@@ -477,11 +475,7 @@ def contributions(
 
 
 def forecast_of_trial(
-    outputs: npt.NDArray[np.float64],
-    truth: npt.NDArray[Any],
-    folds: IntArray,
-    dataset: Dataset,
-    num_labels: int,
+    outputs: FloatArray, truth: npt.NDArray[Any], folds: IntArray, dataset: Dataset, num_labels: int
 ) -> Forecast:
     """Returns the forecast from model outputs for held-out samples.
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.special
 import scipy.stats
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray, RealArray
 from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named
@@ -48,7 +47,7 @@ from pate_tf.representations.contrastive import student_features
 from pate_tf.students.student_training import TrainingDivergedError
 
 PASS_WEIGHTS = np.array([0.5, 0.5])
-Views = Sequence[Sequence[npt.NDArray[np.floating]]]
+Views = Sequence[Sequence[RealArray]]
 
 
 def infer_from_labels(
@@ -126,12 +125,12 @@ LAPLACE_FACTOR: Final = 2.5
 
 def labels_from_sums(
     pool: Pool,
-    vectors: npt.NDArray[np.floating],
+    vectors: RealArray,
     values: IntArray,
     noise: float,
     *,
-    centres: npt.NDArray[np.float64] | None = None,
-    moments: npt.NDArray[np.float64] | None = None,
+    centres: FloatArray | None = None,
+    moments: FloatArray | None = None,
     num_records: int | None = None,
     groups: IntArray | None = None,
     representation: Named | None = None,
@@ -139,7 +138,7 @@ def labels_from_sums(
     is_frozen: bool = False,
     num_redrawn: int = 0,
     public_labels: IntArray | None = None,
-) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
+) -> tuple[PoolLabels, FloatArray | None]:
     """Infers labels of a pool from noisy sums of records' contributions.
 
     The first case that applies determines the computation:
@@ -221,10 +220,7 @@ def labels_from_sums(
 
 
 def sums_of_pool(
-    vectors: npt.NDArray[np.floating],
-    total: npt.NDArray[np.float64],
-    noise: float,
-    centres: npt.NDArray[np.float64] | None,
+    vectors: RealArray, total: FloatArray, noise: float, centres: FloatArray | None
 ) -> NoisySums:
     """Returns `NoisySums` of vectors if `centres` is None, else of counts in these clusters."""
     if centres is None:
@@ -238,7 +234,7 @@ def sums_of_pool(
 
 
 def exceed_noise(
-    sums: npt.NDArray[np.float64], mechanism: ReleasesFeatureSums, *, has_pool: bool
+    sums: FloatArray, mechanism: ReleasesFeatureSums, *, has_pool: bool
 ) -> bool | None:
     """Whether noisy sums differ between classes by more than the noise. Post-processing.
 

@@ -15,10 +15,8 @@ import sklearn.cluster
 import sklearn.decomposition
 import sklearn.neighbors
 
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray, RealArray
 from pate_tf.core.public import PoolLabels
-
-FloatArray = npt.NDArray[np.floating]
 
 NEIGHBOURS = 10
 FROM_NEIGHBOURS = 0.95  # fraction of the influence on an input that comes from its neighbors
@@ -31,7 +29,7 @@ MIN_MARGIN = 0.35
 MIN_CONTRADICTION = 0.5
 
 
-def neighbour_graph(views: Sequence[FloatArray]) -> scipy.sparse.csr_array:
+def neighbour_graph(views: Sequence[RealArray]) -> scipy.sparse.csr_array:
     """Returns the graph of nearest neighbors.
 
     Args:
@@ -48,7 +46,7 @@ def neighbour_graph(views: Sequence[FloatArray]) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array(scale @ graph @ scale).astype(np.float32)
 
 
-def _nearest(features: FloatArray) -> scipy.sparse.csr_array:
+def _nearest(features: RealArray) -> scipy.sparse.csr_array:
     num_inputs = len(features)
     number = min(NEIGHBOURS, num_inputs - 1)
     if number < 1:
@@ -81,7 +79,7 @@ def propagate(
     return arrived
 
 
-def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:
+def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> RealArray:
     """Returns the influence of each source on each input, `[num_inputs, num_sources]`."""
     start = np.zeros((graph.shape[0], len(sources)), np.float32)
     start[sources, np.arange(len(sources))] = 1.0
@@ -133,7 +131,7 @@ def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolL
     return _clear_labels(shares, labels.num_classes, with_weights=False)
 
 
-def _clear_labels(shares: FloatArray, num_classes: int, *, with_weights: bool) -> PoolLabels:
+def _clear_labels(shares: RealArray, num_classes: int, *, with_weights: bool) -> PoolLabels:
     """Returns labels of the inputs whose best class has a sufficient margin."""
     first_two = np.sort(shares, axis=1)[:, -2:]
     is_clear = first_two[:, -1] - first_two[:, 0] * (num_classes > 1) >= MIN_MARGIN
@@ -146,7 +144,7 @@ def _clear_labels(shares: FloatArray, num_classes: int, *, with_weights: bool) -
     )
 
 
-def _shares(influences: FloatArray) -> FloatArray:
+def _shares(influences: RealArray) -> RealArray:
     """Divides rows `[num_inputs, num_classes]` by their sums; rows of zeros stay 0."""
     total = influences.sum(axis=1, keepdims=True)
     return np.divide(influences, total, out=np.zeros_like(influences), where=total > 0)
@@ -158,9 +156,7 @@ MAX_PASSES = 30  # maximum number of k-means passes; later passes move centers v
 CENTRE_STEP = 2.0**-15
 
 
-def cluster_centres(
-    vectors: npt.NDArray[np.floating], numbers: Sequence[int]
-) -> list[npt.NDArray[np.float64]]:
+def cluster_centres(vectors: RealArray, numbers: Sequence[int]) -> list[FloatArray]:
     """Returns the centers of a pool's clusters, `[num_clusters, width]`, for each resolution.
 
     Runs k-means on the first num_clusters - 1 principal components, which solve a relaxation of
@@ -188,9 +184,7 @@ def cluster_centres(
     return centres
 
 
-def nearest_centres(
-    vectors: npt.NDArray[np.floating], centres: npt.NDArray[np.float64]
-) -> npt.NDArray[np.int64]:
+def nearest_centres(vectors: RealArray, centres: FloatArray) -> npt.NDArray[np.int64]:
     """Returns the index of each vector's nearest center, `[num_inputs]`; lowest index for ties.
 
     Args:

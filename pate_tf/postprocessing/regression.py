@@ -23,13 +23,11 @@ import scipy.special
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import MOMENT_WEIGHT, RESIDUAL_NORM
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray, RealArray, SingleArray
 from pate_tf.core.dataset import is_labeled
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.postprocessing.label_propagation import neighbour_graph, propagate
-
-FloatArray = npt.NDArray[np.float64]
 
 MAX_QUERIES = 1_000  # The time of a regression is cubic in the number of queries.
 MIN_VARIANCE = 1.0  # default of `least_variance`, see `standardisation`
@@ -71,8 +69,8 @@ class Regression:
 
 
 def regress(
-    features: npt.NDArray[np.floating],
-    measured: npt.NDArray[np.floating],
+    features: RealArray,
+    measured: RealArray,
     measurements: Sequence[tuple[FloatArray, float]],
     amplitudes: FloatArray = AMPLITUDES,
     least_evidence: float = 0.0,
@@ -138,7 +136,7 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
 
 
 def standardisation(
-    features: npt.NDArray[np.floating], least_variance: float = MIN_VARIANCE
+    features: RealArray, least_variance: float = MIN_VARIANCE
 ) -> tuple[FloatArray, FloatArray]:
     """Returns the means and factors that standardize features, each `[num_features]`.
 
@@ -153,7 +151,7 @@ def standardisation(
     return mean, 1.0 / divisors / np.sqrt(max(float((variance / divisors**2).sum()), tiny))
 
 
-def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+def standardised(features: RealArray) -> SingleArray:
     """Returns features with similar variances and a mean squared norm of 1."""
     mean, factors = standardisation(features)
     return ((features - mean) * factors).astype(np.float32)
@@ -163,12 +161,10 @@ def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
 # close to 1. The first array has the features of all representations, the second array has only
 # the features of the first representation. The second array is used to compute the evidence of a
 # neighborhood, because any features look smooth in the neighborhoods that they define.
-Averages = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+Averages = tuple[SingleArray, SingleArray]
 
 
-def neighbourhood_average(
-    graph: scipy.sparse.csr_array, features: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
+def neighbourhood_average(graph: scipy.sparse.csr_array, features: SingleArray) -> SingleArray:
     """Returns the weighted mean of features over each input's neighborhood, in the same shape."""
     ones = np.ones((len(features), 1), np.float32)
     weights = propagate(graph, ones, from_neighbours=FROM_NEIGHBOURS)
@@ -179,9 +175,7 @@ def neighbourhood_average(
     return total / weights
 
 
-def neighbourhood_averages(
-    representations: Sequence[Sequence[npt.NDArray[np.floating]]],
-) -> Iterator[Averages]:
+def neighbourhood_averages(representations: Sequence[Sequence[RealArray]]) -> Iterator[Averages]:
     """Yields, for each representation, averages of features over its neighborhoods.
 
     Each representation is a sequence of views, and each view is an array of features,
@@ -195,7 +189,7 @@ def neighbourhood_averages(
         yield average, average[:, : features[0].shape[1]] * root
 
 
-def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
+def class_probabilities(regression: Regression) -> SingleArray:
     """Returns the probability that each class has the most votes, `[num_inputs, num_classes]`.
 
     Assumes that the counts of different classes are independent. The integral over the largest
@@ -248,16 +242,14 @@ class NoisySums:
         is_constant: whether all vectors have the same last entry.
     """
 
-    vectors: npt.NDArray[np.floating] = dataclasses.field(repr=False)
+    vectors: RealArray = dataclasses.field(repr=False)
     values: FloatArray = dataclasses.field(repr=False)
     noise: float
     num_of_class: FloatArray = dataclasses.field(repr=False)
     is_constant: bool = False
 
     @classmethod
-    def of_features(
-        cls, vectors: npt.NDArray[np.floating], values: FloatArray, noise: float
-    ) -> "NoisySums":
+    def of_features(cls, vectors: RealArray, values: FloatArray, noise: float) -> "NoisySums":
         """Returns noisy sums of `record_vectors`, whose last entry is a constant."""
         # The vector of an input without features is 0, including the last entry.
         constant = float(vectors[:, -1].max()) or 1.0
@@ -291,11 +283,7 @@ class NoisySums:
 
 
 def public_weights(
-    rows: npt.NDArray[np.floating],
-    targets: FloatArray,
-    measured: npt.NDArray[np.floating],
-    values: FloatArray,
-    deviation: float,
+    rows: RealArray, targets: FloatArray, measured: RealArray, values: FloatArray, deviation: float
 ) -> tuple[FloatArray, FloatArray]:
     """Returns the posterior of a linear function's weights and intercept, given public labels.
 
@@ -358,10 +346,10 @@ def public_weights(
 
 
 def joined(
-    rows: npt.NDArray[np.floating],
-    features: npt.NDArray[np.floating],
+    rows: RealArray,
+    features: RealArray,
     targets: FloatArray,
-    measured: npt.NDArray[np.floating],
+    measured: RealArray,
     measurements: Sequence[tuple[FloatArray, float]],
 ) -> list[Regression]:
     """Returns linear functions that are learned from both public labels and noisy values.
@@ -396,9 +384,7 @@ def joined(
     ]
 
 
-def joined_sums(
-    features: npt.NDArray[np.floating], sums: NoisySums, labels: IntArray
-) -> Regression:
+def joined_sums(features: RealArray, sums: NoisySums, labels: IntArray) -> Regression:
     """Returns the function of classes from noisy sums and public labels; see `joined`.
 
     Args:
@@ -448,9 +434,7 @@ def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Reg
         vectors = vectors @ turn
         beyond = [turn.T @ each for each in beyond]
 
-    def linear(
-        features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]
-    ) -> list[Regression]:
+    def linear(features: SingleArray, of_all: SingleArray) -> list[Regression]:
         measured = (vectors.T @ of_all).astype(np.float64) / len(vectors)
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
         noises = [sums.deviation / sums.num_records / unit for sums in released]
@@ -484,7 +468,7 @@ def _regress_each(
     ]
 
 
-def labels_of(probabilities: npt.NDArray[np.floating]) -> PoolLabels:
+def labels_of(probabilities: RealArray) -> PoolLabels:
     """Returns each input's most probable label; `probabilities` are `[num_inputs, num_classes]`."""
     num_inputs, num_classes = probabilities.shape
     return PoolLabels(
@@ -508,7 +492,7 @@ MAX_EXPLAINED = 0.75
 LOG_FACTORS = (-3.0, 7.0)  # range of the logarithm of `likeliest_factor`
 
 
-def likeliest_factor(logits: npt.NDArray[np.floating], targets: npt.NDArray[np.floating]) -> float:
+def likeliest_factor(logits: RealArray, targets: RealArray) -> float:
     """Returns the factor by which logits must be multiplied to maximize the targets' likelihood.
 
     This is temperature scaling (https://arxiv.org/abs/1706.04599).
@@ -530,7 +514,7 @@ def linear_model(
     sums: NoisySums,
     least_variances: Sequence[float] = (MIN_VARIANCE,),
     labels: IntArray | None = None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray]:
     """Returns class probabilities of inputs, and the weights of a linear model of noisy sums.
 
     Neighborhood averages are not used, because neighbors in a table may have different classes.
@@ -570,7 +554,7 @@ def linear_model(
 
 def discriminants(
     functions: FloatArray, shares: FloatArray, explained: FloatArray, constant: float
-) -> npt.NDArray[np.float64]:
+) -> FloatArray:
     """Returns weights from vectors to logits, given linear functions that predict the class.
 
     The largest of several functions fitted to one-hot classes is a bad prediction: a class between
@@ -603,12 +587,8 @@ def discriminants(
 
 
 def weights_of_rounds(
-    values: IntArray,
-    moments: npt.NDArray[np.float64],
-    num_records: int,
-    noise: float,
-    num_rounds: int,
-) -> npt.NDArray[np.float64]:
+    values: IntArray, moments: FloatArray, num_records: int, noise: float, num_rounds: int
+) -> FloatArray:
     """Returns weights of a linear model from the noisy sums of all rounds, `[width, num_classes]`.
 
     Without a pool, the result is `weights_of_gradients`. With a pool, this is Newton's method for
@@ -647,7 +627,7 @@ SHRINKAGE = (1.0 + math.pi * LOGIT_NOISE**2 * 2.0 / 3.0 / 8.0) ** -0.5
 
 def weights_of_gradients(
     values: IntArray, num_rounds: int, num_records: int, noise: float
-) -> npt.NDArray[np.float64]:
+) -> FloatArray:
     """Returns weights of a linear model from noisy sums of residuals, `[width, num_classes]`.
 
     This is gradient descent with momentum for softmax regression, starting from zero weights. It
@@ -679,7 +659,7 @@ def weights_of_gradients(
     return _exact(weights)
 
 
-def _exact(weights: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+def _exact(weights: npt.NDArray[np.floating]) -> FloatArray:
     """Rounds weights `[width, num_classes]`, so that logits are exact in any order of addition."""
     largest = MAX_LOGIT / len(weights)  # however large the noise is
     clipped = np.clip(weights, -largest, largest)
@@ -693,7 +673,7 @@ def weights_of_moments(
     *,
     num_records: int | None = None,
     groups: IntArray | None = None,
-) -> npt.NDArray[np.float64]:
+) -> FloatArray:
     """Returns weights of a linear model from noisy moments, `[width, num_classes]`. Public.
 
     They are `discriminants` of `functions_of_moments`, which has the same arguments.
@@ -712,7 +692,7 @@ def functions_of_moments(
     num_records: int | None = None,
     groups: IntArray | None = None,
     max_labels: int = 0,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Returns linear functions of vectors that predict targets, by linear regression. Public.
 
     The regression uses noisy moments (Wang 2018). Eigenvalues of the centered moments that may be

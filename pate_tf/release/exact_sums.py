@@ -13,7 +13,7 @@ import scipy.special
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import BELOW, MOMENT_WEIGHT, RESIDUAL_NORM
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray
 from pate_tf.core.dataset import target_rows
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 
@@ -52,14 +52,14 @@ def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
 
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
-def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
+def owner_steps(vectors: FloatArray) -> IntArray:
     """Converts vectors to integers in units of `OWNER_STEP`; NaN and |values| above 8 become 0."""
     is_usable = np.abs(vectors) <= 8.0
     return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
 
 
 def sums_by_class(
-    vectors: npt.NDArray[np.float64],
+    vectors: FloatArray,
     labels: IntArray,
     *,
     num_classes: int,
@@ -133,9 +133,7 @@ def sums_of_owners(
 
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
-def _verified(
-    vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
-) -> IntArray:
+def _verified(vectors: FloatArray, unit: IntArray, classes: IntArray, num_classes: int) -> IntArray:
     """Sums vectors by class; leaves out records (or owners) whose total norm exceeds 1."""
     steps = np.trunc(vectors * (LATTICE * BELOW))
     # The entries are integers up to 2^20, so int64 sums of their squares are exact. A comparison
@@ -151,9 +149,7 @@ def _verified(
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def moments_by_class(
-    vectors: npt.NDArray[np.float64],
-    targets: npt.NDArray[np.float64],
-    owners: npt.NDArray[np.generic] | None = None,
+    vectors: FloatArray, targets: FloatArray, owners: npt.NDArray[np.generic] | None = None
 ) -> IntArray:
     """Sums feature vectors by class, and their second moments. SENSITIVE.
 
@@ -177,9 +173,7 @@ def moments_by_class(
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def sums_of_products(
-    vectors: npt.NDArray[np.float64],
-    targets: npt.NDArray[np.float64],
-    owners: npt.NDArray[np.generic] | None = None,
+    vectors: FloatArray, targets: FloatArray, owners: npt.NDArray[np.generic] | None = None
 ) -> IntArray:
     """Sums the outer product of each record's two vectors. SENSITIVE.
 
@@ -220,7 +214,7 @@ def sums_of_products(
 
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
-def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
+def vector_steps(vectors: FloatArray) -> npt.NDArray[np.int16]:
     """Rounds vectors to integers in units of 1 / PART_STEPS; norms above 1 give zeros."""
     is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
     steps = np.rint(np.where(is_short[:, None], vectors, 0.0) * PART_STEPS)
@@ -228,7 +222,7 @@ def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
 
 
 def residual_sums(
-    vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
+    vectors: npt.NDArray[np.int16], labels: IntArray, weights: FloatArray
 ) -> IntArray:
     """Sums the prediction errors (residuals) of a linear model over all records. SENSITIVE.
 

@@ -417,7 +417,7 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
     """
 
     def __init__(self, *, classes: Sequence[Any] | None = None, **settings: Any) -> None:
-        """Stores the settings. `fit` checks them.
+        """Stores the settings, which `fit` checks.
 
         Args:
             classes: all possible labels, from public knowledge. By default, the labels in `y` are
@@ -477,7 +477,7 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
                     raise ValueError("y must be labels, not continuous targets, NaN or infinity")
         classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
         if len(classes) < 2:
-            raise ValueError(f"classes must be at least two, got {len(classes)} class")
+            raise ValueError(f"classes must contain at least two labels, got {len(classes)}")
         places = {label: place for place, label in enumerate(classes.tolist())}
         codes = [places.get(label) for label in labels.tolist()]
         if None in codes:
@@ -503,7 +503,7 @@ class PateRegressor(RegressorMixin, _PateEstimator):
     """
 
     def __init__(self, *, target_range: tuple[float, float], **settings: Any) -> None:
-        """Stores the settings. `fit` checks them.
+        """Stores the settings, which `fit` checks.
 
         Args:
             target_range: minimum and maximum of `y`, from public knowledge. Other values are

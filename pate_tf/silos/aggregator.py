@@ -235,7 +235,7 @@ class Aggregator(contextlib.ExitStack):
         """
         terms = task.terms
         if self.identity not in terms.aggregators:
-            raise ValueError(f"aggregators: the terms lack {self.identity.name} with its keys")
+            raise ValueError(f"aggregators must list {self.identity.name} with its keys")
         number = terms.aggregators.index(self.identity) + 1
         with self.journal.exclusive():
             message = self.journal.answered(task)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest
 
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray, RealArray
 from pate_tf.core.dataset import CLASS, NUMBER, Dataset
 from pate_tf.core.public import area_under_curve, areas_of_labels, r_squared
 from pate_tf.core.reporting import Row
@@ -21,7 +21,7 @@ from pate_tf.core.reporting import Row
 def measure(
     predictions: npt.NDArray[Any],
     truth: npt.NDArray[Any],
-    probabilities: npt.NDArray[np.floating],
+    probabilities: RealArray,
     dataset: Dataset,
 ) -> dict[str, Any]:
     """Compares a student's predictions with the true values; returns JSON values.
@@ -41,9 +41,7 @@ def measure(
     return measure_labels(predictions, truth, probabilities)
 
 
-def measure_numbers(
-    predictions: npt.NDArray[np.float64], truth: npt.NDArray[np.float64]
-) -> dict[str, Any]:
+def measure_numbers(predictions: FloatArray, truth: FloatArray) -> dict[str, Any]:
     """Compares predicted numbers with true numbers, both `[num_samples]`; returns JSON values.
 
     Returns:
@@ -65,7 +63,7 @@ def measure_numbers(
 
 
 def measure_labels(
-    predictions: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
+    predictions: IntArray, truth: IntArray, probabilities: RealArray
 ) -> dict[str, Any]:
     """Compares several predicted labels per sample with the true labels; returns JSON values.
 
@@ -94,9 +92,7 @@ def measure_labels(
     }
 
 
-def measure_classes(
-    labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
-) -> dict[str, Any]:
+def measure_classes(labels: IntArray, truth: IntArray, probabilities: RealArray) -> dict[str, Any]:
     """Compares predicted classes with true classes; returns JSON values.
 
     Args:

@@ -184,7 +184,7 @@ def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
     ("changes", "public", "message"),
     [
         ({"classes": ["no", "maybe"]}, True, "y must only contain labels in `classes`"),
-        ({"classes": ["no"]}, True, "classes must be at least two, got 1 class"),
+        ({"classes": ["no"]}, True, "classes must contain at least two labels, got 1"),
         ({}, False, "Pass X_public, or set `value_range`"),
         ({"epsilon": None}, True, "epsilon is required"),
         ({"method": "sums"}, True, "method must be auto, pate or feature_sums"),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pate_tf.core.checks import FloatArray
 from pate_tf.core.dataset import NUMBER, Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.preprocessing import load_graph
@@ -31,11 +32,7 @@ class LinearHead(tf.Module):
     is_frozen = False
 
     def __init__(
-        self,
-        encoder: Any,
-        dataset: Dataset,
-        scale: npt.NDArray[np.float64],
-        weights: npt.NDArray[np.float64],
+        self, encoder: Any, dataset: Dataset, scale: FloatArray, weights: FloatArray
     ) -> None:
         """Combines a loaded encoder with weights.
 
@@ -98,9 +95,7 @@ def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
         return LinearHead(load_graph(folder), *facts)
 
 
-def weights_of_labels(
-    vectors: npt.NDArray[np.float64], targets: npt.NDArray[Any]
-) -> npt.NDArray[np.float64]:
+def weights_of_labels(vectors: FloatArray, targets: npt.NDArray[Any]) -> FloatArray:
     """Fits linear functions to labels by least squares; returns weights `[width, num_classes]`.
 
     The arguments are the same as in `functions_of_labels`. The result is scaled as in linear
@@ -112,10 +107,8 @@ def weights_of_labels(
 
 
 def functions_of_labels(
-    vectors: npt.NDArray[np.float64],
-    targets: npt.NDArray[Any],
-    noise: npt.NDArray[np.float64] | None = None,
-) -> tuple[npt.NDArray[np.float64], float]:
+    vectors: FloatArray, targets: npt.NDArray[Any], noise: FloatArray | None = None
+) -> tuple[FloatArray, float]:
     """Fits linear functions to targets by penalized least squares; returns them and their error.
 
     The penalty is selected from `PENALTIES` by the smallest leave-one-out error.
