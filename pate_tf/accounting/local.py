@@ -314,11 +314,10 @@ class SecureFeatureSums(ProtectedUnit, Charge):
     of at least `least_silos - colluding` honest silos, which together have a standard deviation of
     at least sigma. The feature vector of a record has L2 norm at most 1. Replacing a record moves
     the total by an L2 distance of at most 2, or at most sqrt(2) with second moments (see
-    `GaussianMoments`). The same holds for replacing an owner, because the records of an owner
-    together have norm at most 1. Adding or removing an owner moves the total by at most 1. The
-    guarantee holds against an attacker who sees the total and everything that `threshold`
-    aggregators and `colluding` silos know, even if silos drop out (docs/proofs/secure.md, Theorems
-    V8 and V9).
+    `GaussianMoments`). The same holds for replacing an owner whose records together have norm at
+    most 1. Adding or removing an owner moves the total by at most 1. The guarantee holds against an
+    attacker who sees the total and everything that `threshold` aggregators and `colluding` silos
+    know, even if silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
 
     Attributes:
         sigma: guaranteed standard deviation of the noise on each number. The vector of a record has
