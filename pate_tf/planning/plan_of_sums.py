@@ -226,7 +226,7 @@ class SumsOption:
         for field, value in {"mechanism": settings.mechanism, **given}.items():
             if value is not None:
                 raise ValueError(
-                    f"{field} must not be set with method feature_sums, which labels the "
+                    f"{field} must not be given with method feature_sums, which labels the "
                     "whole pool without teachers. Remove it, or use method pate."
                 )
         refusal = self.planned.refusal
@@ -354,7 +354,7 @@ def trial(
             if len(values):
                 weights = weights_of_rounds(values, moments, num_records, deviation)
                 exact = residual_sums(steps[is_other], labels[is_other], weights)
-            # Each sample stands for the same number of private records.
+            # Each sample represents the same number of private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
         noisy.append(values)
