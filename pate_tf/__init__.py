@@ -23,11 +23,12 @@ Step by step; you can use `Teachers(num_teachers=250, directory=...)` instead of
 `plan` recommends a method and a mechanism for an epsilon, from public values only.
 `PateClassifier` and, for numbers, `PateRegressor` are estimators for scikit-learn.
 
-Data flow in one direction. Private data are partitioned among teachers, which vote on public
-inputs. Noisy labels are charged and released, and the student learns from them. Feature sums
-replace teachers and votes by sums of each class. A release is charged to a ledger before its noise
-is drawn. Modules are imported when a name is first used, so `import pate_tf` is fast, and the
-accounting never needs TensorFlow.
+Data flow in one direction. The private records are partitioned among teachers. The teachers vote on
+public inputs. Noise is added to the votes, and the resulting labels are released. The student
+learns from these labels. Instead of training teachers, `FeatureSums` adds up the feature vectors of
+each class. The cost of every release is recorded in a ledger before the noise is drawn. Modules are
+imported when a name is first used, so `import pate_tf` is fast, and the accounting never needs
+TensorFlow.
 """
 
 import importlib
@@ -36,12 +37,12 @@ from typing import TYPE_CHECKING, Any
 
 from pate_tf.core import environment as _environment
 
-# TensorFlow reads this when it is imported. By default, it uses oneDNN only on the newest
-# processors. Without oneDNN, features of images took four times as long, and training was a third
-# slower.
+# TensorFlow reads this variable when it is imported. By default, it uses the oneDNN library only on
+# the newest processors. Without oneDNN, computing the features of images took four times as long,
+# and training was a third slower.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-# Takes precedence over the backend in keras.json.
+# This variable takes precedence over the backend in keras.json.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Hides log lines of TensorFlow's libraries, and of gRPC about each failed handshake.
+# Hides the log messages of TensorFlow's libraries, and gRPC's message about each failed handshake.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 

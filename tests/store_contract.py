@@ -76,7 +76,7 @@ class StoreContract:
         for _ in range(5):
             self.put_back(tmp_path / "copy", folder)
             text = self.refusal(folder)
-            assert "ends at row 1, but row" in text and "restore the newer copy" in text
+            assert "ends at row 1, but row" in text and "Restore the newer copy" in text
         self.put_back(tmp_path / "newest", folder)
         assert self.spent(folder, range(20)) == first
 
@@ -103,7 +103,7 @@ class StoreContract:
             try:
                 store = self.open(folder)
             except LedgerError as error:
-                assert "restore it" in str(error) and "\n" not in str(error)
+                assert "Restore the ledger" in str(error) and "\n" not in str(error)
                 store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
         assert store.charges.total() == 5
@@ -118,7 +118,7 @@ class StoreContract:
             other = self.open(elsewhere, acknowledge_reset=True)
             assert other.charges.total() == 5
             spend(self.kind, other, range(20, 21))
-            assert "another ledger of this subject was continued" in self.refusal(folder)
+            assert "another ledger of this subject was used in" in self.refusal(folder)
         else:
             with pytest.warns(LedgerWarning, match="2 ledgers use the records of the source pat"):
                 other = self.open(elsewhere, source=source)
@@ -135,7 +135,7 @@ class StoreContract:
         spend(self.kind, one, range(10, 12))
         with pytest.raises(LedgerError) as error:
             spend(self.kind, other, range(10, 12))
-        assert "it ends at row 5, but row 9 was seen" in one_line(error)
+        assert "it ends at row 5, but row 9 existed" in one_line(error)
         one.close()
         other.close()
         self.refusal(copy)

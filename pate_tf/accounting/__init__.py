@@ -1,4 +1,4 @@
-"""The privacy cost of noisy votes: charges, mechanisms, outcomes, moments and calibration.
+"""Computes the privacy cost of noisy votes and noisy sums.
 
 This package uses only NumPy and SciPy. Start with `charge`, `mechanisms` and `moments`.
 """

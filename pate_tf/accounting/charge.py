@@ -1,4 +1,4 @@
-"""Released labels and their cost, the release of a data-dependent cost, and stored charges."""
+"""Types for released labels and their cost, and for the release of a data-dependent cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Smoothness = TypeVar("Smoothness", float, FloatArray)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost(EpsilonDelta, ProtectedUnit):
-    """Public: the total worst-case cost of a number of identical charges.
+    """Public: the total worst-case privacy cost of `number` identical charges.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
@@ -44,8 +44,8 @@ class Cost(EpsilonDelta, ProtectedUnit):
 
     Attributes:
         charge: the mechanism or other charge that was charged.
-        number: how often it was charged.
-        before: maps earlier charges, which `epsilon` also covers, to their numbers. They are
+        number: how often `charge` was charged.
+        before: earlier charges that `epsilon` also covers, with their numbers. They come from
             earlier batches of a mechanism that is charged once per batch.
     """
 
@@ -76,7 +76,7 @@ def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
     """Returns the estimated fraction of the votes for each class; each row sums to 1.
 
     Negative entries are treated as 0, and each row is divided by its sum. If a row has no positive
-    entry, all classes get the same weight. This is post-processing, which costs nothing.
+    entry, all classes get the same fraction. This post-processing costs no privacy.
 
     Args:
         values: noisy counts, or means of noisy counts, `[num_labels, num_classes]`.
@@ -105,24 +105,24 @@ class QueryCounts:
 class ReleasedLabels(PoolLabels):
     """Public: released noisy labels, with their cost.
 
-    Only the labeller creates them (`pate_tf.release.votes`).
+    Only `pate_tf.Labeller` creates objects of this class.
 
     Attributes:
         query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.
         labels: int64 `[num_answered]`, the noisy winners.
         num_classes: number of classes.
         num_queries: number of queries. A mechanism with a threshold may answer fewer queries.
-        cost: worst-case cost of only these queries. It contains the mechanism.
+        cost: worst-case cost of these queries, without earlier queries. It contains the mechanism.
         ledger_rows: sequence numbers of the ledger rows that record the charges of these queries.
-        secure_noise: False if the noise was drawn with a seed, as in tests. Then nothing is
+        secure_noise: False if the noise was drawn with a seed, as in tests. The labels are then not
             private.
         weights: `shares` of the noisy counts; None if there are no noisy counts.
         noisy_counts: noisy counts released with the labels, int64 `[num_answered, num_classes]` in
             units of 1 / LATTICE votes; None if only labels were released.
         noisy_sums: the released noisy feature sums from which the labels were computed: for each
             class, the sum of the vectors of its records, int64 `[num_features + 1, num_classes]` in
-            units of 1 / LATTICE. If there is no pool, further columns contain second moments. None
-            if the labels were drawn from votes.
+            units of 1 / LATTICE. If there is no public pool, further columns contain second
+            moments. None if the labels were drawn from votes.
     """
 
     num_queries: int
@@ -159,12 +159,12 @@ class ReleasedLabels(PoolLabels):
         return len(self.labels)
 
 
-# The release of a data-dependent cost. The cost depends on the votes, so it is released with noise.
+# Release of a data-dependent cost. Such a cost depends on the private votes, so it needs noise.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedRelease(Settings):
-    """Public: the plan how the data-dependent cost of a ledger's labels may be released later.
+    """Public: a plan for the later release of the data-dependent cost of a ledger's labels.
 
     The plan is fixed when the ledger is opened. Together with the mechanism and the numbers of
     labels, classes and teachers, which are all public, the plan determines the `CostRelease`.
@@ -177,7 +177,7 @@ class PlannedRelease(Settings):
             best value for the assumed votes.
         sigma: standard deviation of the noise, as a multiple of the sensitivity. Default: the best
             value for the assumed votes.
-        confidence: probability that the noise does not make the released epsilon too small.
+        confidence: probability that the released epsilon is not too small because of the noise.
             Default: 0.99.
 
     Raises:
@@ -219,9 +219,10 @@ def gaussian_smooth_sensitivity_rdp(
 ) -> float:
     """Returns a bound on the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
 
-    U is e^beta-smooth and at least the local sensitivity of R. The bound is Theorem B1 of
-    docs/proofs/theory.md, which is exact for b = 0. The result is infinite if (order - 1)(e^{2
-    beta} - 1) >= 1, because the theorem does not apply then.
+    U must be a smooth bound on the local sensitivity of R: between neighbors, it changes by a
+    factor of at most e^beta. The bound is Theorem B1 of docs/proofs/theory.md, which is exact for b
+    = 0. The result is infinite if (order - 1)(e^{2 beta} - 1) >= 1, because the theorem does not
+    apply then.
 
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
@@ -241,19 +242,19 @@ def gaussian_smooth_sensitivity_rdp(
 
 
 def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
-    """Checks that Theorem A holds for a bound of a mechanism; returns its pure epsilon, 2 gamma.
+    """Checks that Theorem A applies to a bound of a mechanism; returns 2 gamma, its pure epsilon.
 
     The theorem requires a cost that is convex in ln q until it becomes constant (Lemma 3), and
     q(n') <= E q(n) (Lemma 1).
 
     Raises:
         ValueError: if the bound is `class_aware`, for which no smooth sensitivity is known; if the
-            mechanism is Gaussian, because its q can grow by more than the factor E; or if the
+            mechanism is Gaussian, because one vote can multiply its q by more than E; or if the
             mechanism does not have the bound.
     """
     if mechanism.pure_epsilon is None or bound not in SMOOTH_BOUNDS:
         raise ValueError(
-            f"smooth sensitivity needs a mechanism with a gamma and a bound of "
+            "smooth sensitivity needs a mechanism with the parameter gamma and one of the bounds "
             f"{list(SMOOTH_BOUNDS)}, got {mechanism.name} and {bound!r}"
         )
     check_bound(bound, mechanism)
@@ -274,7 +275,7 @@ class CostRelease(Charge):
             one step of ln Cbar (Theorem B2), or U (Theorem B1).
         failure: tau, the probability that the published cost is below the true cost.
         num_queries: number of labeled queries.
-        profile: description of the assumed votes for which the parameters were chosen.
+        profile: description of the assumed votes. The parameters were optimized for these votes.
 
     Raises:
         ValueError: if a value is out of range.
@@ -317,8 +318,9 @@ class CostRelease(Charge):
         most eta < step, and therefore Y by at most 1, for all data sets and in both directions. The
         Renyi divergence of order l + 1 is then at most (l + 1) / (2 sigma^2) (Proposition D4), and
         alpha is l times this divergence. The published epsilon is computed from the draw, so it is
-        post-processing. For smooth sensitivity, Theorem B1 gives the cost. Either cost is added to
-        the alphas of the labels, even if the plan was made when the labels were known.
+        post-processing. For smooth sensitivity, Theorem B1 gives the cost. In both cases, the cost
+        is added to the alphas of the labels. This is valid even if the plan was made when the
+        labels were known.
         """
         if self.release == "smooth_sensitivity":
             rdp = functools.partial(
@@ -336,19 +338,20 @@ class CostRelease(Charge):
         return () if self.release == "smooth_sensitivity" else (self.sigma,)
 
     def summary(self) -> str:
-        """Returns a short description with the kind of release and the scale of its noise."""
+        """Returns a short description of the release with the scale of its noise."""
         return f"the data-dependent cost ({self.release}, sigma {self.sigma:.4g})"
 
     def in_words(self) -> str:
         """Returns a description of the published number for a privacy statement."""
         return (
-            "A number about the cost of all labels for these votes is published. It has random "
-            f"noise of standard deviation {self.sigma:.4g} times the largest effect of one record."
+            "The published number shows the privacy cost of all labels for these votes, with "
+            f"random noise of standard deviation {self.sigma:.4g} times the largest effect of one "
+            "record."
         )
 
     @property
     def cost_floor(self) -> float:
-        """The public constant c_0 of Theorem B2, which keeps ln Cbar finite if a cost is 0."""
+        """The public constant c_0 of Theorem B2. It keeps ln Cbar finite if a cost is 0."""
         return 1e-9 * self.num_queries
 
     def check_mechanism(self, mechanism: Mechanism) -> None:
@@ -357,9 +360,8 @@ class CostRelease(Charge):
         Raises:
             ValueError: if the mechanism does not have the bound, or if the release uses smooth
                 sensitivity and Theorem A does not hold for the mechanism. The mechanism
-                `ConfidentGaussianNoisyMax` is refused, too: the votes determine which queries it
-                answers, so the cost of these queries differs from the cost of queries that were
-                chosen in advance.
+                    `ConfidentGaussianNoisyMax` is refused, too: the votes determine which queries
+                    it answers, and the theorems need queries that were chosen in advance.
         """
         if mechanism.withholds or not mechanism.bounds:
             raise ValueError(
@@ -375,10 +377,11 @@ class CostRelease(Charge):
 class SanitisedEpsilon(EpsilonDelta):
     """Public: a data-dependent epsilon that was released with noise.
 
-    It covers the labels and its own release. It holds at `delta`, for the votes that were cast.
+    It covers both the labels and its own release. It is valid at `delta`, for the votes of this
+    run.
 
     Attributes:
-        confidence: probability that the noise did not make `epsilon` too small.
+        confidence: probability that `epsilon` is not too small because of the noise.
         worst_case_epsilon: worst-case epsilon of the labels and this release together. After the
             release, the epsilon of the labels is no longer the whole cost.
         plan_was_fixed: whether the ledger proves that the plan was fixed before teachers voted.
@@ -403,7 +406,7 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     name = values.pop("name", None) or values.pop("training", None)
     if name is None and "release" in values and values.pop("budget", None) is None:
         name = CostRelease.name  # old ledgers contain these two charges without a `name`
-    if name not in kinds:  # imported only when needed, because few ledgers contain these charges
+    if name not in kinds:  # imported only if needed, because few ledgers contain these charges
         from pate_tf.accounting.local import SILO_CHARGES
         from pate_tf.accounting.noisy_training import NoisyTraining
 
@@ -423,8 +426,8 @@ def check_recordable(charge: Charge) -> None:
 def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntArray:
     """Returns assumed counts for one query, in descending order, int64 [1, num_classes].
 
-    The first class leads by the fraction `profile` of the teachers. All other votes are distributed
-    evenly among all classes.
+    The first class gets the fraction `profile` of the votes. All other votes are distributed evenly
+    among all classes, including the first.
 
     Args:
         num_teachers: number of teachers, at least 1.

@@ -1,15 +1,15 @@
-"""Charges, and the total cost of several charges by moments and other composition theorems.
+"""Defines charges, and computes the total privacy cost of several charges.
 
 A charge is anything that spends privacy budget. A mechanism is a charge that also draws labels
 (`pate_tf.accounting.mechanisms`). The release of a data-dependent cost is another charge
 (`pate_tf.accounting.charge`). Code that composes costs, such as the ledger, uses only the interface
-of `Charge`, and never depends on the kind of a charge.
+of `Charge` and works with every subclass.
 
 An alpha is the cost of a charge at a moment l: l times the Renyi divergence of order l + 1.
 
 The alphas of charges add up at each moment. Charges that are only (epsilon, delta) differentially
 private add their epsilons and deltas (basic composition), or their privacy losses if this gives a
-smaller result. Both results hold for charges of any kind, in any order.
+smaller result. Both results hold for all charges, in any order.
 """
 
 from __future__ import annotations
@@ -46,31 +46,33 @@ class Charge(ABC):
     """Anything that spends privacy budget: an immutable value with a privacy cost.
 
     The cost has a part with moments (`alphas`). Some charges also have a part that is only
-    (epsilon, delta) differentially private (`approximate`). Both hold in the worst case over all
-    data and neighbors, in both directions, even if the charge depends on earlier outputs.
+    (epsilon, delta) differentially private (`approximate`). Both parts hold in the worst case over
+    all neighboring data sets, in both directions, even if the charge depends on earlier outputs.
 
     Attributes:
         name: name of the charge in ledgers.
-        answers: whether the charge is for answers to queries.
+        answers: whether the charge pays for answers to queries.
         releases_counts: whether noisy counts are released together with the labels. Their Gaussian
             noise has standard deviation `noise_scales["sigma"]`, in votes.
-        releases_feature_sums: whether the charge is for feature sums of records, without teachers.
-        counted: singular and plural of the counted unit, such as "query" and "queries".
+        releases_feature_sums: whether the charge pays for feature sums of records, without
+            teachers.
+        counted: name of the unit that is charged, as singular and plural, such as "query" and
+            "queries".
         labels_in_words: description of the labels that follow from the release.
         approximate: (epsilon, delta) of the part that has no finite moments; None if there is no
             such part.
         pure_epsilon: epsilon at delta 0; None if the charge has no guarantee at delta 0.
-        unit: neighboring data sets that the cost refers to. "record": one record is replaced, or
-            one teacher changes in any other way. "owner": one owner is added or removed.
-        replaced_steps: distance by which replacing one owner moves the value that gets Gaussian
-            noise, as a multiple of the distance between neighbors.
-        chosen_by_answers: whether somebody, such as a coordinator of silos, may choose between
-            several kinds of charge based on earlier answers. If so, charges of several kinds are
+        unit: definition of neighboring data sets. "record": one record is replaced, or one teacher
+            changes in any other way. "owner": one owner is added or removed.
+        replaced_steps: how far the value that gets Gaussian noise moves if one owner is replaced,
+            as a multiple of the distance between neighbors.
+        chosen_by_answers: whether somebody, such as the coordinator of several silos, may choose
+            between different charges based on earlier answers. If so, different charges are
             composed only by moments.
         noise_fields: names of the fields that contain noise scales, in votes.
-        lacks: maps each operation that the charge does not support to the reason, a text that ends
-            an error message. A test checks that each charge supports all operations of its family
-            or lists them here.
+        lacks: unsupported operations: maps the name of an operation to the reason, which becomes
+            the end of an error message. A test checks that each charge supports every operation of
+            its base classes or lists it here.
     """
 
     name: ClassVar[str]
@@ -102,7 +104,7 @@ class Charge(ABC):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Noise multipliers of Gaussian mechanisms that together cost no less than this charge.
+        """Noise multipliers of Gaussian mechanisms that together cost at least as much.
 
         A multiplier is the standard deviation divided by the L2 sensitivity. The tuple is empty if
         there are no such mechanisms.
@@ -115,7 +117,7 @@ class Charge(ABC):
         return {name: getattr(self, name) for name in self.noise_fields}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of `number` charges of this kind, by a theorem that uses no moments.
+        """Returns the epsilon of `number` charges like this, by a theorem that uses no moments.
 
         By default, this is the optimal composition of pure mechanisms. It is infinite if the charge
         has no pure epsilon.
@@ -127,8 +129,8 @@ class Charge(ABC):
     def number_charged(self, num_queries: int) -> int:
         """Returns how often this charge is made for a batch of `num_queries` new queries.
 
-        A charge that is not for answers is made once. A charge for feature sums is made once if
-        there are queries. Every other charge is made once for each query.
+        If `answers` is False, the result is 1. For feature sums, the result is 1 if there are
+        queries, else 0. For every other charge, the result is `num_queries`.
         """
         if not self.answers:
             return 1
@@ -140,7 +142,7 @@ class Charge(ABC):
         For feature sums, the unit "record" is omitted, for compatibility with earlier versions.
         """
         fields = {"name": self.name, **dataclasses.asdict(cast(Any, self))}
-        unit = fields.pop("unit", None)  # added again as the last field
+        unit = fields.pop("unit", None)  # inserted again as the last field
         if unit is not None and not (self.releases_feature_sums and unit == "record"):
             fields["unit"] = unit
         return fields
@@ -179,12 +181,12 @@ def from_fields(kind: Callable[..., Result], values: Mapping[str, Any]) -> Resul
 
 
 def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueError:
-    """Returns the exception for an operation that a charge does not support.
+    """Returns a ValueError that explains why a charge does not support an operation.
 
     Args:
         charge: charge that does not support the operation, or its class.
-        expected: what the charge lacks, with an article, such as "a sampler".
-        what: key of the operation in `Charge.lacks`.
+        expected: name of the missing part, with an article, such as "a sampler".
+        what: name of the operation, as in `Charge.lacks`.
     """
     reason = charge.lacks.get(what, f"it defines no {what}")
     return ValueError(f"{charge.name} does not have {expected}: {reason}")
@@ -199,13 +201,13 @@ def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueErr
 # are rounded up.
 
 
-# If there are more distinct privacy losses, groups of adjacent losses are replaced by their
-# maximum.
+# Maximum number of distinct privacy losses. If there are more, groups of adjacent losses are
+# replaced by their maximum.
 MAX_LOSSES = 2**13
 
 MAX_EPSILON = 2.0**30
 
-# (epsilon, delta) of one mechanism, for a change of one teacher, in both directions.
+# (epsilon, delta) of one mechanism if one teacher changes, in both directions.
 Guarantee = tuple[float, float]
 
 
@@ -269,12 +271,12 @@ def privacy_profile(
 ) -> Callable[[float], float]:
     """Returns the function from epsilon to the total delta of guarantees and all other charges.
 
-    Theorem G4 gives the distribution of the losses of the guarantees: the finite losses, their
-    conditional probabilities, and the probability of an infinite loss. Theorem G5 combines it with
-    the moments of all other charges. If these charges have Gaussian differential privacy, the
-    combination is exact (docs/proofs/theory.md, Proposition S5). If there are too many losses,
-    groups of adjacent losses are replaced by their maximum, which can only increase delta. The
-    arguments are those of `composed_epsilon`.
+    Theorem G4 gives the distribution of the guarantees' privacy losses: the finite losses, their
+    conditional probabilities, and the probability of an infinite loss. Theorem G5 combines this
+    distribution with the moments of all other charges. If these charges have Gaussian differential
+    privacy, the combination is exact (docs/proofs/theory.md, Proposition S5). If there are too many
+    losses, groups of adjacent losses are replaced by their maximum, which can only increase delta.
+    For the arguments, see `composed_epsilon`.
     """
     survived = fsum(log1p(-used) if used < 1.0 else -inf for _, used in guarantees)
     certain_loss = -expm1(survived)
@@ -303,8 +305,8 @@ def privacy_profile(
     for epsilon, number in sorted(Counter(epsilon for epsilon, _ in guarantees).items()):
         wins = np.arange(number + 1)
         new_losses: FloatArray = np.asarray(epsilon * (2.0 * wins - number), np.float64)
-        # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). For all possible numbers,
-        # its rounding error is far below SAFETY_MARGIN.
+        # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). For all numbers that can
+        # occur here, the rounding error is far below SAFETY_MARGIN.
         exponents = -scipy.special.betaln(number - wins + 1, wins + 1) - log1p(number)
         exponents -= wins * np.log1p(np.exp(-epsilon)) + (number - wins) * np.logaddexp(0, epsilon)
         new_losses, new_weights = merged(new_losses, np.exp(exponents))
@@ -338,7 +340,7 @@ def privacy_profile(
 
 Charges = Mapping[Charge, int]
 
-# If more charges have no moments, only basic composition is used.
+# Maximum number of charges without moments. If there are more, only basic composition is used.
 MAX_APPROXIMATE = 1024
 CACHE_SIZE: Final = 1024  # number of cached results of each function
 
@@ -348,8 +350,8 @@ def total_alphas(
 ) -> FloatArray:
     """Returns the total worst-case cost of all charges at each moment, [num_moments].
 
-    Parts that are only (epsilon, delta) private are not included. For the arguments `num_teachers`
-    and `replaced`, see `several_teachers_alpha`.
+    Parts that are only (epsilon, delta) private (`Charge.approximate`) are not included. For the
+    arguments `num_teachers` and `replaced`, see `several_teachers_alpha`.
     """
     total = np.zeros_like(moments)
     for charge, number in charges.items():
@@ -360,7 +362,7 @@ def total_alphas(
 
 
 def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
-    """Decorator for functions with a mapping of charges as first argument: caches results."""
+    """Decorator that caches the results of a function of charges."""
     compute_once = functools.lru_cache(CACHE_SIZE)(
         lambda charges, *others, **named: compute(dict(charges), *others, **named)
     )
@@ -371,7 +373,7 @@ def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
 
 @remembered
 def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
-    """Returns the total epsilon by moments, and the best moment (None if no moment was used).
+    """Returns the total epsilon from moments, and the best moment (None if no moment was used).
 
     Before the moments are converted, the deltas of the parts without moments are subtracted from
     `delta`. Epsilon is infinite if these deltas exceed `delta`. At delta 0, the result is
@@ -438,13 +440,12 @@ def smallest_epsilon(
 ) -> tuple[float, float | None]:
     """Returns the smallest known total epsilon, and its moment (None if another theorem gave it).
 
-    Besides moments, other theorems are tried. If all charges are of one kind, this is the
-    composition theorem of this kind (`composed_epsilon`). If there are several kinds, these are
-    `by_losses`, and the sum of all pure epsilons plus the epsilon of all other charges together
-    (Proposition S5).
+    The function also tries theorems that use no moments. If all charges are equal, it tries their
+    composition theorem (`composed_epsilon`). Otherwise, it tries `by_losses`, and the sum of all
+    pure epsilons plus the epsilon of all other charges together (Proposition S5).
 
     Args:
-        charges: maps each charge to how often it was made.
+        charges: charges, each with the number of times it was made.
         delta: total delta, in [0, 1).
         enough: if epsilon by moments is at most this value, the other theorems are not tried,
             because they are slow for many queries.
@@ -468,16 +469,16 @@ def smallest_epsilon(
 
 
 def fits(charges: Charges, delta: float, epsilon_budget: float) -> bool:
-    """Returns whether the total epsilon of charges at delta is within the budget."""
+    """Returns whether the total epsilon of charges at `delta` is within `epsilon_budget`."""
     return smallest_epsilon(charges, delta, enough=epsilon_budget)[0] <= epsilon_budget
 
 
 def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
-    """Returns the total delta if earlier answers influence which kinds of charges are made.
+    """Returns the total delta if earlier answers influence the choice between different charges.
 
-    With one kind, this is `delta`. With several kinds, any moment may turn out to be the best one,
-    so `delta` is multiplied by the number of moments. Another `delta` is added for the composition
-    theorem of the first kind (docs/proofs/theory.md, Proposition S4 c).
+    If all charges are equal, this is `delta`. Otherwise, any moment may turn out to be the best
+    one, so `delta` is multiplied by the number of moments. Another `delta` is added for the
+    composition theorem of the first charge (docs/proofs/theory.md, Proposition S4 c).
     """
     kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
@@ -486,31 +487,25 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # Group privacy: the cost if several teachers change instead of one.
 #
 # The teacher of an owner is determined by a hash of the owner's name. So adding or removing all
-# records of one owner changes one teacher, as all other costs here assume. Replacing an owner
-# removes one owner and adds another, usually at a different teacher, so two votes of each query may
-# move. Similarly, k records of one person can belong to up to k teachers, and replacing all of them
-# may move k votes of each query.
-#
-# The cost for k teachers follows from k steps between neighbors. It is more than k times the cost
-# of one step, because the moments of a Gaussian grow with the square of k. For k = 2, labels have
-# the following costs, for any counts and any moved votes:
-#
-# - Pure: each moved vote multiplies any probability by at most e^{2 gamma}. Two moved votes
-#   multiply it by at most e^{4 gamma}, so D* of 4 gamma bounds the moments.
-# - Gaussian: the distance of the counts is largest if both votes move between the same two classes.
-#   The squared distance is then 8, and alpha = 8 l (l+1) / (2 sigma^2).
-# - A part that is only (epsilon, delta): (2 epsilon, delta (1 + e^epsilon))
-#   (docs/proofs/approximate_dp.md, Theorem G6).
-# - Threshold: two moved votes change the largest count by at most 2, so alpha = 4 l (l+1) / (2
-#   sigma^2).
-#
-# In addition, group privacy applies to the whole release, however its epsilon was composed: if one
-# step is (epsilon, delta), k steps are (k epsilon, (1 + e^epsilon + ... + e^((k-1) epsilon))
-# delta). The smallest of these costs is used (docs/proofs/theory.md, Proposition S2).
+# records of one owner changes one teacher. All other costs in this module assume such a change.
+# Replacing an owner removes one owner and adds another, whose records usually belong to a different
+# teacher. So two votes of each query may move. Similarly, k records of one person can belong to up
+# to k teachers, and replacing all of them may move k votes of each query. The cost for k teachers
+# follows from k steps between neighbors. It is more than k times the cost of one step, because the
+# moments of a Gaussian grow with the square of k. For k = 2, labels have the following costs, for
+# any counts and any moved votes: - Pure: each moved vote multiplies any probability by at most e^{2
+# gamma}. Two moved votes multiply it by at most e^{4 gamma}, so D* of 4 gamma bounds the moments. -
+# Gaussian: the distance of the counts is largest if both votes move between the same two classes.
+# The squared distance is then 8, and alpha = 8 l (l+1) / (2 sigma^2). - A part that is only
+# (epsilon, delta): (2 epsilon, delta (1 + e^epsilon)) (docs/proofs/approximate_dp.md, Theorem G6).
+# - Threshold test: two moved votes change the largest count by at most 2, so alpha = 4 l (l+1) / (2
+# sigma^2). In addition, group privacy applies to the whole release, however its epsilon was
+# composed: if one step is (epsilon, delta), k steps are (k epsilon, (1 + e^epsilon + ... + e^((k-1)
+# epsilon)) delta). The smallest of these costs is used (docs/proofs/theory.md, Proposition S2).
 
 
 def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
-    """Returns the (epsilon, delta) of a mechanism if several teachers change, rounded up.
+    """Returns the (epsilon, delta) guarantee of a mechanism if several teachers change, rounded up.
 
     For k teachers, it is (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), with delta
     at most 1 (docs/proofs/approximate_dp.md, Theorem G6).
@@ -549,7 +544,7 @@ def several_teachers_alpha(
 
 
 def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> float:
-    """Returns the squared distance by which several teachers move the means, over the variance."""
+    """Returns the squared shift of the means if teachers change, divided by the variance."""
     steps = charge.replaced_steps if replaced else num_teachers
     return sum((steps / multiplier) ** 2 for multiplier in charge.noise_multipliers)
 
@@ -578,13 +573,14 @@ def _squared_distance_of_all(
 def by_losses(
     charges: Charges, delta: float, *, num_teachers: int = 1, replaced: bool = False
 ) -> float:
-    """Returns the epsilon at delta from the losses of all charges; infinite if they are unknown.
+    """Returns the epsilon at delta from the distributions of all privacy losses.
 
-    A part that is only (epsilon, delta) private is treated as randomized response that leaks
-    everything with probability delta. The losses of these parts are combined with the moments of
-    all other charges (docs/proofs/approximate_dp.md, Theorem G5). If all other charges are pure or
-    Gaussian, pure parts are treated as randomized response, and all Gaussian parts are treated
-    exactly, as one Gaussian (docs/proofs/theory.md, Proposition S5).
+    The result is infinite if these distributions are unknown. A part that is only (epsilon, delta)
+    private is treated as randomized response that leaks everything with probability delta. The
+    losses of these parts are combined with the moments of all other charges
+    (docs/proofs/approximate_dp.md, Theorem G5). If all other charges are pure or Gaussian, pure
+    parts are treated as randomized response, and all Gaussian parts are treated exactly, as one
+    Gaussian (docs/proofs/theory.md, Proposition S5).
 
     Args:
         charges: maps each charge to how often it is made. There is at least one charge, and all are
@@ -623,8 +619,9 @@ def by_losses(
         for _ in range(number)
     ]
     exact = composed_epsilon([*lossy, *pure], delta=delta, mu=sqrt(squared))
-    # If a coordinate moves by s votes, noise on the lattice has a loss of at most s / (LATTICE
-    # sigma^2) more than continuous noise, and s <= s^2. Releases of costs have a different lattice.
+    # If a coordinate moves by s votes, the privacy loss of noise on the lattice exceeds the loss of
+    # continuous noise by at most s / (LATTICE sigma^2), and s <= s^2. Releases of costs have a
+    # different lattice.
     return min(epsilon, exact + squared / LATTICE)
 
 
@@ -633,11 +630,12 @@ def several_teachers_epsilon(
 ) -> float:
     """Returns the smallest known epsilon at delta if several teachers change.
 
-    By default, the result is the cost if one owner is replaced. For the same charges,
-    `smallest_epsilon` returns the cost if one owner is added or removed.
+    By default, this is the cost if one owner is replaced. In contrast, `smallest_epsilon` returns
+    the cost if one owner is added or removed.
 
     Args:
-        charges: maps each charge to how often it was made. Charges may have been chosen adaptively.
+        charges: charges, each with the number of times it was made. They may have been chosen
+            adaptively.
         delta: in [0, 1).
         num_teachers: number of teachers, records or owners that change, at least 2; None for the
             replacement of one owner.
@@ -672,7 +670,7 @@ def several_teachers_epsilon(
     epsilons.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
     pure = [charge.pure_epsilon for charge in charged if charge.pure_epsilon is not None]
     if len(pure) == len(charged):
-        # If the scales differ, the largest epsilon is assumed for all charges.
+        # If the noise scales differ, the largest epsilon is assumed for all charges.
         largest = number_changed * max(pure)
         epsilons.append(pure_composition_epsilon(largest, sum(charged.values()), delta))
     return min(epsilons)
@@ -685,7 +683,7 @@ def group_epsilon(
 
     P(S) <= e^a P'(S) + d <= e^a (e^a P''(S) + d) + d for every set of outcomes S. Therefore, if one
     step has epsilon a at delta d, k steps have epsilon k a at delta (1 + e^a + ... + e^((k-1) a))
-    d. The function searches for the best d. The result is valid for every d.
+    d. The inequality holds for every d, so the function searches for the best d.
 
     Args:
         one_teacher_epsilon: function from a delta to the epsilon of one step; infinite if it is
@@ -712,7 +710,7 @@ def group_epsilon(
 
     low = 0.0
     high = 1.0
-    deepest = log(delta) + 690.0  # keeps exp(log(delta) - depth) a normal number
+    deepest = log(delta) + 690.0  # so that exp(log(delta) - depth) does not underflow
     while (best := epsilon_if_it_holds(high)) == inf:
         low, high = high, 2.0 * high
         if high > deepest:

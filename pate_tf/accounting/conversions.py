@@ -12,13 +12,13 @@ from math import exp, expm1, factorial, floor, inf, log, sqrt
 from typing import Final, TypeVar
 
 import numpy as np
-import scipy  # its submodules are imported when they are first used
+import scipy  # imports its submodules when they are first used
 from numpy.typing import ArrayLike, NDArray
 
 from pate_tf.core import checks
 from pate_tf.core.settings import Settings, setting
 
-# Noise is drawn in steps of 1 / LATTICE votes.
+# Noise is drawn as a multiple of 1 / LATTICE votes.
 LATTICE: Final = 2**20
 
 
@@ -55,7 +55,7 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
 
 
 def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
-    """Returns D*(l), the largest alpha of any epsilon-differentially private mechanism.
+    """Returns D*(l), the largest alpha that an epsilon-differentially private mechanism can have.
 
     This is the alpha of randomized response: D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) /
     (e^epsilon + 1)] (docs/proofs/theory.md, Proposition C2). The result has the shape
@@ -97,7 +97,7 @@ def least(
     tested.
 
     Args:
-        holds: returns whether a number is large enough.
+        holds: function that returns whether a number is large enough.
         low: number that is too small, at least 0.
         high: number that is large enough, above `low`.
         within: relative precision of the result. By default, it is as precise as possible.
@@ -116,7 +116,7 @@ def least(
 def epsilon_from_alphas(
     alphas: ArrayLike, moments: ArrayLike, delta: float, *, conversion: str = "improved"
 ) -> tuple[float, float]:
-    """Converts total alphas to the smallest epsilon over all moments; also returns its moment.
+    """Converts total alphas to epsilon; returns the smallest epsilon and its moment.
 
     classic: epsilon = (alpha + ln(1/delta)) / l (Abadi et al. 2016, Theorem 2.2).
     improved: epsilon = alpha/l + ln(l/(l+1)) + (ln(1/delta) - ln(l+1))/l, at least zero
@@ -229,7 +229,7 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     return min(total, num_queries * epsilon)
 
 
-# The default delta, and the check that a delta is small enough.
+# The default delta, and a check that delta is small enough.
 
 
 DEFAULT_DELTA: Final = 1e-5
@@ -237,7 +237,7 @@ DEFAULT_DELTA: Final = 1e-5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WishedDelta(Settings):
-    """Settings with the delta that the user chooses; None for the default."""
+    """Settings with a delta, which is None for the default value."""
 
     delta: float | None = setting(
         None,
@@ -245,8 +245,8 @@ class WishedDelta(Settings):
         least=0.0,
         below=1.0,
         help="Delta of the guarantee, at most one over the number of private records; 0 for pure "
-        "differential privacy. The first release fixes it. Default: 1e-5, or a smaller power of "
-        "ten if there are more than 10,000 records.",
+        "differential privacy. It can't be changed after the first release. Default: 1e-5, or a "
+        "smaller power of ten if there are more than 10,000 records.",
     )
 
 
@@ -260,7 +260,7 @@ def default_delta(num_records: int | None) -> float:
 
 
 def check_delta(delta: float, num_records: int | None, unit: str = "record") -> None:
-    """Checks that delta is meaningful for the number of records.
+    """Checks that delta is small enough for the number of records.
 
     If the number of records is unknown or private, every delta above `DEFAULT_DELTA` causes a
     warning. The warning reveals nothing about a private number.
@@ -277,7 +277,7 @@ def check_delta(delta: float, num_records: int | None, unit: str = "record") -> 
     if num_records is None and delta > DEFAULT_DELTA:
         warnings.warn(
             f"`delta` {delta:g} may be too large. It should be at most one over the number of "
-            f"{unit}s, which is not known here: with a larger delta, a mechanism that publishes "
+            f"{unit}s, which is unknown here. With a larger delta, a mechanism that publishes "
             f"{unit}s unchanged could count as private",
             stacklevel=3,
         )

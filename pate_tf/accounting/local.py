@@ -1,4 +1,4 @@
-"""Charges of silos: answers that a silo randomizes itself, and noisy secure aggregates."""
+"""Charges for silos: randomized response, and secure aggregation with noise."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 from pate_tf.core.settings import ProtectedUnit
 
-ABSENT: Final = -1  # marks a missing answer of a silo
+ABSENT: Final = -1  # value of a missing answer
 MIN_EPSILON: Final = 2.0**-20
 MAX_EPSILON: Final = 40.0
 MAX_CLASSES: Final = 2**16
-MAX_LOSSES: Final = 2**15  # if a loss has more distinct values, a simpler theorem is used
-LOST: Final = 1e-290  # upper bound on the total probability that underflow loses
+MAX_LOSSES: Final = 2**15  # if there are more distinct losses, a simpler theorem is used
+LOST: Final = 1e-290  # upper bound on the total probability that is lost to underflow
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class RandomisedResponse(Charge):
     uniform 64-bit word with an integer threshold. The threshold is rounded down, so the exact cost
     of the sampler is at most epsilon (docs/proofs/local.md, Theorem L1).
 
-    In neighboring data sets, all data of an owner are replaced, so any vote can become any other
-    vote. This also protects each single record.
+    Neighboring data sets differ in all data of one owner, so any vote can become any other vote.
+    The guarantee therefore also protects each single record.
 
     Attributes:
         num_classes: number of classes, at least 2. Votes and answers are integers from 0 to
@@ -63,7 +63,7 @@ class RandomisedResponse(Charge):
         """Raises ValueError if a parameter is out of range."""
         checks.whole(2, MAX_CLASSES, num_classes=self.num_classes)
         checks.between(MIN_EPSILON, MAX_EPSILON, ends="[]", epsilon=self.epsilon)
-        object.__setattr__(self, "pure_epsilon", self.epsilon)  # of one answer
+        object.__setattr__(self, "pure_epsilon", self.epsilon)  # the cost of one answer
 
     @property
     def threshold(self) -> int:
@@ -89,7 +89,10 @@ class RandomisedResponse(Charge):
 
     @property
     def losses(self) -> FloatArray:
-        """Probabilities of the privacy losses -epsilon, 0 and epsilon, the same for every vote."""
+        """Probabilities of the privacy losses -epsilon, 0 and epsilon of one answer.
+
+        They are equal for every vote.
+        """
         return np.array([self.other, (self.num_classes - 2) * self.other, self.kept])
 
     def draw(self, votes: IntArray, noise: NoiseDraws) -> IntArray:
@@ -123,10 +126,10 @@ class RandomisedResponse(Charge):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of `number` adaptive answers (docs/proofs/local.md, Theorem L3).
 
-        delta(epsilon) is the sum of Pr[loss] (1 - e^(epsilon - loss)) over all losses above
-        epsilon, rounded up. The loss is the sum of the independent losses of all answers. If the
-        sum has too many distinct values, the bound for any mechanism with this pure epsilon is used
-        instead.
+        The total loss is the sum of the independent privacy losses of all answers. delta(epsilon)
+        is the sum of Pr[loss] (1 - e^(epsilon - loss)) over all total losses above epsilon, rounded
+        up. If the total loss has too many distinct values, the bound for any mechanism with this
+        pure epsilon is used instead.
         """
         checks.between(0, 1, ends="[)", delta=delta)
         checks.whole(0, number=number)
@@ -153,7 +156,7 @@ class RandomisedResponse(Charge):
         if holds(0.0):
             return 0.0
         most = number * self.epsilon
-        # Apart from rounding errors, the bound for any mechanism with this pure epsilon is at least
+        # Except for rounding errors, the bound for any mechanism with this pure epsilon is at least
         # as large.
         epsilon = least(holds, 0.0, most, within=SAFETY_MARGIN) * (1.0 + SAFETY_MARGIN)
         return min(epsilon, most)
@@ -170,22 +173,22 @@ class RandomisedResponse(Charge):
 def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -> FloatArray:
     """Returns a score of each class for each query, `[num_queries, num_classes]`.
 
-    Let p be the probability that a silo answers with its vote, and q the probability of each other
-    class. The score of a class is the sum of ln(p/q), which equals epsilon, over all silos that
-    answered with this class. Up to a constant, it is the log likelihood of the answers if all silos
-    voted for the class. This is post-processing, which costs no privacy.
+    Let p be the probability that a silo's answer is its vote, and q the probability of each other
+    class. The score of a class is the sum of ln(p/q) over all silos whose answer is this class. For
+    each silo, ln(p/q) equals its epsilon. Up to a constant, the score is the log likelihood of the
+    answers if all silos voted for the class. This post-processing costs no privacy.
 
     Args:
         answers: answer of each silo, int64 `[num_silos, num_queries]`; `ABSENT` if it is missing.
         randomisers: mechanism of each silo; all have the same number of classes.
 
     Raises:
-        ValueError: if numbers of silos or classes don't match.
+        ValueError: if the numbers of silos or classes don't match.
     """
     classes = {randomiser.num_classes for randomiser in randomisers}
     if answers.ndim != 2 or len(answers) != len(randomisers) or len(classes) != 1:
         raise ValueError(
-            f"answers must have shape [num_silos, num_queries] and a randomizer with the same "
+            "answers must have shape [num_silos, num_queries] and a randomizer with the same "
             f"classes for each silo, got {list(answers.shape)} and {len(randomisers)} randomizers"
         )
     (num_classes,) = classes
@@ -203,7 +206,7 @@ class SecureHistogram(Charge):
 
     Each aggregator adds independent discrete Gaussian noise of variance sigma^2 / (num_parties -
     threshold), in votes. The honest aggregators together therefore add noise of standard deviation
-    sigma. The guarantee holds against anyone who sees the histogram and everything that up to
+    sigma. The guarantee holds against an attacker who sees the histogram and everything that up to
     `threshold` aggregators know (docs/proofs/local.md, Theorem L5).
 
     Attributes:
@@ -266,7 +269,7 @@ def check_parties(num_parties: int, threshold: int) -> None:
         raise ValueError(f"threshold must be from 1 to (aggregators - 2) / 2, got {threshold}")
 
 
-# Secure aggregation of the feature sums of many silos. Each silo adds a part of the noise.
+# Secure aggregation of feature sums from many silos. Each silo adds a part of the noise.
 
 
 MIN_STEPS: Final = 8.0  # minimum noise scale of a silo, in lattice steps
@@ -275,7 +278,7 @@ MAX_SILOS: Final = 100_000
 
 
 def log_ratio_of_sum(scale: float, number: int) -> float:
-    """Returns the maximum log ratio between a sum of discrete Gaussians and one discrete Gaussian.
+    """Returns the maximum log ratio of a sum of discrete Gaussians and one discrete Gaussian.
 
     The sum has `number` independent discrete Gaussians of scale `scale`. It is compared with one
     discrete Gaussian of scale `scale * sqrt(number)`. The log ratio of the probabilities of any
@@ -296,39 +299,39 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
         raise ValueError(f"scale must be >= 1/2 and number >= 1, got {scale} and {number}")
     few = min(number - 1, 1_000)
     total = sum(exp(-2.0 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, few + 1))
-    # The terms decrease with k.
+    # The terms of the sum decrease with k.
     total += (number - 1 - few) * exp(-2.0 * pi**2 * scale**2 * few / (few + 1))
     return 5.0 * total
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureFeatureSums(ProtectedUnit, Charge):
-    """The securely aggregated total of all silos' feature sums; each silo adds a part of the noise.
+    """Secure aggregation of all silos' feature sums. Each silo adds a part of the noise.
 
     Each silo adds discrete Gaussian noise of variance sigma^2 / (least_silos - colluding) to each
-    number before it distributes secret shares of its sums to the aggregators. The aggregators
-    reveal only a total of at least `least_silos` silos. The total therefore contains the noise of
-    at least `least_silos - colluding` honest silos, whose standard deviation is at least sigma. The
-    vector of a record has L2 norm at most 1. Replacing a record moves the total by at most 2, or by
-    at most sqrt(2) with second moments, see `GaussianMoments`. The same holds for replacing an
-    owner whose records together have norm at most 1. Adding or removing an owner moves the total by
-    at most 1. The guarantee holds against anyone who sees the total and everything that `threshold`
-    aggregators and `colluding` silos know, even if silos drop out (docs/proofs/secure.md, Theorems
-    V8 and V9).
+    number. It then distributes secret shares of its noisy sums to the aggregators. The aggregators
+    reveal only a total over at least `least_silos` silos. This total therefore contains the noise
+    of at least `least_silos - colluding` honest silos, which together have a standard deviation of
+    at least sigma. The feature vector of a record has L2 norm at most 1. Replacing a record moves
+    the total by an L2 distance of at most 2, or at most sqrt(2) with second moments (see
+    `GaussianMoments`). The same holds for replacing an owner whose records together have norm at
+    most 1. Adding or removing an owner moves the total by at most 1. The guarantee holds against an
+    attacker who sees the total and everything that `threshold` aggregators and `colluding` silos
+    know, even if silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
 
     Attributes:
         sigma: guaranteed standard deviation of the noise on each number. The vector of a record has
             L2 norm at most 1.
         num_features: number of features of the public representation. A table of sums has one
             additional row.
-        least_silos: minimum number of silos whose total is revealed.
-        colluding: number of these silos that may add no noise, or collude with aggregators; at
-            least 1 and less than `least_silos`.
+        least_silos: minimum number of silos in a total that may be revealed.
+        colluding: number of silos in the total that may omit their noise or collude with
+            aggregators; at least 1 and less than `least_silos`.
         num_parties: number m of aggregators, at least 2 `threshold` + 2.
         threshold: number of aggregators that may collude, at least 1.
         has_moments: whether the table also contains second moments, which are needed if there is no
             public pool.
-        unit: see `GaussianFeatureSums`.
+        unit: "record" or "owner", see `GaussianFeatureSums`.
     """
 
     sigma: float
@@ -360,13 +363,13 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             )
         if self.share_scale < MIN_STEPS:
             raise ValueError(
-                f"sigma {self.sigma} must be larger: the noise of a silo must have a scale of at "
-                f"least {MIN_STEPS:g} / {LATTICE:,}"
+                f"sigma {self.sigma} must be larger. Each silo must draw noise of a scale of at "
+                f"least {MIN_STEPS:g} / {LATTICE:,}."
             )
 
     @property
     def of_one_holder(self) -> GaussianFeatureSums:
-        """The charge for the same sums and noise if one data holder has all records."""
+        """The charge for the same sums and noise if a single data holder has all records."""
         kind = GaussianMoments if self.has_moments else GaussianFeatureSums
         return kind(sigma=self.sigma, unit=self.unit)
 
@@ -391,25 +394,25 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Sigma / sensitivity. The effects of lattice and sum are smaller than rounding errors."""
+        """Sigma / sensitivity. The effects of the lattice and of adding noises are negligible."""
         return (self.sigma / self.sensitivity,)
 
     def shape(self, num_classes: int) -> tuple[int, int]:
-        """Returns the number of rows and the number of columns of a silo's table of sums."""
+        """Returns the numbers of rows and columns of the table of sums."""
         num_rows = self.num_features + 1
         return num_rows, num_classes + self.has_moments * num_rows
 
     @property
     def log_ratio(self) -> float:
-        """Maximum log ratio between the noise on a whole table and single discrete Gaussians."""
+        """Maximum log ratio between the noise on a table and one discrete Gaussian per number."""
         return MAX_NUMBERS * log_ratio_of_sum(self.share_scale, self.num_honest)
 
     def total_sigma(self, num_silos: int) -> float:
-        """Returns the standard deviation of the total noise of `num_silos` silos on each number."""
+        """Returns the standard deviation of the noise that `num_silos` silos add to each number."""
         return sqrt(num_silos) * self.share_scale / LATTICE
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus a surcharge for the sum of noises."""
+        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus a surcharge for adding noises."""
         gaussian = self.sensitivity**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
         added = (2.0 * moments + 1.0) * self.log_ratio
         return np.asarray((gaussian + added) * (1.0 + SAFETY_MARGIN))
@@ -423,7 +426,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
     @classmethod
     def for_epsilon(cls, epsilon: float, *, delta: float, **others: Any) -> SecureFeatureSums:
-        """Returns the charge with the smallest noise whose release costs at most epsilon.
+        """Returns the charge with the smallest noise for which a release costs at most epsilon.
 
         Args:
             epsilon: maximum epsilon for each record (or owner) of each silo, above 0.
@@ -443,7 +446,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             highest *= 2.0
         if not holds(highest):
             raise ValueError(
-                f"`epsilon` {epsilon} at delta {delta:g} needs more noise than possible"
+                f"`epsilon` {epsilon} at delta {delta:g} needs too much noise: raise it"
             )
         lowest = MIN_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
         return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)
@@ -452,14 +455,13 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         """Returns a description of the release, in sentences for a privacy statement."""
         products = ", and the products of any two numbers of a vector" * self.has_moments
         return (
-            "Each record was mapped to a vector of length at most 1 by a public function. Each "
-            f"silo added the vectors up by class{products}, added Gaussian noise of standard "
-            f"deviation {self.share_scale / LATTICE:.3g} to each number, and split the result into "
-            f"secret shares for {self.num_parties} aggregators. Any {self.threshold} of them "
-            "together learn nothing from their shares. The aggregators revealed only the total of "
+            "A public function mapped each record to a vector of length at most 1. Each silo added "
+            f"the vectors up by class{products}, added Gaussian noise of standard deviation "
+            f"{self.share_scale / LATTICE:.3g} to each number, and split the result into secret "
+            f"shares for {self.num_parties} aggregators. Any {self.threshold} of them together "
+            "learn nothing from their shares. The aggregators revealed only the total of "
             f"{self.least_silos} or more silos. The noise of {self.num_honest} of these silos "
-            f"together has standard deviation {self.sigma:.3g} "
-            f"({self.of_one_holder.sensitivity})."
+            f"together has standard deviation {self.sigma:.3g} ({self.of_one_holder.sensitivity})."
         )
 
 

@@ -1,9 +1,9 @@
-"""Data-dependent cost of queries: moments of the privacy loss at given vote counts.
+"""Computes the data-dependent cost of queries: moments of the privacy loss at given votes.
 
 Each cost is a bound on alpha(l) (natural logarithm) if the vote of one teacher is replaced. A
 "forward" bound covers only the expectation under the true counts. A "two-sided" bound also covers
-the expectation under the neighboring counts. Only two-sided bounds allow the release of an epsilon
-that holds in both directions. All costs are data-dependent and therefore sensitive. See
+the expectation under the neighboring counts. An epsilon that holds in both directions can be
+released only from two-sided bounds. All costs are data-dependent and therefore sensitive. See
 docs/proofs/theory.md for statements and proofs.
 
 | bound | mechanisms | direction | source |
@@ -38,7 +38,8 @@ from pate_tf.core.checks import IntArray
 def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) -> FloatArray:
     """Returns the two-sided cost of one query for the worst neighbor at each moment.
 
-    The cost never exceeds the data-independent cost, even if a probability is too small to compute.
+    The result never exceeds the data-independent cost, even if a probability is too small to
+    compute.
 
     Args:
         row: vote counts of the query, int64 [num_classes], with at least two classes.
@@ -89,12 +90,12 @@ CHUNK_ENTRIES = 2**17
 
 
 def direction(bound: str) -> str:
-    """Returns a description of the directions of neighboring pairs that a bound covers."""
+    """Returns a description of the directions (forward or both) that a bound covers."""
     return "both directions" if bound in ("two_sided", "class_aware", "exact") else "forward"
 
 
 def check_bound(bound: str, mechanism: Mechanism) -> DataDependent:
-    """Returns the mechanism; raises ValueError if it does not have the bound."""
+    """Returns `mechanism`; raises ValueError if it does not have the bound."""
     if bound not in mechanism.bounds or not isinstance(mechanism, DataDependent):
         raise ValueError(f"{mechanism.name} has no bound {bound!r}, only {list(mechanism.bounds)}")
     return mechanism
@@ -118,8 +119,9 @@ def union_bound(
 ) -> tuple[FloatArray, FloatArray]:
     """Returns the largest q and u if up to `moved_votes` votes change, [num_queries] each.
 
-    q = sum_j F(D_j) bounds Pr[label != plurality], and u = F(D_2) is its largest term. If votes
-    move, the results are qmax and umax of Lemma 2. They are 1 if the moved votes can cause a tie.
+    q = sum_j F(D_j) is an upper bound on Pr[label != plurality], and u = F(D_2) is its largest
+    term. If votes move, the results are qmax and umax of Lemma 2. They are 1 if the moved votes can
+    cause a tie.
 
     Args:
         tail: function F, which takes an array of gaps.
@@ -149,10 +151,10 @@ def data_dependent_alphas(
 ) -> FloatArray:
     """SENSITIVE: returns the total cost of all queries at the true counts, [num_moments].
 
-    The order of the classes does not matter. Equal histograms are computed once. The result is
-    rounded up by SAFETY_MARGIN. If the mechanism can withhold labels, `counts` contains only
-    answered queries. The cost is then an estimate without a guarantee, because the votes determine
-    which queries are answered (Proposition D6).
+    The order of the classes does not matter. The cost of equal histograms is computed only once.
+    The result is rounded up by SAFETY_MARGIN. If the mechanism can withhold labels, `counts`
+    contains only answered queries. The cost is then an estimate without a guarantee, because the
+    votes determine which queries are answered (Proposition D6).
 
     Args:
         counts: vote counts, int64 [num_queries, num_classes].
@@ -178,8 +180,8 @@ def data_dependent_alphas(
     descending = -np.sort(-counts, axis=1)
     answering = accounted.answering
     if bound == "exact":
-        # The worst total is at most the sum of the costs of each query's worst neighbor. No query
-        # costs more than its `two_sided` bound, even if probabilities underflow.
+        # The worst-case total is at most the sum over all queries of the cost for the worst
+        # neighbor. No query costs more than its `two_sided` bound, even if probabilities underflow.
         total = np.zeros_like(orders)
         rows, weights = np.unique(descending, axis=0, return_counts=True)
         for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):
@@ -195,12 +197,15 @@ def data_dependent_alphas(
 def _bounded_alphas(
     rows: IntArray, mechanism: DataDependent, moments: FloatArray, bound: str
 ) -> FloatArray:
-    """Returns the total cost of histograms. Equal pairs of q and u are computed only once."""
+    """Returns the total cost of histograms.
+
+    The cost of equal pairs (q, u) is computed only once.
+    """
     formula = bound_of(bound, mechanism)
     total = np.zeros_like(moments)
     bounds = np.empty(len(rows), np.complex128)
     bounds.real, bounds.imag = union_bound(formula.tail, rows, moved_votes=formula.reach)
-    distinct, weights = np.unique(bounds, return_counts=True)  # faster than distinct rows
+    distinct, weights = np.unique(bounds, return_counts=True)  # faster than comparing whole rows
     step = max(1, CHUNK_ENTRIES // len(moments))
     for start in range(0, len(distinct), step):
         part = slice(start, start + step)

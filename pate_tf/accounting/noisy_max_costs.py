@@ -1,7 +1,8 @@
-"""The label of a noisy maximum: its law, its cost at given counts, and its worst-case cost.
+"""Computes label probabilities and privacy costs of noisy maxima.
 
-The law of the label is its probability distribution. Counts are int64 [num_queries, num_classes].
-Gaps are differences of counts and may be negative.
+A noisy maximum is the class with the largest noisy vote count. In this module, the law of a random
+variable is its probability distribution. Counts are int64 [num_queries, num_classes]. Gaps are
+differences of counts and may be negative.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ UNDERFLOW = 760.0
 MAX_EXPONENT = 24.0
 
 
-# The law of the label.
+# The law (the probability distribution) of the label.
 
 
 class Quadrature(NamedTuple):
-    """A quadrature for integrals over the largest noisy count, for one law of the noise.
+    """Points and weights for numerical integration over the largest noisy count.
 
     Attributes:
         points: noisy counts, [num_points].
         log_weights: logarithms of the weights of the points, [num_points].
-        below: probability that a class wins and all noisy counts are below the points.
+        below: probability that a given class wins and all noisy counts are below the points.
         ties: points in (0, 1) and weights to integrate over the priority that breaks a tie; a
             single point if ties have probability zero.
         log_law: function of distances and a priority, which returns two arrays of the same shape as
             distances: ln Pr[noise = distance], and ln(Pr[noise < distance] + priority * Pr[noise =
-            distance]). Between two kinks of the law, distances may be any real numbers.
+            distance]). Between two kinks of the distribution, distances may be any real numbers.
     """
 
     points: FloatArray
@@ -52,7 +53,7 @@ class Quadrature(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
-    """Returns points in [0, length - 1] and weights for sums f(0) + ... + f(length - 1).
+    """Returns points in [0, length - 1] and weights to compute sums f(0) + ... + f(length - 1).
 
     If `length` is at most NODES, the points are all integers. Otherwise, they are the points of the
     Gauss rule for discrete Chebyshev polynomials. The rule is exact for polynomials up to degree 2
@@ -70,10 +71,10 @@ def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
 def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
     """Returns the quadrature of discrete Laplace noise.
 
-    The noise has the law Pr[k] = (1 - p)/(1 + p) p^|k|, where p = e^-gamma. The points are integers
-    near the counts, Gauss points between them, and points in both geometric tails. The upper tail
-    uses the Gauss rule of the little q-Legendre polynomials, sum_i p^i f(p^i) = sum w f(s), which
-    is exact for f up to degree num_classes + 1. Ties are broken by random priority.
+    The noise has the distribution Pr[k] = (1 - p)/(1 + p) p^|k|, where p = e^-gamma. The points are
+    integers near the counts, Gauss points between them, and points in both geometric tails. The
+    upper tail uses the Gauss rule of the little q-Legendre polynomials, sum_i p^i f(p^i) = sum w
+    f(s), which is exact for f up to degree num_classes + 1. Ties are broken by random priority.
 
     Args:
         gamma: inverse scale of the noise, per vote.
@@ -165,10 +166,10 @@ MIN_PROBABILITY = 1e-290
 
 @dataclass(frozen=True)
 class NeighbourLaws:
-    """Sensitive: the laws of the label at one histogram and at each of its neighbors.
+    """Sensitive: the label probabilities at one histogram and at each of its neighbors.
 
-    A column is a group of classes that have equal probabilities under both laws. The last two
-    columns are the class that loses a vote and the class that gains a vote.
+    Each column of the arrays describes a group of classes that have equal probabilities in both
+    cases. The last two columns are the class that loses a vote and the class that gains a vote.
 
     Attributes:
         here: probability of each class of the group at the histogram, [num_neighbours, num_groups].
@@ -177,7 +178,7 @@ class NeighbourLaws:
         limit: upper bound on the log ratio of the probabilities of any label; infinite if there is
             none.
         rare: threshold below which probabilities may be inaccurate because of underflow.
-        excess: relative margin for effects on the cost that the laws do not include.
+        excess: relative margin on the cost for effects that the probabilities do not include.
     """
 
     here: FloatArray = dataclasses.field(repr=False)
@@ -191,13 +192,13 @@ class NeighbourLaws:
 def neighbour_outcomes(
     noise: AdditiveNoise, values: IntArray, multiplicity: IntArray
 ) -> NeighbourLaws:
-    """Returns the laws of the label at a histogram and at each of its neighbors.
+    """Returns the label probabilities at a histogram and at each of its neighbors.
 
     Neighbors that differ only by a permutation of classes with equal counts are listed once. A
     probability may be NaN if the ratio of two distribution functions overflows.
 
     Args:
-        noise: function that returns the quadrature for the noise on a count.
+        noise: function that returns a `Quadrature` for the noise.
         values: distinct counts of the histogram, in ascending order, [num_groups].
         multiplicity: number of classes with each of these counts, [num_groups].
     """
@@ -264,8 +265,8 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
 # plurality.
 #
 # See docs/proofs/theory.md, Theorems T0 (Papernot et al. 2017) to T3, and Proposition D5 (the
-# Gaussian formula of arXiv 1802.08908). Mechanisms refer to these formulas, and
-# `pate_tf.accounting.moments` applies them to counts.
+# Gaussian formula of arXiv 1802.08908). Mechanisms select a formula, and
+# `pate_tf.accounting.moments` applies it to counts.
 
 
 def _scaled_expm1(scale: FloatArray, exponent: FloatArray) -> FloatArray:
@@ -280,11 +281,12 @@ def _pair_excess(
     *,
     reverse: bool = True,
 ) -> FloatArray:
-    """Returns E[ratio^l] - 1 for two laws, the maximum of both directions or only the forward one.
+    """Returns E[ratio^l] - 1 for two distributions of the label, in one or both directions.
 
-    Under the law P, some classes have the probabilities `masses` ([num_queries] each). Under the
-    law P', each of these probabilities is multiplied by e^log_ratio. One further class has the
-    remaining probability under each law.
+    Under the distribution P, some classes have the probabilities `masses` ([num_queries] each).
+    Under P', each of these probabilities is multiplied by e^log_ratio. One further class has the
+    remaining probability under each distribution. The result is the maximum over both directions;
+    if `reverse` is False, it is the forward direction.
     """
     ratios = np.array(log_ratios)
     here = np.stack(masses, axis=1)
@@ -382,7 +384,7 @@ def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArr
         return np.where(valid & ~np.isnan(total), np.log1p(total), np.inf)
 
 
-# An experiment with three outcomes gives the worst case of a noisy maximum.
+# The worst case of a noisy maximum is reduced to an experiment with three outcomes.
 #
 # One vote moves from class a to class b. Given the noise of all other classes, the label only
 # reveals whether a, b or "another class" won. So each moment of the label is at most the largest
@@ -394,8 +396,8 @@ PER_DOUBLING = 512  # the worst case is computed for this many scales per factor
 _CHUNK = 2**13
 
 
-# Pairs of laws of the three outcomes, before and after the vote moves, [num_pairs, 2, 3]; and the
-# `excesses` of these pairs at some of the moments (the knots), [num_knots, num_pairs].
+# Pairs of distributions of the three outcomes, before and after the vote moves, [num_pairs, 2, 3];
+# and the `excesses` of these pairs at some of the moments (the knots), [num_knots, num_pairs].
 Evaluated = tuple[FloatArray, FloatArray]
 
 
@@ -435,10 +437,10 @@ def largest_excess(
 
 
 def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
-    """Returns E_here[(here / there)^l] - 1 of every pair, [num_moments, num_pairs].
+    """Returns E_here[(here / there)^l] - 1 for every pair, [num_moments, num_pairs].
 
-    An outcome with probability 0 under both laws contributes nothing. An entry is infinite if it
-    overflows, or if rounding made a probability negative.
+    An outcome that has probability 0 before and after the vote moves contributes nothing. An entry
+    is infinite if it overflows, or if rounding made a probability negative.
     """
     here = pairs[:, 0]
     there = pairs[:, 1]
@@ -468,7 +470,7 @@ MIN_SIGMA = 0.5
 MAX_SIGMA = 2.0**14
 GAUSSIAN_ROUNDING = 1e-10
 
-_GROUPS = (1.0, 4.0)  # ranges of l / sigma end at these values; each has its own box of positions
+_GROUPS = (1.0, 4.0)  # ends of ranges of l / sigma; each range has its own grid of positions
 _KEPT_VARIANCE = 0.994
 _GRID_STEP = 0.8 * sqrt(1.0 - _KEPT_VARIANCE)
 _MIXING_ERROR = 4e-13  # for two variables: 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalized
@@ -496,11 +498,11 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     slack = 2.0 / LATTICE / scale
 
     def wins(mine: FloatArray, others: FloatArray) -> FloatArray:
-        """Returns Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)].
+        """Returns the probability Pr[mine + Z >= max(others + Z', 0)] for all pairs of positions.
 
-        This is the integral over v > 0 of phi(v - mine) Phi(v - others), by Gauss-Legendre
-        quadrature on pieces of length 1. All terms are positive, and the relative error is below
-        1e-13 (Lemma W8).
+        The result has the shape [len(mine), len(others)]. It is the integral over v > 0 of phi(v -
+        mine) Phi(v - others), computed by Gauss-Legendre quadrature on pieces of length 1. All
+        terms are positive, and the relative error is below 1e-13 (Lemma W8).
         """
         pieces = ceil(max(float(mine[-1]), float(others[-1])) + _BEYOND)
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
@@ -510,9 +512,9 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         return np.asarray((density * np.tile(weights / 2.0, pieces)) @ before)
 
     def positions(x: FloatArray, y: FloatArray) -> FloatArray:
-        """Returns pairs of bounds on the laws before and after the vote moves, at all (x, y).
+        """Returns bounds on the probabilities before and after the vote moves, at all (x, y).
 
-        The first law of a pair is bounded from above, the second from below.
+        The probabilities before the move are bounded from above, and after the move from below.
         """
         laws = []
         for a, b, more in ((x, y, slack), (x - shift, y + shift, -slack)):
@@ -538,7 +540,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         a_leads: FloatArray = np.arange(near + 1.0, a_far + 1.0) * step
         b_leads: FloatArray = np.arange(near + 1.0, b_far + 1.0) * step
         inside = [positions(np.append(close, a_leads), close), positions(close, b_leads)]
-        # If there are only two classes, their means differ by `gaps`.
+        # If there are only two classes, `gaps` are the possible differences of their means.
         gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
         moved = gaps - 2.0 * shift
         here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]
@@ -546,7 +548,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         race = np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
         bounds = []
         for pairs in (inside, [race]):
-            # The upper bounds on the probabilities of one law may add up to more than 1.
+            # The upper bounds on the probabilities of all outcomes may add up to more than 1.
             total = max(float(np.max(np.sum(part[:, 0], axis=1))) for part in pairs)
             parts = [(part, excesses(part, orders[knots])) for part in pairs]
             bounds.append(np.log1p(largest_excess(parts, orders, knots) + max(total - 1.0, 0.0)))
@@ -561,11 +563,11 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 
 # The tight worst case of the noisy maximum with discrete Laplace noise.
 #
-# See docs/proofs/worst_case.md, Theorem W4. Given which other class is largest, and the counts of
-# all remaining classes, the margin of this class is a mixture of geometric variables. So the label
+# See docs/proofs/worst_case.md, Theorem W4. Fix which other class is largest, and the counts of all
+# remaining classes. Then the margin of this class is a mixture of geometric variables. So the label
 # costs no more than the worst position (x, y) of two classes in a race against one geometric
-# variable. Moments are convex, and the laws are affine in simple functions of the position.
-# Therefore, finitely many pairs bound all positions.
+# variable. Moments are convex, and the probabilities are affine in simple functions of the
+# position. Therefore, finitely many pairs bound all positions.
 
 
 MIN_GAMMA = 0.004
@@ -585,11 +587,12 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     The bound holds for any number of classes, for both directions, and for any order of the classes
     that breaks ties, if the order does not depend on the counts.
 
-    Let x and y be the positions of two classes. For fixed x - y, the laws are affine in (z, z^2),
-    where z = p^x. This curve is covered by triangles. The corners of a triangle are the two ends of
-    a piece of the curve and the intersection of the tangents at these ends (Lemma W5). A piece is
-    halved if the value at the intersection exceeds the largest value at true positions. If x - y is
-    outside the window, one outcome has probability at least 1 - q, and Theorem T2 applies to q.
+    Let x and y be the positions of two classes. For fixed x - y, the probabilities of the outcomes
+    are affine in (z, z^2), where z = p^x. This curve is covered by triangles. The corners of a
+    triangle are the two ends of a piece of the curve and the intersection of the tangents at these
+    ends (Lemma W5). A piece is halved if the value at the intersection exceeds the largest value at
+    true positions. If x - y is outside the window, one outcome has probability at least 1 - q, and
+    Theorem T2 applies to q.
 
     Args:
         gamma: inverse scale of the noise, per vote, from 0.004 to 10.
@@ -610,7 +613,7 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
         return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + fall))
 
     gap = np.array([window - 3.0])
-    # Probability that class b wins if it is `gap` votes behind class a and there are no other
+    # Probability that class b wins if it has `gap` votes less than class a and there are no other
     # classes.
     behind = _race_pairs(gamma, False, gap, np.zeros(1), np.zeros(1))[0, 0, 1]
     miss = 2.0 * float(behind) + 2.0 * float(geometric_tail(gap)[0])
@@ -652,12 +655,13 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
 def _race_pairs(
     gamma: float, ties_to_a: bool, gaps: FloatArray, z: FloatArray, squares: FloatArray
 ) -> FloatArray:
-    """Returns the laws before and after a vote moves from class a to b, [num_pairs, 2, 3].
+    """Returns outcome probabilities before and after a vote moves from class a to class b.
 
-    Classes a and b are at the positions x and y before the vote moves. Let Z and Z' be independent
-    discrete Laplace variables. The largest noisy count of the other classes is G, a geometric
-    variable on 0, 1, ... Class a wins if x + Z is at least G and above y + Z' (or equal to y + Z',
-    if a wins ties). Class b wins similarly. Otherwise, another class wins.
+    The result has the shape [num_pairs, 2, 3]; the outcomes are a, b and any other class. Classes a
+    and b are at the positions x and y before the vote moves. Let Z and Z' be independent discrete
+    Laplace variables. The largest noisy count of the other classes is G, a geometric variable on 0,
+    1, ... Class a wins if x + Z is at least G and above y + Z' (or equal to y + Z', if a wins
+    ties). Class b wins similarly. Otherwise, another class wins.
 
     Args:
         gamma: inverse scale of the noise, per vote; p = e^-gamma.
@@ -685,7 +689,7 @@ def _race_pairs(
     laws = []
     for lead, first, second in ((gaps, z, squares), (gaps - 2.0, z / p, squares / p**2)):
         needed = (0.0 if ties_to_a else 1.0) - lead
-        # Computes Pr[Z - Z' >= apart] for apart >= 0.
+        # Computes the probability Pr[Z - Z' >= apart] for apart >= 0.
         apart = np.maximum(needed, 1.0 - needed)
         spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) - np.expm1(-gamma) * apart
         smaller = np.exp(-gamma * apart) * spread / (1.0 + p) ** 2

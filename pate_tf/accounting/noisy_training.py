@@ -1,4 +1,4 @@
-"""Privacy cost of shared training with noisy sums of clipped gradients.
+"""Computes the privacy cost of shared training with noisy sums of clipped gradients.
 
 As in the rest of the library, neighboring data sets differ by the replacement of one record (or
 participant). The formulas are for continuous Gaussian noise. The noise that is drawn is a discrete
@@ -21,10 +21,11 @@ from pate_tf.core import checks
 from pate_tf.core.settings import ProtectedUnit
 
 UNITS = ("record", "participant")
-MAX_POINTS = 400_000  # a moment whose quadrature needs more points is treated as infinite
+# If the quadrature of a moment needs more points, the moment is treated as infinite.
+MAX_POINTS = 400_000
 MIN_LOSS_STEP = 1e-4  # minimum step of a privacy loss distribution
 MAX_LOSSES = 50_000  # maximum number of steps of a privacy loss distribution
-DEPTH = 60.0  # parts of an integrand whose logarithm is this far below the peak are ignored
+DEPTH = 60.0  # where the log of an integrand is this far below its peak, it is ignored
 
 
 def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> FloatArray:
@@ -40,8 +41,8 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
     """Returns ln of the integral of P^(l+1) Q^-l over the real line.
 
     P = (1 - q) N(0) + q N(1) and Q = (1 - q) N(0) + q N(-1), where q is the rate. The integrand is
-    analytic in a strip. Therefore, the error of the trapezoid rule is below rounding if the step is
-    a fraction of the sharpest feature. The result is infinite if this needs too many points.
+    analytic in a strip. Therefore, the error of the trapezoid rule is smaller than rounding errors
+    if the steps are small enough. The result is infinite if this needs too many points.
     """
 
     def log_integrand(x: FloatArray) -> FloatArray:
@@ -75,7 +76,8 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
-    # `spread` is about the range of the losses of one round. A coarser step gives a larger epsilon.
+    # `spread` is about the range of the privacy losses of one round. A larger step gives a larger
+    # epsilon.
     spread = 2.0 / sigma**2 + 20.0 / sigma
     try:
         loss = distributions.from_gaussian_mechanism(
@@ -86,21 +88,22 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
         )
         epsilon = float(loss.self_compose(number).get_epsilon_for_delta(delta))
     except (ValueError, OverflowError, MemoryError, ZeroDivisionError):
-        return inf  # the bound by moments is still valid
+        return inf  # the bound from moments is still valid
     return epsilon * (1.0 + SAFETY_MARGIN) if isfinite(epsilon) else inf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyTraining(ProtectedUnit, Charge):
-    """Rounds of noisy sums of clipped gradients, or of noisy uploads that are clipped as a whole.
+    """The charge for all rounds of a shared training with noisy sums of clipped gradients.
 
-    In each round, every record is sampled with probability q, independently and in secret. The
-    contribution of a sampled record has norm at most C, and each coordinate of the sum gets
-    Gaussian noise of standard deviation sigma C. If one record is replaced, a round costs no more
-    than distinguishing (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1,
-    sigma^2), for any model, other records and earlier rounds (docs/proofs/selective_sgd.md,
-    Theorems F1 and F2). With q = 1, the same holds for a participant whose whole upload has norm at
-    most C.
+    Each round uploads a sum of clipped gradients of sampled records, or a participant's whole
+    clipped upload, with Gaussian noise. In each round, every record is sampled with probability q,
+    independently and in secret. The contribution of a sampled record has norm at most C, and each
+    coordinate of the sum gets Gaussian noise of standard deviation sigma C. If one record is
+    replaced, a round costs no more than distinguishing (1 - q) N(0, sigma^2) + q N(1, sigma^2) from
+    (1 - q) N(0, sigma^2) + q N(-1, sigma^2). This holds for any model, other records and earlier
+    rounds (docs/proofs/selective_sgd.md, Theorems F1 and F2). With q = 1, the same holds for
+    replacing a participant whose whole upload has norm at most C.
 
     Attributes:
         sampling_rate: probability q that a record is sampled in a round, in (0, 1].
@@ -125,12 +128,12 @@ class NoisyTraining(ProtectedUnit, Charge):
         checks.whole(1, rounds=self.rounds)
         checks.one_of(UNITS, unit=self.unit)
         if self.unit == "participant" and self.sampling_rate != 1.0:
-            raise ValueError("unit participant needs sampling_rate 1")
+            raise ValueError("unit=participant needs sampling_rate=1")
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the total cost of all rounds, [num_moments], by numerical integration."""
         if self.sampling_rate == 1.0:
-            # Distinguishes N(1) from N(-1): a Gaussian mechanism with sensitivity 2.
+            # With rate 1, a round is a Gaussian mechanism with sensitivity 2: N(1) or N(-1).
             return self.rounds * 2.0 * moments * (moments + 1.0) / self.noise_multiplier**2
         of_round = np.array(
             [
@@ -186,7 +189,7 @@ CLOSE = 1.0 - 1.0 / 1.001  # relative precision of the noise multiplier
 def noise_for(
     target_epsilon: float, *, delta: float, sampling_rate: float, rounds: int, unit: str = "record"
 ) -> NoisyTraining:
-    """Returns the charge with the least noise whose epsilon at delta is at most the target.
+    """Returns the charge with the smallest noise that has at most `target_epsilon` at delta.
 
     The noise multiplier is at most 0.1 % above the smallest possible value.
 
@@ -207,11 +210,12 @@ def noise_for(
         high *= 2.0
         if high > MAX_MULTIPLIER:
             raise ValueError(
-                f"target_epsilon must be larger, or rounds fewer: {target_epsilon} for {rounds} "
-                f"rounds needs noise of more than {MAX_MULTIPLIER:g} times the clipping norm"
+                f"target_epsilon {target_epsilon} for {rounds} rounds needs too much noise "
+                f"({MAX_MULTIPLIER:g} clipping norms). Choose a larger target_epsilon or fewer "
+                "rounds."
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
-    # Privacy loss distributions are slower than moments, but slightly less noise suffices.
+    # Privacy loss distributions are slower to compute than moments, but need slightly less noise.
     sigma = least(
         lambda less: (
             training(noise_multiplier=less).composed_epsilon(1, delta=delta) <= target_epsilon

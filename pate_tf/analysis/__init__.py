@@ -1,4 +1,4 @@
-"""The privacy cost of answered queries by different bounds, and its release with noise.
+"""Computes the privacy cost of answered queries, and releases this cost with noise.
 
 `analyse` computes the cost of given votes. This package does not import TensorFlow.
 """

@@ -1,7 +1,8 @@
-"""Runs a complete analysis: computes the cost of votes, may release it, and writes all results.
+"""Runs a complete analysis: computes the privacy cost of votes and writes the results.
 
-Publishable and sensitive results are written to separate files. `pate analysis` calls `run`, and so
-can other programs. This module does not import TensorFlow.
+On request, the cost is also released with noise. Publishable and sensitive results are written to
+separate files. `pate analysis` calls `run`, and other programs can call it, too. This module does
+not import TensorFlow.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ DEFAULT_OUTPUT: Final = pathlib.Path("runs/analysis")
 KINDS: Final = {"sanitised": "log_cost", "smooth_sensitivity": "smooth_sensitivity"}
 
 
-# For each table, maps the name of a value to the label and the text of its row.
+# For each table: the name of each value, the label of its row, and the format of the value.
 ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
     pathlib.Path(__file__).with_name("rows.toml").read_text()
 )
@@ -42,7 +43,7 @@ ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisSettings(WishedDelta, TeacherNumber):
-    """Settings of an analysis: its votes or ledgers, the release, and the output folder."""
+    """Settings of an analysis: the votes or ledgers, the release, and the output folder."""
 
     restated: ClassVar = {
         "num_teachers": {
@@ -66,8 +67,8 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="votes",
         flag="ledger",
         help="Ledgers (files or folders, separated by commas). Shows their history, spending and "
-        "remaining budget. Costs of ledgers of the same records are composed. With --statement, "
-        "also accounts of silos.",
+        "remaining budget. If ledgers belong to the same records, their costs are composed. With "
+        "--statement, accounts of silos are also allowed.",
     )
     counts_file: pathlib.Path | None = setting(
         None,
@@ -77,7 +78,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         "or float type. The queries must have been chosen without looking at noisy labels.",
     )
     input_is_counts: bool = setting(
-        False, group="votes", advanced=True, help="Whether --counts_file has counts, not labels."
+        False, group="votes", advanced=True, help="Whether --counts_file contains counts."
     )
     indices_file: pathlib.Path | None = setting(
         None,
@@ -99,16 +100,16 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         least=1,
         advanced=True,
         help="Public number of classes. Default: for counts, the number of columns; for labels, "
-        "10. A class without votes can only increase the bounds.",
+        "10. A class without votes never reduces the bounds.",
     )
     bounds: tuple[str, ...] | None = setting(
         None,
         group="accounting",
         flag="bound",
-        help="SENSITIVE. Data-dependent bounds to compute, separated by commas. Each mechanism "
-        "must have them. paper: as in the paper, forward. tight: forward. two_sided: both "
-        "directions. class_aware: both directions, by the count of every class. exact: both "
-        "directions; slow. Default: paper, two_sided and class_aware, if every mechanism has them.",
+        help="SENSITIVE. Data-dependent bounds to compute, separated by commas. Mechanisms must "
+        "have them. paper: as in the paper, one direction. tight: one direction. two_sided: both "
+        "directions. class_aware: both directions, by all counts. exact: both directions; slow. "
+        "Default: paper, two_sided and class_aware, if every mechanism has them.",
     )
     num_moments: int | None = setting(
         None,
@@ -126,7 +127,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="accounting",
         choices=("improved", "classic"),
         advanced=True,
-        help="Conversion from moments to epsilon, natural logarithm. improved: Balle et al. 2020. "
+        help="Conversion from moments to epsilon (natural logarithm). improved: Balle et al. 2020. "
         "classic: Abadi et al. 2016.",
     )
     beta: float = setting(
@@ -134,16 +135,16 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="accounting",
         above=0.0,
         advanced=True,
-        help="Discount rate of smooth sensitivities per teacher, for --release=smooth_sensitivity.",
+        help="Rate beta of the smooth sensitivity, per teacher, for --release=smooth_sensitivity.",
     )
     release: str | None = setting(
         None,
         group="release",
         choices=(*KINDS, "none"),
-        help="How to publish the data-dependent cost. The noise for the same votes is drawn only "
-        "once: the ledger is charged first, and stores the result. sanitised: a noisy epsilon. "
-        "smooth_sensitivity: the cost with noise scaled to its smooth sensitivity, and a table. "
-        "none: nothing. Default: the result that the ledger stores, if any.",
+        help="How to publish the data-dependent cost. For the same votes, noise is drawn only "
+        "once. The ledger is charged before the draw and stores the result. sanitised: a noisy "
+        "epsilon. smooth_sensitivity: the cost with noise scaled to its smooth sensitivity, and a "
+        "table. none: nothing is published. Default: the result that the ledger stores, if any.",
     )
     output: pathlib.Path | None = setting(
         None,
@@ -174,12 +175,12 @@ def run(
     *,
     noise: NoiseSource | None = None,
 ) -> RunReport:
-    """Computes the cost of votes, releases it if requested, writes the results, and returns them.
+    """Computes the privacy cost of votes, writes all results, and returns a report.
 
     Args:
-        settings: what to analyze, what to release, and where to write results.
-        mechanism: for a file of votes, the mechanism that answers the queries. A ledger records its
-            mechanism, so this is None.
+        settings: votes or ledgers to analyze, kind of release, and output folder.
+        mechanism: for a file of votes, the mechanism that answers the queries. None for ledgers,
+            which record their mechanisms.
         reporting: functions that show progress, notes and warnings.
         noise: source of the noise of a release. Default: the operating system's entropy.
 
@@ -196,7 +197,7 @@ def run(
     source, ledgers, delta = _read(settings, mechanism)
     if settings.counts_file is not None:
         reporting.note(f"votes: {source.groups[0].counts.dimensions}")
-    # The ledger is charged after all checks. Only the draw can fail after the charge.
+    # The ledger is charged after all checks, so that only the draw can fail after the charge.
     with _exact_progress(reporting) as progress:
         analysis = analyse(
             source,
@@ -209,7 +210,7 @@ def run(
         )
     released, refusal = _release(settings, source, folder, noise or SystemNoise(), delta)
     if released is not None:
-        charged: dict[Charge, int] = {released.plan: 1}  # only one draw is possible from a file
+        charged: dict[Charge, int] = {released.plan: 1}  # a file of votes allows only one draw
         if source.folder is not None:
             with Ledger.read(source.folder) as ledger:
                 charges = ledger.charges.items()
@@ -254,7 +255,7 @@ def _release(
     noise: NoiseSource,
     delta: float,
 ) -> tuple[Released | None, str | None]:
-    """Returns the new or stored release, and the reason why a stored draw can't be shown again."""
+    """Returns the new or stored release, or a reason why a stored draw can't be shown again."""
     if settings.release == "none" or (settings.release is None and not source.has_release):
         return None, None
     planned = source.planned_release or PlannedRelease()
@@ -272,7 +273,7 @@ def _release(
 def _read(
     settings: AnalysisSettings, mechanism: Mechanism | None
 ) -> tuple[VoteSource, list[dict[str, Any]], float]:
-    """Returns the votes, the report values of each ledger, and delta (by default, the ledgers')."""
+    """Returns the votes, the report values of each ledger, and delta."""
     if settings.counts_file is not None:
         if mechanism is None:
             raise ValueError("mechanism is required: the mechanism that answers the queries")
@@ -287,14 +288,14 @@ def _read(
         )
         return source, [], DEFAULT_DELTA if settings.delta is None else settings.delta
     paths = list[pathlib.Path]()
-    for path in settings.ledgers or ():  # a ledger is named by its file or its folder
+    for path in settings.ledgers or ():  # the path of a ledger's file or folder
         if path.is_file() and path.name != DATABASE:
             raise ValueError(f"ledger must be a file {DATABASE} or its folder, got {path}")
         paths.append(path.parent if path.name == DATABASE else path)
     if settings.run is not None:
         paths = [settings.run / artifacts.SENSITIVE]
         if not (paths[0] / DATABASE).exists():
-            raise LedgerError(f"train_dir: {settings.run} has no ledger; name the teachers' folder")
+            raise LedgerError(f"train_dir={settings.run} has no ledger: pass the teachers' folder")
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger.read(path)) for path in paths]
         source = vote_sources.read_ledgers(ledgers, votes_needed=settings.run is not None)
@@ -321,7 +322,7 @@ def _exact_progress(reporting: Reporting) -> Iterator[Progress]:
         yield show
 
 
-# Results as JSON values and as rows of tables. Publishable and sensitive results are kept apart.
+# Results as JSON values and as rows of tables. Publishable and sensitive results are separate.
 
 
 def shown(epsilon: float) -> str:
@@ -416,7 +417,7 @@ def sensitive_rows(analysis: Analysis) -> list[Row]:
 
 
 def ledger_values(ledger: Ledger) -> dict[str, Any]:
-    """Returns the report values of a ledger. All of them are publishable: none depends on votes."""
+    """Returns the report values of a ledger. They do not depend on votes and may be published."""
     spent = ledger.spent()
     delta = ledger.delta
     charges = [charge_of(row)[0] for row in ledger.history() if row.kind in DEBITS]

@@ -1,4 +1,4 @@
-"""Releases the data-dependent cost with noise, by a plan that is fixed before votes are read.
+"""Releases the data-dependent privacy cost with noise. A plan is fixed before votes are read.
 
 | release | published value | docs/proofs/theory.md |
 |---|---|---|
@@ -14,9 +14,9 @@ floating-point noise is published.
 
 Only one draw may be published for the same votes. The average of two draws would contain less
 noise, and the smaller of two draws would violate the guarantee. Therefore, the first draw is stored
-in a ledger. The same plan always gets the stored result. Every other plan, mechanism or selection
-of the same votes is refused. The draw is charged in advance to the ledger of the labels; votes from
-a file get a separate ledger.
+in a ledger. A repeated release with the same plan returns the stored result. Every other plan,
+mechanism or selection of the same votes is refused. The ledger of the labels is charged before the
+draw. If the votes are from a file, a separate ledger is created.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ from pate_tf.release.noise import NoiseSource
 DiscreteGaussian = Callable[[float], int]
 
 FOLDER: Final = "releases"
-_FINE_BITS: Final = 55  # noise by smooth sensitivity is a multiple of 2^-55 standard deviations
-_COARSE: Final = 2.0**14  # number of publishable values per unit of Renyi divergence
+_FINE_BITS: Final = 55  # for smooth sensitivity, noise is a multiple of 2^-55 standard deviations
+_COARSE: Final = 2.0**14  # number of possible published values per unit of Renyi divergence
 
 
 def sanitised(
     alpha: float, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the epsilon for a noisy cost, or the worst-case epsilon if that is smaller.
+    """Returns the epsilon for a noisy cost, or the worst-case epsilon if it is smaller.
 
-    `alpha` is the noisy cost at the moment of the plan. The worst-case epsilon of labels and
-    release together is always valid, and may use any moment.
+    `alpha` is the noisy cost at the moment of the plan. The worst-case epsilon of the labels and
+    the release together is valid for all votes. It is computed at the best moment.
     """
     moment = np.array([plan.moment])
     charged: dict[Charge, int] = {mechanism: mechanism.number_charged(plan.num_queries)}
@@ -94,12 +94,12 @@ def sanitised(
 def log_cost_epsilon(
     steps: int, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Computes the total epsilon of the labels and the release from a noisy log cost (Theorem B2).
+    """Computes the total epsilon of the labels and their release from a noisy log cost.
 
     Args:
-        steps: Y plus a discrete Gaussian of scale plan.sigma, where Y = ceil(ln Cbar / plan.step).
-            Releasing this number costs moment (moment + 1) / (2 sigma^2). Everything that is
-            computed from it is post-processing and costs nothing.
+        steps: Y plus a discrete Gaussian of scale plan.sigma, where Y = ceil(ln Cbar / plan.step)
+            (Theorem B2). Releasing this number costs moment (moment + 1) / (2 sigma^2). All further
+            computations are post-processing and cost nothing.
         mechanism: mechanism that drew the labels.
         plan: parameters of the release, fixed before the votes were read.
         delta: delta of the guarantee, above 0.
@@ -114,8 +114,8 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
 
     Args:
         drawn: return value of `Ledger.stored_release`.
-        delta: delta of the guarantee. A draw by smooth sensitivity keeps the delta that it was
-            drawn for.
+        delta: delta of the guarantee. A draw by smooth sensitivity is valid only for the delta that
+            is stored with it.
         spent: worst-case epsilon of all charges of the ledger at `delta`; 0 if there is no ledger.
     """
     key = drawn["key"]
@@ -136,10 +136,11 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
 def prepare_draw(
     counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
-    """Computes the cost, which may take long, and returns a function that draws the release.
+    """Computes the privacy cost of votes, and returns a function that draws its noisy release.
 
-    Y = ceil(ln Cbar / step) changes by at most 1 between neighbors, so a discrete Gaussian of scale
-    sigma costs lambda / (2 sigma^2) at Renyi order lambda (Theorem B2).
+    The computation may be slow. Y = ceil(ln Cbar / step) changes by at most 1 between neighbors, so
+    adding a discrete Gaussian of scale sigma costs lambda / (2 sigma^2) at Renyi order lambda
+    (Theorem B2).
 
     Args:
         counts: int64 [num_queries, num_classes], with one vote of every teacher in every row, for
@@ -150,8 +151,8 @@ def prepare_draw(
 
     Returns:
         SENSITIVE: a function that draws the release and must be called only once. Its argument is a
-            sampler, which takes a scale and returns a discrete Gaussian, in production from
-            `pate_tf.release.noise`. The function returns `steps` for `log_cost_epsilon`, or for
+            sampler, which takes a scale and returns a discrete Gaussian (see
+            `pate_tf.release.noise`). The function returns `steps` for `log_cost_epsilon`, or for
             smooth sensitivity the fields of a `SanitisedEpsilon`.
 
     Raises:
@@ -163,7 +164,7 @@ def prepare_draw(
         raise ValueError(f"the plan is for {plan.num_queries} queries, got {len(counts)}")
     moment = np.array([plan.moment])
     if not isfinite(total_alphas({mechanism: mechanism.number_charged(len(counts))}, moment)[0]):
-        raise ValueError(f"moment must have a finite cost, got {plan.moment}; plan a smaller one")
+        raise ValueError(f"the cost at moment {plan.moment} is infinite. Plan a smaller moment.")
     if plan.release == "smooth_sensitivity":
         return _prepare_by_smooth_sensitivity(counts, mechanism, plan, delta)
     exact = smooth.log_smooth_cost(
@@ -181,11 +182,11 @@ def prepare_draw(
 def _prepare_by_smooth_sensitivity(
     counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
-    """Implements Theorem B1. The noise is a Gaussian on a lattice finer than rounding errors.
+    """Implements Theorem B1 with Gaussian noise on a lattice that is finer than rounding errors.
 
-    The result is rounded up to a public grid. Rounding errors of relative size 2^-51 can move the
-    result across a grid point. The public lower limit of U keeps the probability of this event at
-    about 1e-9. Delta does not include this probability.
+    The result is rounded up to a public grid. Rounding errors of relative size 2^-51 can change the
+    rounded result. The public lower limit of U keeps the probability of such a change at about
+    1e-9. Delta does not include this probability.
     """
     moment = np.array([plan.moment])
     cap = plan.num_queries * float(check_bound(plan.bound, mechanism).cost_cap(moment)[0])
@@ -213,13 +214,13 @@ def _prepare_by_smooth_sensitivity(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released:
-    """Public: the results that were computed from the draw.
+    """Public: the published results of a release.
 
     Attributes:
         plan: parameters of the release, fixed before the votes were read.
-        sanitised: an epsilon that covers the labels and its own release.
+        sanitised: epsilon that covers both the labels and this release.
         is_charged: whether the ledger of the labels was charged for the draw. False if the votes
-            are from a file, because then there is no such ledger.
+            are from a file, which has no ledger of labels.
         secure_noise: False if the noise was drawn with a seed.
     """
 
@@ -238,7 +239,7 @@ def _stored_draw(
         ValueError: if a different draw was made from these votes.
     """
     stored = ledger.stored_release()
-    if stored is None:  # a missing ledger or another folder may contain a draw
+    if stored is None:  # a missing ledger or a different folder may have a draw
         debits = [row for row in ledger.history() if row.kind in DEBITS]
         elsewhere = [charge_of(row)[0] for row in debits if "carried_from" in row.details]
         spending = None if source.source is None else ledger.source_spending()
@@ -246,14 +247,14 @@ def _stored_draw(
             elsewhere += (Counter(spending.charges) - ledger.charges).elements()
         if any(isinstance(charge, CostRelease) for charge in elsewhere):
             raise ValueError(
-                "a release of these votes was drawn before, in another folder or in a ledger that "
-                "is missing. Show that release again: a second draw would weaken privacy."
+                "a release of these votes was already drawn, in another folder or in a ledger that "
+                "is missing. Use that release again: a second draw would weaken privacy."
             )
     elif stored["key"] != key:
         differing = [name for name in key if stored["key"].get(name) != key[name]]
         raise ValueError(
-            f"these votes were released before with a different {' and '.join(differing)}. Repeat "
-            f"the earlier release, stored in {ledger.folder}."
+            f"these votes were already released with a different {' and '.join(differing)}. Repeat "
+            f"the earlier release, which is stored in {ledger.folder}."
         )
     return stored
 
@@ -266,7 +267,7 @@ def release(
     delta: float = DEFAULT_DELTA,
     planned: PlannedRelease | None = None,
 ) -> Released:
-    """Returns the stored draw for the same plan, or charges, draws and stores a new one.
+    """Returns the stored release for the same plan, or charges, draws and stores a new release.
 
     If the votes are from a ledger, the draw is stored in this ledger. For a file of votes, a new
     ledger in `folder` stores it. The user's registry of ledgers detects earlier draws from the same
@@ -274,8 +275,8 @@ def release(
 
     Args:
         source: votes on queries that one mechanism answered.
-        noise: source of the noise. It is not used if there is a stored draw, and never before the
-            ledger was charged.
+        noise: source of the noise. It is not used if there is a stored draw. Otherwise, it is used
+            after the ledger was charged.
         folder: sensitive folder. Ledgers for files of votes are in its subfolder `releases/`.
         delta: delta of the guarantee.
         planned: plan of the release. Default: the plan that was fixed when the ledger was opened,
@@ -289,7 +290,7 @@ def release(
     """
     group = source.only_group()
     if source.source is None and source.folder is None:
-        raise ValueError("release needs one ledger or file. Release from each of them separately.")
+        raise ValueError("release needs a single ledger or file. Run one release for each.")
     counts = group.counts.values
     mechanism = group.mechanism
     planned = planned or source.planned_release or PlannedRelease()
@@ -301,7 +302,7 @@ def release(
         num_classes=counts.shape[1],
         delta=delta,
     )
-    # The key contains everything on which the published value depends.
+    # The key contains all values that determine the published value.
     key = {
         "votes": order_free_digest(counts),
         "mechanism": mechanism.to_dict(),
@@ -316,7 +317,8 @@ def release(
         stored = _stored_draw(ledger, source, key)
         spent = ledger.spent(delta).epsilon
     if stored is None:
-        # The lock is not held here, because this may take longer than other processes wait for it.
+        # The ledger is not locked during this computation, which may take longer than other
+        # processes wait for the lock.
         draw = prepare_draw(counts, mechanism, plan, delta)
         with _opened(source, folder) as ledger:
             stored = _stored_draw(ledger, source, key)
@@ -349,8 +351,8 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
 
     Args:
         source: votes on queries that one mechanism answered.
-        folder: folder for the ledgers of files of votes. Their names are random and reveal nothing
-            about the votes.
+        folder: folder for the ledgers of files of votes. The names of these ledgers are random, so
+            they reveal nothing about the votes.
     """
     digest = hashlib.sha256(source.identity.encode()).hexdigest()
     delta = DEFAULT_DELTA
@@ -380,8 +382,8 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
         yield ledger
 
 
-# Plans assume a profile of votes and do not read any vote, as the theorems require. If the true
-# votes differ from the profile, the released epsilon is larger, but still valid.
+# As the theorems require, a plan does not depend on the true votes. It assumes a profile of votes.
+# If the true votes differ from the profile, the released epsilon is larger, but still valid.
 
 FAILURE = 0.01
 _MIN_SMOOTHNESS = 1e-3
@@ -403,15 +405,16 @@ def plan_release(
     num_classes: int,
     delta: float,
 ) -> CostRelease:
-    """Returns the plan with the smallest epsilon if all queries have the assumed votes.
+    """Returns the plan that gives the smallest epsilon if all queries have the assumed votes.
 
-    The plan minimizes the median of the published epsilon over a grid of moments, smoothness and
-    sigma. It uses the tightest bound that covers both directions. It does not depend on any vote.
+    The plan minimizes the median of the published epsilon over a grid of values for moment,
+    smoothness and sigma. It uses the tightest bound that covers both directions. It does not depend
+    on any vote.
 
     Args:
         mechanism: mechanism that will draw the labels.
-        planned: kind of release and assumed profile. Parameters that are set here are not
-            optimized. Default: `PlannedRelease()`.
+        planned: kind of release and assumed profile. Parameters that are not None are kept.
+            Default: `PlannedRelease()`.
         num_queries: number of labeled queries.
         num_teachers: number of teachers.
         num_classes: number of classes.
@@ -454,7 +457,7 @@ def plan_release(
 def _log_cost(
     mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
-    """Returns candidate plans, with fractions of the least eta for which Cbar is the exact cost."""
+    """Returns candidate plans for the release `log_cost`, with different values of eta."""
     num_teachers = int(counts.sum())
     steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MAX_STEPS).astype(np.int64))
     formula = bound_of(plan.bound, mechanism)
@@ -483,7 +486,7 @@ def _log_cost(
 def _smooth_sensitivity(
     mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
-    """Returns candidate plans, with fractions of the largest beta that Theorem B1 allows."""
+    """Returns candidate plans for smooth sensitivity, with different values of beta."""
     formula = bound_of(plan.bound, mechanism)
     q, u = union_bound(formula.tail, counts)
     costs = plan.num_queries * formula.costs(q, u, _MOMENTS)[0]

@@ -1,4 +1,4 @@
-"""Smooth sensitivity of the data-dependent cost (Theorem A), and its smooth bound (Theorem B2)."""
+"""Computes the smooth sensitivity and a smooth bound of the data-dependent privacy cost."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 
 # Smooth sensitivity of the data-dependent cost (docs/proofs/theory.md, Theorem A).
-#
-# The smooth sensitivity bounds how much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change if
-# one record is replaced. It covers the given votes, and all votes that differ from them in d
-# teachers, discounted by e^{-beta d}. All results are sensitive. Only a noisy release may be
-# published (see `sanitised_epsilon.release`).
+# The total cost is C_l(V) = sum_i psi_l(q(n_i)). The smooth sensitivity bounds how much it can
+# change if one record is replaced. It is a maximum over the given votes and all other votes. Votes
+# that differ in d teachers are discounted by e^{-beta d}. All results are sensitive. Only a noisy
+# release may be published (see `sanitised_epsilon.release`).
 
 
-# The largest and the smallest union bound over all histograms that differ in a given number of
-# votes.
-#
-# Replacing one record, or adding or removing one owner, changes one teacher. This moves at most one
-# vote in each query (docs/proofs/theory.md, Propositions S1 and S2). Lemma 2 of that page describes
-# all histograms that a given number of moved votes can reach. The functions below take distinct
-# sorted histograms, so that equal queries are computed only once. They read F from a table, because
-# gaps are whole numbers.
+# The largest and the smallest union bound q over all histograms that differ in a given number of
+# votes. Replacing one record, or adding or removing one owner, changes one teacher. This moves at
+# most one vote in each query (docs/proofs/theory.md, Propositions S1 and S2). Lemma 2 of that page
+# describes all histograms that a given number of moved votes can reach. The functions below take
+# distinct sorted histograms, so that equal queries are computed only once. Gaps are whole numbers,
+# so F is read from a table.
 
 
 CHUNK_ENTRIES = 2**18  # maximum number of entries per chunk
@@ -73,7 +70,7 @@ def distinct_histograms(counts: IntArray) -> DistinctHistograms:
 
 
 def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArray:
-    """Returns the tail F that a bound uses, at the gaps 0 .. num_teachers.
+    """Returns the tail F of a bound at the gaps 0 .. num_teachers.
 
     Raises:
         ValueError: if the mechanism does not have the bound.
@@ -82,10 +79,11 @@ def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArra
 
 
 def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns qmax_d and umax_d of Lemma 2, each [num_steps, num_rows].
+    """Returns the largest q and u after d votes are moved: qmax_d and umax_d of Lemma 2.
 
-    If D_2 >= 2d, qmax_d is F(D_2 - 2d) + sum_{j>=3} F(D_j - d), and umax_d is its largest term.
-    Otherwise, both are 1, because d moved votes can cause a tie.
+    Both arrays have the shape [num_steps, num_rows]. If D_2 >= 2d, qmax_d is F(D_2 - 2d) +
+    sum_{j>=3} F(D_j - d), and umax_d is its largest term. Otherwise, both are 1, because d moved
+    votes can cause a tie.
 
     Args:
         rows: int64 [num_rows, num_classes], each row in descending order.
@@ -105,9 +103,10 @@ def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[Floa
 
 
 def ball_minima(rows: IntArray, tail: FloatArray) -> Iterator[FloatArray]:
-    """Yields qmin_d of Lemma 2, [num_rows], for d = 1, 2, ...
+    """Yields the smallest q after d votes are moved, for d = 1, 2, ...: qmin_d of Lemma 2.
 
-    Each step moves a vote from the largest other class to the first class.
+    Each array has the shape [num_rows]. Each step moves a vote from the largest other class to the
+    first class.
 
     Args:
         rows: int64 [num_rows, num_classes], each row in descending order.
@@ -137,9 +136,10 @@ def _costs(bound: str, mechanism: Mechanism, q: FloatArray, moment: float) -> Fl
 
 
 def flat_from(bound: str, mechanism: Mechanism, moment: float) -> float:
-    """Returns q0 of Lemma 3, rounded down. For q >= q0, the cost of a query equals its cap.
+    """Returns q0 of Lemma 3: for q >= q0, the cost of a query has its maximum value.
 
-    Rounding down is safe, because it lowers the lower end of the interval (A1) in Theorem A.
+    The result is rounded down. This is safe, because it only extends the interval (A1) in Theorem
+    A.
     """
     pure_epsilon = check_smooth_sensitivity(bound, mechanism)
     cap = _costs(bound, mechanism, np.ones(1), moment)[0]
@@ -161,7 +161,10 @@ Slopes = Callable[[FloatArray, FloatArray], FloatArray]
 
 
 def _slopes(bound: str, mechanism: Mechanism, moment: float) -> tuple[Slopes, float]:
-    """Returns LSbar_d of (A1) in Theorem A as a function of qmax and qmin; also its maximum."""
+    """Returns LSbar_d of Theorem A, (A1), as a function of qmax and qmin.
+
+    Also returns its maximum.
+    """
     shrink = exp(-check_smooth_sensitivity(bound, mechanism))
     start = flat_from(bound, mechanism, moment)
     cap, lowest = _costs(bound, mechanism, np.array([1.0, start * shrink]), moment)
@@ -193,16 +196,19 @@ def local_sensitivities(
 ) -> FloatArray:
     """SENSITIVE: returns sum_i LSbar_d(n_i) for d = 0 .. num_teachers - 1, [num_teachers].
 
-    Formal guarantee (Theorem A, a): the sum is an upper bound on the change of the total cost
-    between two neighboring vote tables, if one of these tables is at most d teachers away from the
-    true table.
+    Formal guarantee (Theorem A, a): consider two neighboring vote tables, one of which differs from
+    the true table in at most d teachers. The sum is an upper bound on the difference of their total
+    costs.
 
     Args:
         counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
         mechanism: mechanism that has a gamma.
         moment: moment l > 0, the Renyi order minus one.
-        bound: name of the bound: "paper", "tight" or "two_sided". Raises:
-        ValueError: see `smooth_sensitivity`.
+        bound: name of the bound: "paper", "tight" or "two_sided".
+
+    Raises:
+        ValueError: if the bound has no smooth sensitivity, or if the counts are not valid; see
+            `smooth_sensitivity`.
     """
     check_smooth_sensitivity(bound, mechanism)
     histograms = distinct_histograms(counts)
@@ -223,15 +229,15 @@ def smooth_sensitivity(
 
     | special case | result |
     |---|---|
-    | one class | 0: the label is known |
+    | one class | 0: the label is always the same |
     | gamma so large that every cost overflows to its cap | 0: the computed cost can't change |
-    | every vote table in reach has the capped cost | 0: the cost can't change |
+    | every reachable vote table has the maximum cost | 0: the cost can't change |
 
     Args:
         counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
-        mechanism: a mechanism with a gamma.
-        moment: l > 0, the Renyi order minus one.
-        beta: rate of the discount, above 0, chosen without looking at the counts.
+        mechanism: mechanism that has a gamma.
+        moment: moment l > 0, the Renyi order minus one.
+        beta: rate of the discount per teacher, above 0, chosen without looking at the counts.
         bound: "paper", "tight" or "two_sided".
 
     Raises:
@@ -265,16 +271,16 @@ def log_smooth_cost(
     Cbar = max(floor, max_k e^{-eta k} K_k), where K_k is the sum over all queries of the cost at
     the largest q and u that k changed votes can reach.
 
-    Formal guarantee (Theorem B2), for non-adaptive queries and up to rounding errors, which the
-    caller covers: Cbar is at least the total cost, and ln Cbar changes by at most eta between
-    neighbors. The guarantee requires that the cost is nondecreasing in q and u, and that the sets
-    of reachable counts are nested. Gaussian noise satisfies both: the formula is nondecreasing in q
-    (Proposition D5), and the two-sided cost is that formula at qmax_1, so K_k uses qmax_{k+1},
-    which is nested like qmax_k.
+    Formal guarantee (Theorem B2) for non-adaptive queries: Cbar is at least the total cost, and ln
+    Cbar changes by at most eta between neighbors. This holds up to rounding errors, which the
+    caller must cover. The guarantee requires that the cost is nondecreasing in q and u, and that
+    the sets of reachable counts are nested. Gaussian noise satisfies both conditions. Its formula
+    is nondecreasing in q (Proposition D5). The two-sided cost is this formula at qmax_1, so K_k
+    uses qmax_{k+1}, which is nested like qmax_k.
 
     Args:
         counts: int64 [num_queries, num_classes], with one vote of every teacher in every row.
-        mechanism: mechanism that adds noise.
+        mechanism: mechanism that drew the labels.
         bound: bound that the mechanism has: "paper", "tight", "two_sided" or "class_aware".
         moment: moment l > 0, the Renyi order minus one.
         eta: sensitivity of ln Cbar, above 0.

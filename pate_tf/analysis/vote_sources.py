@@ -1,4 +1,4 @@
-"""Reads votes from files or ledgers, and computes the privacy cost of the answered queries.
+"""Reads votes from files or ledgers, and computes the privacy cost of answered queries.
 
 Everything here is sensitive, except for the numbers of queries. TensorFlow is not imported.
 """
@@ -27,13 +27,13 @@ from pate_tf.ledger import Ledger, compose, distinct_rows
 from pate_tf.ledger.ledger_file import charges_of
 from pate_tf.release import votes
 
-MAX_CLASSES = 100_000  # limits the memory for the counts of a file with labels
+MAX_CLASSES = 100_000  # limits the memory for counts that are computed from labels
 DEFAULT_NUM_CLASSES = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class AnsweredVotes(votes.CountedVotes):
-    """Sensitive: the votes of all queries that one mechanism answered.
+    """Sensitive: the votes on all queries that one mechanism answered.
 
     Attributes:
         num_unanswered: number of queries that got no label because the mechanism has a threshold.
@@ -45,13 +45,13 @@ class AnsweredVotes(votes.CountedVotes):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChargedQueries(QueryCounts):
-    """Public: the charges for queries and for other releases.
+    """Public: the number of charges for queries and for other releases.
 
     Attributes:
-        num_charged: maps each mechanism to the number of queries that it was charged for, including
-            queries whose answers were lost in a crash.
-        releases: maps all other charges to their numbers. They are draws of a noisy data-dependent
-            cost.
+        num_charged: mechanisms, each with its number of charged queries. Queries that were charged
+            but lost their answers in a crash are included.
+        releases: all other charges, each with its number. They paid for noisy releases of a
+            data-dependent cost.
     """
 
     num_charged: Mapping[Charge, int]
@@ -60,21 +60,21 @@ class ChargedQueries(QueryCounts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteSource(ChargedQueries):
-    """Sensitive: the votes and charges that are analyzed.
+    """Sensitive: the votes and charges of an analysis.
 
     Attributes:
         groups: votes, in one group for each mechanism and number of classes. Empty if votes of a
-            ledger are missing or some queries were chosen by looking at noisy labels. Then only the
-            worst-case cost can be computed.
+            ledger are missing, or if some queries were chosen by looking at noisy labels. In both
+            cases, only the worst-case cost can be computed.
         planned_release: public; the plan of the release that was fixed when the ledger was opened.
             None if there are several ledgers.
-        has_release: public; whether the ledger stores a draw. It can be shown again at no cost.
+        has_release: public; whether the ledger stores a draw, which can be shown again at no cost.
             False if there are several ledgers.
         identity: digest of all votes of a file, independent of their order; empty for ledgers.
         folder: folder of the ledger that is charged for a release and stores its draw. None for
-            several ledgers, and for a file of votes, whose draw is stored with the results.
+            several ledgers. Also None for a file of votes: its draw is stored with the results.
         source: private data source that is charged for a release from a file of votes. None for
-            ledgers, which know their source.
+            ledgers, which contain the name of their source.
         is_secure: public; whether all noise came from the operating system's entropy.
     """
 
@@ -90,7 +90,7 @@ class VoteSource(ChargedQueries):
     def of_counts(
         cls, counts: VoteCounts, mechanism: Mechanism, *, source: PrivateSource | None = None
     ) -> "VoteSource":
-        """Returns the source that contains the votes on queries, all answered by one mechanism."""
+        """Returns a source of votes on queries that one mechanism answered."""
         return cls(
             groups=(AnsweredVotes(mechanism, counts),),
             num_charged={mechanism: mechanism.number_charged(counts.num_queries)},
@@ -100,7 +100,7 @@ class VoteSource(ChargedQueries):
         )
 
     def only_group(self) -> AnsweredVotes:
-        """Returns the votes if they belong to one mechanism and one ensemble.
+        """Returns the votes if a single mechanism and a single ensemble of teachers answered.
 
         Raises:
             ValueError: if there are no votes, or several mechanisms answered.
@@ -108,15 +108,15 @@ class VoteSource(ChargedQueries):
         if len(self.groups) != 1 or not self.groups[0].counts.num_queries:
             names = ", ".join(sorted({group.mechanism.name for group in self.groups}))
             raise ValueError(
-                "release needs the votes of one mechanism, for queries chosen without looking at "
-                f"noisy labels; these votes have {names or 'no such mechanism'}. Use "
+                "release needs queries that one mechanism answered and that were chosen without "
+                f"looking at noisy labels. These votes have {names or 'no such mechanism'}. Use "
                 "`release=none` and the data-independent epsilon."
             )
         return self.groups[0]
 
 
 def order_free_digest(counts: IntArray) -> str:
-    """Returns a digest that ignores the order of queries and of classes, and empty classes."""
+    """Returns a digest of counts that ignores the order of rows and columns, and empty columns."""
     descending = -np.sort(-counts, axis=1)
     used = descending[:, (descending > 0).any(axis=0)]
     return artifacts.digest_array(used[np.lexsort(used.T)])
@@ -144,11 +144,11 @@ def read_votes_file(
         indices_file: a `.npy` or `.csv` file with the indices of the queries to analyze, in order.
             Default: all queries.
         max_examples: analyze only this number of queries, from the first. Default: all.
-        num_classes: public number of classes, which is never inferred from labels. Default: for
-            counts, the number of columns; for labels, 10. A class without votes can only increase
-            the bounds.
-        num_teachers: number of teachers, which the file must have. Required if a file of labels has
-            more teachers than queries.
+        num_classes: public number of classes. It is never inferred from labels. Default: for
+            counts, the number of columns; for labels, 10. A class without votes never reduces the
+            bounds.
+        num_teachers: expected number of teachers in the file. Required if a file of labels has more
+            teachers than queries.
 
     Raises:
         ValueError: if a file is damaged or has the wrong content, if an index appears twice, or if
@@ -188,17 +188,16 @@ def read_votes_file(
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:
         raise ValueError(f"{path}: there are no queries to analyze")
-    # The identity does not depend on the selected queries, because all draws use the same file of
-    # votes.
+    # The identity is a digest of the whole file, so all selections of its queries share one draw.
     return dataclasses.replace(source, identity=order_free_digest(everything.values))
 
 
 def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
-    """Returns all votes; empty if some are not counts, or if queries depended on noisy labels."""
+    """Returns all votes. Empty if some are not counts, or if queries depended on noisy labels."""
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):
-            # The cost of noisy sums of predictions does not depend on the votes.
+            # Noisy sums of predictions have no data-dependent cost.
             if batch.adaptive or isinstance(batch.counts, SumsByClass):
                 return ()
             groups.setdefault((batch.mechanism, batch.counts.num_classes), []).append(batch)
@@ -213,11 +212,11 @@ def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
 
 
 def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource:
-    """Reads the charges and votes of ledgers whose ensembles were trained on the same records.
+    """Reads the charges and votes of ledgers that belong to the same records.
 
     Args:
-        ledgers: open ledgers. If several are continued copies of one ledger, their common rows
-            count once, and all other rows count.
+        ledgers: open ledgers. If some of them are copies of one ledger, their common rows are
+            counted once, and all other rows are counted, too.
         votes_needed: whether missing votes are an error. If they are not, the result contains no
             votes.
 
@@ -229,7 +228,8 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
         raise ValueError("`ledger` names the same ledger twice")
     charges = charges_of(distinct_rows(ledgers))
     spent = compose(ledgers, delta=ledgers[0].delta)
-    # Copies of a ledger belong to the same ensemble, so their votes would be counted twice.
+    # Copies of a ledger belong to the same ensemble of teachers. Without this check, their votes
+    # would be counted twice.
     are_forks = len({ledger.ensemble_digest for ledger in ledgers}) < len(ledgers)
     have_votes = all(
         ledger.num_answered == 0 or (ledger.folder / votes.VOTES).is_dir() for ledger in ledgers
@@ -249,7 +249,7 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     )
 
 
-MAX_MOMENTS: Final = 4096  # more moments would take minutes and not change the result
+MAX_MOMENTS: Final = 4096  # more moments would take minutes and hardly change the result
 DEFAULT_BOUNDS: Final = ("paper", "two_sided", "class_aware")
 SMOOTH_MOMENTS: Final = np.geomspace(1.0, 32.0, 8)
 
@@ -298,9 +298,9 @@ def analyse(
     True
 
     Args:
-        votes: counts `[num_queries, num_classes]`, with one vote of every teacher on every query,
-            for queries that were chosen without looking at noisy labels; or the return value of
-            `read_votes_file` or `read_ledgers`.
+        votes: counts `[num_queries, num_classes]`, or the return value of `read_votes_file` or
+            `read_ledgers`. Every teacher must have one vote on every query. Queries must have been
+            chosen without looking at noisy labels.
         mechanism: mechanism that answers the queries; required if `votes` are counts.
         delta: delta for which every epsilon holds.
         bounds: names of data-dependent bounds. Default: all of `DEFAULT_BOUNDS` that every
@@ -314,7 +314,8 @@ def analyse(
             number while the bound `exact` runs.
 
     Raises:
-        ValueError: if a mechanism lacks one of `bounds`, or lacks a smooth sensitivity for `beta`.
+        ValueError: if a mechanism does not have one of `bounds`, or has no smooth sensitivity
+            although `beta` is given.
     """
     if isinstance(votes, VoteSource):
         source = votes
@@ -362,7 +363,8 @@ def _smooth_sensitivities(
 ) -> dict[float, float]:
     """SENSITIVE: returns the smooth sensitivity at each moment.
 
-    It uses the bound `two_sided`, or else the first of `bounds` that has a smooth sensitivity.
+    It uses the bound `two_sided`. If this bound has no smooth sensitivity, it uses the first bound
+    of `bounds` that has one.
     """
     group = source.only_group()
     usable = [bound for bound in bounds if bound in SMOOTH_BOUNDS]

@@ -1,7 +1,7 @@
-"""Checks run folders, and creates the page for the person who signs a release.
+"""Audits run folders, and creates a report for the person who approves a release.
 
 `audit_run` compares a run folder with its ledger and with a list of allowed files. `report_page`
-returns the page. Neither function spends any privacy budget.
+returns the report. Neither function spends any privacy budget.
 """
 
 from pate_tf.audit.run_audit import RunAudit, audit_run

@@ -1,4 +1,4 @@
-"""Checks a run folder and everything that it is going to publish.
+"""Checks a run folder and all files that may be published from it.
 
 Released files are compared with a list of allowed names and formats, with the ledger, and with
 seals: digests of files that were recorded when the files were written. Nothing is charged, and the
@@ -35,8 +35,8 @@ from pate_tf.teachers.run_folder import described_run, ensemble_folder
 PASSED: Final = "passed"
 VIOLATION: Final = "violation"
 NOT_CHECKED: Final = "not checked"
-NO_LEDGER: Final = "none here (silos keep their own): verify the statement with --ledger=LEDGER"
-HALF_WRITTEN: Final = "do not publish .writing-* files; the next command here removes them"
+NO_LEDGER: Final = "silos keep their own ledgers: verify the statement with --ledger=LEDGER"
+HALF_WRITTEN: Final = "do not publish .writing-* files; the next command here deletes them"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -51,9 +51,9 @@ ALLOWED_FOLDERS: Final = re.compile(
     rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"
     rf"|{VERSION[:-1]})"
 )
-# For each array of labels.npz: the kind of its NumPy type, and its shape. The letters mean q
-# queries, m labels, l training labels, c classes and r rows of sums. Earlier versions also wrote
-# neighbours: k neighbors of each query.
+# For each array of labels.npz: the kind of its NumPy type, and its shape. Letters are numbers: q of
+# queries, m of labels, l of training labels, c of classes and r of rows of sums. Earlier versions
+# also wrote neighbours: k neighbors of each query.
 LABELS: Final = {"query_indices": ("i", "m"), "labels": ("i", "m"), "weights": ("f", "mc")}
 ALLOWED_ARRAYS: Final = {
     **{"queries": ("i", "q"), "neighbours": ("i", "qk")},
@@ -74,9 +74,9 @@ class Check:
     Attributes:
         name: name of the check.
         outcome: "passed", "violation", "not checked" or "out of date".
-        detail: what was found; only for the data holder. For "not checked", it is the reason, which
-            may be published.
-        blind_spot: what the check can't detect.
+        detail: description of the result, only for the data holder. If the outcome is "not
+            checked", it is the reason, which may be published.
+        blind_spot: problems that the check can't detect.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Check:
 
     @property
     def remark(self) -> str:
-        """Public: what the check can't detect, or why it has no result."""
+        """Public: problems that the check can't detect, or the reason why it has no result."""
         return self.blind_spot if self.outcome in (PASSED, VIOLATION) else self.detail
 
 
@@ -97,7 +97,7 @@ class RunAudit:
     Attributes:
         folder: the run folder.
         outcome: "passed", "violation", or "not checked" if the folder has no ledger.
-        checks: results of all checks, including checks that were not possible.
+        checks: results of all checks. Checks that were not possible are included.
     """
 
     folder: str
@@ -110,7 +110,7 @@ class RunAudit:
 
 
 def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
-    """Returns a passed check if there is no problem, else a violation with the first problem."""
+    """Returns a passed check if `problems` is empty, else a violation with the first problem."""
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     detail = f"{problems[0]}{more}" if problems else passed
     outcome = VIOLATION if problems else PASSED
@@ -144,11 +144,11 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
         raise ValueError(f"train_dir: {run.root} is not a run folder")
     for path in run.root.rglob("*"):  # reading a named pipe would never end
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ValueError(f"train_dir: remove {path}, which is neither a file nor a folder")
+            raise ValueError(f"train_dir: {path} is neither a file nor a folder. Remove it.")
     with reporting.progress_bar(desc="checking", total=len(CHECKS), unit="part") as bar:
         for name, check in CHECKS.items():
             try:
-                for result in check(run):  # keeps results that precede an error
+                for result in check(run):  # results before an error are kept
                     checks.append(result)
             except PermissionError:
                 raise
@@ -181,14 +181,17 @@ class _Run:
         return Ledger.read(self.sensitive) if is_there else contextlib.nullcontext()
 
     def sums(self) -> Any:
-        """Returns the stored feature sums, if any. Raises ValueError if they are damaged."""
+        """Returns the stored feature sums, or None. Raises ValueError if they are damaged."""
         from pate_tf.release.feature_sums import FeatureSums
 
         is_there = (self.sensitive / "feature_sums").exists()
         return FeatureSums.load(self.root) if is_there else None
 
     def assignment(self) -> tuple[Any, dict[str, Any]] | None:
-        """Returns each record's teacher and the configuration; None if there are no teachers."""
+        """Returns the assignment of records to teachers and their settings.
+
+        None without teachers.
+        """
         teachers = artifacts.RunDirectory(self.root).teachers
         if not (teachers / "config.json").exists():
             return None
@@ -217,8 +220,8 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
             yield verdict(
                 f"ledger{place}: chain",
                 [],
-                f"{len(rows)} rows and their answers match the digests that link them",
-                "a consistent change of all rows by somebody who can write to the ledger",
+                f"{len(rows)} rows and their answers match the digests in the next rows",
+                "changes of all rows, with new digests, by somebody who can write to the ledger",
             )
             seeded = [
                 f"row {row.sequence} drew noise from a seed"
@@ -293,7 +296,7 @@ def _seals_check(run: _Run, files: Sequence[pathlib.Path]) -> Check:
     if not seals.exists():
         return Check("released files: seals", NOT_CHECKED, "this folder has no seals")
     lines = [line.partition("  ") for line in seals.read_text().splitlines()]
-    sealed = {name: digest for digest, _, name in lines}  # the last line of a name counts
+    sealed = {name: digest for digest, _, name in lines}  # the last line of each name is valid
     digests = {
         path.relative_to(run.released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
@@ -321,12 +324,12 @@ def _has_its_format(path: pathlib.Path) -> bool:
             from tensorboard.compat.proto import event_pb2
 
             start = 0
-            while start < len(content):  # each event follows its length, both with a checksum
+            while start < len(content):  # an event comes after its length; both have a checksum
                 (length,) = struct.unpack_from("<Q", content, start)
                 event_pb2.Event.FromString(content[start + 12 : start + 12 + length])
                 start += length + 16
             return start == len(content)
-    except Exception:  # parsers raise many kinds of exceptions
+    except Exception:  # parsers raise many types of exceptions
         return False
     return True
 
@@ -361,7 +364,7 @@ def _label_checks(run: _Run) -> Iterator[Check]:
             "released labels: seal",
             [] if is_sealed and record["labels_digest"] == digest else ["they were changed"],
             "all arrays and facts match the seal of the ledger",
-            "labels sealed by somebody who can write to the ledger",
+            "labels that were sealed by somebody who can write to the ledger",
         )
 
 
@@ -386,8 +389,8 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
         if not has_its_page(path, statement):
             problems.append(f"{path.stem}.md differs from {name}")
         if versions:
-            # A release of the data-dependent epsilon updates the statement, but not the copy in a
-            # version.
+            # A release of the data-dependent epsilon updates the statement, but not its copies in
+            # exported versions.
             heads = [each.get("ledger_head") or (0,) for each in (fields, copy)]
             is_later = heads[0][0] > heads[1][0]
             known = {field.name for field in dataclasses.fields(statement)}
@@ -413,7 +416,7 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
 
 
 def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
-    """Returns a text for each field of a statement that contradicts the data in the folder."""
+    """Describes each field of a statement that contradicts the data in the folder."""
     from pate_tf.serving.served import ServedStudent
 
     due: dict[str, Any] = {}
@@ -546,12 +549,11 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 continue
             clusters = charge.num_clusters
             if clusters is not None and clusters not in stored.cluster_counts:
-                continue  # an accuracy estimate, whose exact counts are not stored
+                continue  # the exact counts of an accuracy estimate are not stored
             exact = (stored.sums if clusters is None else stored.cluster_counts[clusters]).values
             numbers = np.array(sums_in_ledger(ledger, charge)[0])
             if numbers.size:
-                # Only the first round is checked, because the exact sums of later rounds depend on
-                # noisy numbers and are not stored.
+                # Only the first round is checked: the exact sums of later rounds are not stored.
                 noise = (numbers.reshape(-1, *exact.shape)[0] - exact) / LATTICE
                 claimed = charge.standard_deviation
                 detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
@@ -567,7 +569,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
 
 
 CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
-    "sensitive files": _mode_checks,  # must be first, because other checks open folders
+    "sensitive files": _mode_checks,  # must be the first check, because other checks create folders
     "ledger": _ledger_checks,
     "released files": _file_checks,
     "released labels": _label_checks,

@@ -1,8 +1,8 @@
 """Computes feature sums with an Apache Beam pipeline.
 
-Sums of integers do not depend on bundles, workers or retries, so the result is identical to the
-result of a single process. How a record is read depends only on this record and the schema. A
-record that does not fit the schema is left out and counted. It never affects other records.
+Sums of integers are exact. They do not depend on the number of workers or on retries, so the result
+is identical to the result of a single process. Each record is read independently of other records.
+A record that does not fit the schema is left out and counted.
 """
 
 from pate_tf.beam.summing import sums

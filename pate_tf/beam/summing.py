@@ -1,4 +1,4 @@
-"""Computes feature sums with a Beam pipeline. They equal the sums of a single process.
+"""Computes feature sums with a Beam pipeline. The results equal the sums of a single process.
 
 The private files are divided into spans. A worker reads a span in blocks of records.
 """
@@ -60,7 +60,7 @@ from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sum
 ENCODER: Final = "encoder.zip"
 KEY: Final = "digest.key"
 PARTIAL: Final = "partial.npz"
-ADDED: Final = -1  # key of partial sums; other keys are buckets: first bytes of owners' digests
+ADDED: Final = -1  # key of partial sums; other keys are first bytes of owners' digests
 MIN_MERGED: Final = 4_096
 OWNER: Final = ("owner", f"S{DIGEST_BYTES}")
 PAIR: Final = np.dtype([OWNER, ("label", np.int64)])
@@ -92,7 +92,7 @@ class Block:
         inputs: `[num_records, *input_shape]`, finite.
         labels: int64 `[num_records]`.
         owners: names of owners, `[num_records]`; None if records have no owners.
-        num_bad: number of further records that were left out because they do not fit the schema.
+        num_bad: number of additional records that were left out because they do not fit the schema.
     """
 
     inputs: npt.NDArray[Any]
@@ -151,7 +151,10 @@ class TableSource:
             raise ValueError("label is required: the name of the label column")
 
     def spans(self) -> list[Span]:
-        """Returns all spans; raises ValueError if no file matches, or a file can't be read."""
+        """Returns the spans of all files.
+
+        Raises ValueError if no file matches or a file can't be read.
+        """
         try:
             matches = filesystems().match([self._pattern])[0].metadata_list
         except Exception as error:  # each file system has its own errors
@@ -254,14 +257,14 @@ def filesystems() -> Any:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is local, and not on a remote file system of Beam."""
+    """Whether a path is local. False for remote file systems such as gs://."""
     return "://" not in path
 
 
 def checked_options(flags: Sequence[str]) -> Any:
-    """Returns Beam options for flags. Raises ModuleNotFoundError if Beam is not installed."""
+    """Converts flags to Beam options. Raises ModuleNotFoundError if Beam is not installed."""
     before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # Beam logs which of its extras are missing
+    logging.disable(logging.CRITICAL)  # silences log messages about missing extras of Beam
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -274,7 +277,7 @@ def checked_options(flags: Sequence[str]) -> Any:
         )
     finally:
         logging.disable(before)
-    filesystems().set_options(options)  # files are listed before the pipeline exists
+    filesystems().set_options(options)  # needed to list files before the pipeline exists
     return options
 
 
@@ -293,7 +296,7 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
         result = pipeline.run()
         with getattr(result, "client", contextlib.nullcontext()):  # closes a Dask client
             state = result.wait_until_finish()
-    except Exception as error:  # from Beam, or from a worker as text
+    except Exception as error:  # raised by Beam, also for errors of workers
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         lines = lines or [type(error).__name__]
         of_workers = [line for line in lines if line.startswith("ValueError: ")]
@@ -304,7 +307,7 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
             reason = line.removeprefix("ValueError: ").partition(" [while running")[0]
         raise ValueError(reason) from error
     if state is not None and state != "DONE":
-        raise ValueError(f"the Beam pipeline ended in state {state}")
+        raise ValueError(f"the Beam pipeline ended in the state {state}")
 
 
 @contextlib.contextmanager
@@ -329,18 +332,18 @@ def without_values() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class SharedFolder:
-    """SENSITIVE: a folder that workers and this process share until the end of a run."""
+    """SENSITIVE: a temporary folder that workers and this process share during a run."""
 
     folder: str
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file atomically. If a task is repeated, it writes the same content again."""
+        """Writes a file atomically. A repeated task may write the same content again."""
         systems = filesystems()
         path = f"{self.folder}/{name}"
         temporary = f"{self.folder}/part-{secrets.token_hex(8)}"
         with systems.create(temporary, "application/octet-stream") as file:
             file.write(content)
-        with contextlib.suppress(Exception):  # an equal file of an earlier attempt exists
+        with contextlib.suppress(Exception):  # an earlier attempt wrote the same file
             systems.delete([path])
         systems.rename([temporary], [path])
 
@@ -366,8 +369,8 @@ def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
         ValueError: if the folder can't be created or written.
     """
     parent = os.fspath(parent)
-    # If this process is killed, the next run on this machine deletes the folder because of its
-    # name.
+    # The name of the folder is recognizable: if this process is killed, the next run on this
+    # machine deletes the folder.
     folder = f"{parent}/{artifacts.temporary_name(pathlib.Path('beam')).name}"
     shared = SharedFolder(folder)
     try:
@@ -404,23 +407,26 @@ def _encoder(shared: SharedFolder, dataset: Dataset) -> SavedEncoder:
 
 
 class _OwnerTotals:
-    """SENSITIVE: collects the sums over the records of each owner and class.
+    """SENSITIVE: collects the sums over the records of each pair of an owner and a class.
 
-    Totals of equal pairs are merged often, so that few of them are in memory.
+    Totals of equal pairs are merged often, which saves memory.
     """
 
     def __init__(self, width: int) -> None:
         self._parts = [(np.empty(0, PAIR), np.empty((0, width), np.int64))]
 
     def add(self, pairs: npt.NDArray[np.void], totals: IntArray) -> None:
-        """Adds totals `[num_pairs, width]` of pairs of owner and class. Pairs can be repeated."""
+        """Adds totals `[num_pairs, width]` of (owner, class) pairs.
+
+        A pair can occur several times.
+        """
         self._parts.append((pairs, totals))
         waiting = sum(len(each) for each, _ in self._parts[1:])
         if waiting > max(MIN_MERGED, len(self._parts[0][0])):
             self.merged()
 
     def merged(self) -> tuple[npt.NDArray[np.void], IntArray]:
-        """Returns the distinct pairs in ascending order, and their totals."""
+        """Returns the distinct (owner, class) pairs in ascending order, and their totals."""
         pairs, totals = (np.concatenate(each) for each in zip(*self._parts, strict=True))
         order = np.argsort(pairs, kind="stable")
         pairs, starts = np.unique(pairs[order], return_index=True)
@@ -432,16 +438,16 @@ class _OwnerTotals:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Partial:
-    """SENSITIVE: the contribution of some records to the sums.
+    """SENSITIVE: sums over a subset of the records.
 
     Attributes:
         sums: sums over these records, in the form that `Summands` defines.
         lanes: result of `content_sum` for these records.
-        receipt: checksum that shows whether every result was added exactly once: the sum of the
-            weights of all spans that were read, minus the weights of owners' parts that were not
-            added yet (see `_weight`).
+        receipt: checksum that shows whether every result was added exactly once. It is the sum of
+            the weights (see `_weight`) of all spans that were read, minus the weights of owners'
+            parts that were not added yet.
         num_records: number of records.
-        num_bad: number of further records that were left out.
+        num_bad: number of additional records that were left out.
     """
 
     sums: IntArray
@@ -455,7 +461,7 @@ class _Partial:
 
 
 def _weight(*place: int) -> int:
-    """Returns a 40-bit hash of the position of a span, or of the owners of a span in a bucket.
+    """Returns a 40-bit hash of the number of a span, or of the numbers of a span and a bucket.
 
     The total of the weights is correct only if each result was added exactly once.
     """
@@ -466,7 +472,7 @@ def _weight(*place: int) -> int:
 def _sum_span(
     source: TableSource, shared: SharedFolder, summands: Summands, span: Span
 ) -> Iterator[tuple[int, Any]]:
-    """Yields pairs of key and value for a span: totals of owners per bucket, then partial sums."""
+    """Yields (key, value) pairs of a span: totals of owners by bucket, then partial sums."""
     key = shared.read(KEY)
     encoder = _encoder(shared, source.dataset)
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -504,7 +510,8 @@ def _sum_span(
             some = buckets == bucket
             weight = _weight(span.number, number, bucket)
             receipt -= weight
-            # Nearly all numbers are 0, because a record is in few bins and a pair in few clusters.
+            # Nearly all numbers are 0: a record is in few bins, and the records of a pair are in
+            # few clusters.
             yield bucket, (weight, pairs[some], sparse.csr_array(numbers[some]))
     yield ADDED, _Partial(sums, lanes, receipt, num_records, num_bad)
 
@@ -521,7 +528,7 @@ def _sum_owners(summands: Summands, keyed: tuple[int, Iterable[Any]]) -> tuple[i
             records.append((pairs, numbers))
         else:
             of_bucket.add(pairs, numbers.toarray())
-    if summands.has_products:  # clips all records of an owner at once, as one process does
+    if summands.has_products:  # clips all records of an owner together, like a single process
         parts, vectors = zip(*records, strict=True)
         pairs = np.concatenate(parts)
         table = summands.of_products(
@@ -541,7 +548,7 @@ def _build_sums(
     shared: SharedFolder,
     pipeline: Any,
 ) -> None:
-    """Builds the pipeline of `sums`. Except for records, workers get only few, public values."""
+    """Builds the pipeline of `sums`. Workers get the records and a few public values."""
     import apache_beam as beam
 
     sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
@@ -556,9 +563,9 @@ def _build_sums(
         with without_values():
             yield from _sum_span(source, shared, summands, span)
 
-    # Every output of a step has a number as its key, because the Dask runner supports neither tags
-    # nor side inputs. If a worker is lost, the Dask runner computes its results again, which must
-    # then get the same keys.
+    # The key of every output is a number, because the Dask runner supports neither tags nor side
+    # inputs. If a worker is lost, the Dask runner computes its results again. Repeated results must
+    # get the same keys.
     summed = (
         pipeline
         | "spans" >> beam.Create(list(spans))
@@ -596,11 +603,11 @@ def sums(
 ) -> FeatureSums:
     """Computes feature sums with a Beam pipeline and stores them as `FeatureSums.fit` does.
 
-    The sums are identical to the sums of a single process, for any runner, bundles, number of
-    workers and retries. The reason is that integers are added, and that the contribution of a
-    record or owner depends only on this record or owner. All workers must have the same type of
-    processor, because TensorFlow rounds differently on other types. `pate_tf.FeatureSums.load`
-    reads the stored sums.
+    The sums are identical to the sums of a single process, for any runner, number of workers and
+    number of retries. The reason is that integers are added, and that the contribution of a record
+    or owner depends only on this record or owner. All workers must have the same type of processor,
+    because TensorFlow rounds differently on different types. `pate_tf.FeatureSums.load` reads the
+    stored sums.
 
     Args:
         data: settings that name the files of private records and public samples. If there are no
@@ -614,17 +621,19 @@ def sums(
             of Beam such as gs://; None for the private file that `data` names.
         pool_size: number of public samples in the pool; None for the default of the data set.
         options: options of Beam as flags, such as `["--runner=FlinkRunner", ...]`. By default,
-            Beam's local runner works in this process.
+            Beam's local runner is used in this process.
         work_dir: folder for temporary files, which contain private data. All workers must be able
             to access it; it may be on a remote file system of Beam such as gs://. Default: a folder
             in `sensitive/` of the run folder.
-        reporting: functions that show progress, notes and warnings. Raises: ModuleNotFoundError: if
-            the extra is missing.
+        reporting: functions that show progress, notes and warnings.
+
+    Raises:
+        ModuleNotFoundError: if Beam is not installed.
         ValueError: if arguments or data are not valid, the pipeline fails, or the folder contains
             other sums.
     """
     beam_options = checked_options(options)
-    if work_dir is not None:  # fails before the long computation
+    if work_dir is not None:  # fails early, before the long computation
         with shared_folder(work_dir):
             pass
     public = data.load_public(reporting)
@@ -639,7 +648,7 @@ def sums(
     charged_to = data.named_source or PrivateSource.named(source.dataset.name)
     if data.files is not None and data.named_source is None:
         charged_to = PrivateSource.of_file(private or str(data.files.private), data.files.name)
-    if summed.is_stored(described, charged_to):  # checked before the long computation
+    if summed.is_stored(described, charged_to):  # checked early, before the long computation
         reporting.warn_of_stored(sums_folder(run) / DESCRIPTION, "feature sums")
         return summed
     artifacts.remove_abandoned(run.root)
@@ -665,7 +674,7 @@ def sums(
             "number that is not finite, an unknown category or label, or no owner. To leave out "
             "such records, pass `on_bad_record=skip`."
         )
-    if not source.is_strict:  # also shown if every record fits
+    if not source.is_strict:  # shown in any case, because the number is sensitive
         place = sums_folder(run) / DESCRIPTION
         reporting.note(f"number of records that do not fit: left_out in {place} (sensitive)")
     warn_of_same_records(charged_to, total["lanes"].tobytes(), run.sensitive)

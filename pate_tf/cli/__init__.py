@@ -1,1 +1,1 @@
-"""The commands of `pate`: their flags, printed output and exit codes. `run/` does the work."""
+"""The commands of `pate`: flags, printed output and exit codes."""

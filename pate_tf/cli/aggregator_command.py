@@ -1,7 +1,7 @@
-"""Runs one of the aggregators that add up silos' votes or sums with secret sharing.
+"""Runs an aggregator, which helps to add up silos' votes or sums with secret sharing.
 
-Run the following command once to create the keys. It prints an entry for the roster, the file that
-the organizer of the run gives to every silo, every aggregator and the coordinator:
+Run the following command once to create the keys. It prints an entry for the roster. The roster is
+a file that the organizer of the run gives to every silo, every aggregator and the coordinator:
 
     pate aggregator --name=aggregator-1 --aggregator_dir=aggregator-1 >> roster.toml
 

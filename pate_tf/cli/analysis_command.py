@@ -1,8 +1,9 @@
 """Computes the cost of answered queries: `pate analysis --train_dir=runs/mnist-250`.
 
-Reads the ledger and the votes of a run, several ledgers, or a file of votes, and computes the cost
-by all methods of accounting. Publishable and sensitive results are in separate tables and files.
-With --statement, the command reads no votes, but verifies a statement against ledgers.
+The command reads the ledger and the votes of a run, several ledgers, or a file of votes. It
+computes the privacy cost by all methods of accounting. Publishable and sensitive results are in
+separate tables and files. With --statement, the command verifies a privacy statement against
+ledgers and reads no votes.
 """
 
 import pathlib
@@ -21,7 +22,7 @@ from pate_tf.statement.report import write_pages
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(AnalysisSettings)
-# Mechanisms that may be named for a file of votes, each with the flag for its noise.
+# Mechanisms for files of votes, each with the flag for its noise.
 KINDS: dict[str, tuple[type[Mechanism], str]] = {
     name: (kind, next(iter(command_line.parameters(kind, in_analysis=True).values())))
     for name, kind in offered().items()
@@ -36,7 +37,7 @@ def define() -> None:
         "statement",
         None,
         "JSON file of a statement to verify. It is compared with --ledger, else with --train_dir, "
-        "else with the ledger of the run whose released/ contains it. Fails if they disagree.",
+        "else with the ledger of the run that contains the file. Fails if they disagree.",
     )
     command_line.shown_in_help("statement", "votes")
     flags.DEFINE_string("report_file", None, "JSON file for the printed results (sensitive).")
@@ -54,7 +55,7 @@ def define() -> None:
 
 
 def mechanism() -> Mechanism | None:
-    """Returns the mechanism for a file of votes; None if a ledger names the mechanism.
+    """Returns the mechanism for a file of votes; None if votes come from a ledger.
 
     Raises:
         FlagValueError: if a flag belongs to another mechanism or is used together with a ledger.
@@ -62,7 +63,7 @@ def mechanism() -> Mechanism | None:
     names = {name for _, name in KINDS.values() if FLAGS[name].value is not None}
     if FLAGS.counts_file is None:
         if FLAGS.mechanism or names:
-            raise command_line.FlagValueError("mechanism: it and noise flags need --counts_file")
+            raise command_line.FlagValueError("mechanism: flags for noise need --counts_file")
         return None
     default = "gaussian_noisy_max" if names == {"sigma"} else "laplace_noisy_max"
     kind, name = KINDS[FLAGS.mechanism or default]

@@ -14,18 +14,18 @@ from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
 COULD_NOT_RUN = 2
-RUN: Final = "Checks a run folder against the list of allowed files, its ledger and its seals."
+RUN: Final = "Checks the released files of a run folder, its ledger, and recorded digests."
 ABOUT: Final = """\
 Verifies a run folder; spends no budget.
 
-  pate audit run --train_dir=RUN   checks a run and writes the page for the person who signs
+  pate audit run --train_dir=RUN   checks a run and writes the report for the person who signs
 
 `pate audit run --help` lists the flags. Exit code 0: passed; 1: a violation was found; 2: the audit
 could not be run, or the run has no ledger."""
 
 
 def _audit_run() -> dict[str, Any]:
-    """Audits a run. Writes the page for the signer, or deletes it if the audit did not pass."""
+    """Audits a run. Writes the report for the signer if the audit passed; otherwise deletes it."""
     from pate_tf.audit.run_audit import VIOLATION, audit_run
     from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
 
@@ -35,7 +35,7 @@ def _audit_run() -> dict[str, Any]:
     page = root / artifacts.RELEASED / PAGE
     audit = audit_run(root, reporting=command_line.reporting())
     if page.is_file():
-        page.unlink()  # from an earlier audit
+        page.unlink()  # the report of an earlier audit
     for check in audit.checks:
         print(f"  {check.outcome.ljust(11)}  {check.name}: {check.detail}")
         if check.blind_spot:
@@ -84,6 +84,6 @@ def run() -> None:
     try:
         command_line.run(command_line.guarded(main, FLAGS), _define, RUN)
     except SystemExit as end:
-        # Exit code 1 is reserved for violations.
+        # Exit code 1 means that the audit found a violation.
         code = COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code
         raise SystemExit(ending or code) from None

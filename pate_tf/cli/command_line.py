@@ -1,4 +1,4 @@
-"""Functions that all commands share: start, error messages, tables, reports and flags.
+"""Functions that all commands use: start, error messages, tables, reports and flags.
 
 Flags are defined from the dataclasses of settings and from the registry of mechanisms.
 """
@@ -52,25 +52,26 @@ LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4
 TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h: the user should start the same command again
 INTERRUPTED = 130
-# Other names of flags.
+# Other names of flags, which also work.
 ALIASES = {"stdnt_share": "pool_size", "nb_teachers": "num_teachers", "nb_labels": "num_classes"}
 RESULTS: list[str] = []  # JSON results of the running command, for `--json`
 # Flags of the first release that were removed.
 _GONE = (
     "epochs_per_decay dropout_seed log_device_placement too_small deeper teachers_max_steps "
-    "nb_labels moments noise_eps"  # some of these exist in other commands
+    "nb_labels moments noise_eps"  # other commands still have some of these
 )
 GONE = _GONE.split()
 HELP = ("help", "h", "helpfull", "helpshort")  # names of the flags for help
-# Texts in messages of the system, TensorFlow and SQLite if a disk or quota is full.
+# Texts in error messages of the operating system, TensorFlow and SQLite if a disk is full.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
 # Maps optional packages to the extra that installs them.
 EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "beam"}
 
 # The help of a command lists its flags by groups, in the order of use.
 
-_HELP: dict[str, dict[str, bool]] = {}  # maps heading and flag to whether it is advanced
-_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # then other groups
+# For each heading: its flags, and whether a flag is advanced.
+_HELP: dict[str, dict[str, bool]] = {}
+_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # others follow
 
 
 def shown_in_help(flag: str, group: str, *, advanced: bool = False) -> None:
@@ -97,13 +98,13 @@ def print_help(description: str, *, full: bool) -> None:
             flag: Any = FLAGS[name]
             choices = getattr(flag.parser, "enum_values", None)
             value = "|".join(choices) if choices else flag.flag_type()
-            # absl puts the values of an enum before its help. Here, they follow the name of the
-            # flag.
+            # absl prints the values of an enum flag before its help text. Here, they follow the
+            # flag's name.
             text = re.sub(r"^<[^>]*>: ", "", flag.help)
             if flag.default not in (None, "", [], False) and "Default:" not in text:
                 text += f" Default: {flag.default_as_str.strip(chr(39))}."
             print(f"  --{name}" + ("" if flag.boolean else f"={value}"))
-            # Each explained value starts a new line, and so does the default.
+            # The explanation of each value starts a new line, and so does the default.
             for line in re.split(r"(?<=[.;]) (?=(?:Default|[a-z][\w:, ]*): )", text):
                 print(HELP_TEXT.fill(line))
     if not full:
@@ -113,7 +114,7 @@ def print_help(description: str, *, full: bool) -> None:
 def run(
     main: Callable[[list[str]], None], define_flags: Callable[[], None], description: str | None
 ) -> None:
-    """Runs a command with its flags. A wrong flag causes one line of text and exit code 2.
+    """Runs a command with its flags. For a wrong flag, prints one line and exits with code 2.
 
     Args:
         main: function that runs the command with the arguments that are not flags.
@@ -136,12 +137,12 @@ def run(
     try:
         app.run(main, flags_parser=parse_flags)
     finally:
-        for name in defined:  # a process may run several commands
+        for name in defined:  # the flags, because a process may run several commands
             delattr(FLAGS, name)
 
 
 def parse_flags(arguments: list[str]) -> list[str]:
-    """Parses flags for `absl.app.run`. A mistake causes one line of text and exit code 2."""
+    """Parses flags for `absl.app.run`. For a wrong flag, prints one line and exits with code 2."""
     names = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
     if names.intersection(HELP):
         try:
@@ -176,13 +177,13 @@ class FlagValueError(ValueError):
 
 
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
-    """Replaces the names of arguments in a message of the library by flags.
+    """Replaces names of arguments by flags in an error message.
 
     Args:
         message: message that may begin with the name of an argument, as in "name: ...", "name is
             required" or "name must be ...". Names in other places are in backticks, such as `name`
             or `name=value`.
-        flag_of_argument: maps each argument whose flag has a different name to this flag.
+        flag_of_argument: dictionary from arguments to flags, for flags with a different name.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
@@ -198,7 +199,9 @@ def guarded(
     flag_values: Any,
     flag_of_argument: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Callable[[list[str]], None]:
-    """Wraps a command's main function: a user's mistake causes one line of text and exit code 1.
+    """Wraps a command's main function.
+
+    For a user's mistake, it prints one line and exits with code 1.
 
     Each warning is printed once, on one line.
 
@@ -218,7 +221,8 @@ def guarded(
             check_environment()
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
-                show = functools.cache(warn)  # the filter "once" is reset if filters change
+                # Shows each text once. Python's filter "once" is reset if filters change.
+                show = functools.cache(warn)
                 warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
                 )
@@ -253,8 +257,8 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
     message = str(error)
     if isinstance(error, KeyboardInterrupt):
         if error.args:
-            return None  # SIGTERM, whose line was printed already
-        return "stopped; the same command resumes from here", INTERRUPTED
+            return None  # caused by SIGTERM; its line was already printed
+        return "stopped; run the same command again to resume", INTERRUPTED
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -279,7 +283,7 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
     elif not (type(error).__module__.startswith("tensorflow.") or message.startswith("Symlink")):
         return None
     if any(text in message for text in FULL_DISK):
-        message += "; free some space and run the same command again. It resumes."
+        message += "; free some disk space and run the same command again to resume"
     return message, code
 
 
@@ -303,19 +307,19 @@ def define_operation() -> None:
     flags.DEFINE_float(
         "give_up_after",
         GIVE_UP_SECONDS,
-        "Seconds without a connection after which the process ends with exit code 75. A server "
-        "waits for the same time until all processes know that the run has ended.",
+        "After this many seconds without a connection, the process ends with exit code 75. At the "
+        "end of a run, a server waits at most this long for the other processes to notice it.",
         lower_bound=0.0,
     )
     shown_in_help("give_up_after", "run")
-    help_text = "Format of log lines: text, or JSON objects with the same fields."
+    help_text = "Format of log lines: plain text, or JSON objects with the same fields."
     flags.DEFINE_enum("log_format", "text", ("text", "json"), help_text)
-    help_text = "Port of 127.0.0.1 for /healthz (probes) and /metrics (Prometheus). Default: none."
+    help_text = "Port on 127.0.0.1 for /healthz (probes) and /metrics (Prometheus). Default: none."
     flags.DEFINE_integer("metrics_port", None, help_text, lower_bound=1, upper_bound=65535)
 
 
-# For `pate silo|aggregator|coordinator status`: a class of settings with a folder, and a function
-# that returns the metrics of this folder.
+# For the `status` of a silo, aggregator or coordinator: a class of settings that contains the
+# folder, and a function that takes the folder and returns its metrics.
 StatusOf = tuple[type, Callable[[pathlib.Path], Mapping[str, float]]]
 
 
@@ -326,13 +330,13 @@ def define_status(status_of: StatusOf) -> None:
 
 
 def print_status(status_of: StatusOf) -> None:
-    """Prints the progress of a process from its files, even if the process does not run."""
+    """Prints the progress of a process from its files. The process need not be running."""
     kind, numbers_of = status_of
     flag = described(kind)["folder"].flag or "folder"
     folder = pathlib.Path(FLAGS[flag].value or "")
     if not FLAGS[flag].value or not any(folder.glob("*")):
         got = FLAGS[flag].value or "no value"
-        raise ValueError(f"{flag} must be the folder of the process, got {got}")
+        raise ValueError(f"{flag} must be an existing folder of such a process, got {got}")
     numbers = {name.removeprefix("pate_"): each for name, each in numbers_of(folder).items()}
     numbers["rounds"] = numbers.pop("rounds_total")
     if (folder / CONTACT).exists():
@@ -346,15 +350,15 @@ def print_status(status_of: StatusOf) -> None:
 
 
 def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]:
-    """Prints the library's log and, with --metrics_port, answers health probes.
+    """Starts printing the library's log. With --metrics_port, also answers health probes.
 
     Returns a function that logs an event, and the result of `pate_tf.net.health.serve_health`.
 
-    A log line contains the time, the level, the role and name of this process, and the message. If
-    a warning is repeated, it is only counted. The next event then contains the count.
+    A log line contains the time, the level, the role and name of this process, and the message.
+    Repeated warnings are only counted. The log line of the next event contains their number.
     """
     repeated: Counter[str] = Counter()
-    is_json = FLAGS.log_format == "json"  # read now, because the log may outlive the flags
+    is_json = FLAGS.log_format == "json"  # read now: flags may be deleted before the log ends
 
     def is_printed(record: logging.LogRecord) -> bool:
         message = record.getMessage().removeprefix(f"{name}: ")
@@ -420,7 +424,7 @@ def check_report_file(path: str | None) -> None:
         return
     file = pathlib.Path(path)
     if artifacts.is_within(file, artifacts.RELEASED):
-        raise ValueError(f"report_file is sensitive: it must be outside of released/, got {path}")
+        raise ValueError(f"report_file is sensitive and must be outside of released/, got {path}")
     try:
         artifacts.RunDirectory(file.parent).check(files=[file.name], folders=[])
     except (ValueError, OSError) as error:
@@ -457,10 +461,10 @@ def define(
 
     Args:
         kind: dataclass with settings.
-        group: heading in `--help` for settings that name no heading.
+        group: heading in `--help` for settings that do not define a heading.
         without: fields that get no flag in this command.
-        advanced: names of flags that appear only in `--helpfull` of this command. Settings that are
-            declared as advanced are added.
+        advanced: names of additional flags that appear only in `--helpfull` of this command.
+            Advanced settings always do.
         **defaults: default values of fields that differ in this command.
     """
     values = {field.name: field.default for field in dataclasses.fields(kind)}
@@ -493,7 +497,7 @@ def read(kind: type[Kind], **values: Any) -> Kind:
     """Returns settings with the values of the flags.
 
     Args:
-        kind: dataclass with settings, whose flags `define` has defined.
+        kind: dataclass with settings. `define` must have defined its flags.
         **values: values of fields that have no flag or whose value the command computed.
 
     Raises:
@@ -534,7 +538,7 @@ def values_of(kind: type) -> dict[str, Any]:
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
-    """Returns a dictionary from arguments to flags, for flags that have a different name.
+    """Returns a dictionary from arguments to flags, for flags with a different name.
 
     If several dataclasses have the same argument, the first of them determines the flag.
     """
@@ -561,7 +565,7 @@ def define_data_flags(*, with_private: bool) -> None:
 
 
 def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | None:
-    """Returns the files that the flags name; None if they name no files.
+    """Returns the settings of the user's files; None if no flag for files is set.
 
     Args:
         with_private: whether the command opens private records. If so, --private is required.
@@ -586,11 +590,11 @@ def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | 
 # Flags for the parameters of mechanisms, from the registry of mechanisms.
 
 
-DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # as in the first release
+DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # defaults of the first release
 
 
 def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> None:
-    """Defines a flag without a default for each parameter of a mechanism.
+    """Defines a flag for each parameter of a mechanism. The flags have no default values.
 
     In an analysis, the only flag for gamma is `--noise_eps`, as in the first release.
     """
@@ -622,13 +626,13 @@ def given() -> list[str]:
 
 
 def chosen_kind() -> type[Mechanism]:
-    """Returns the mechanism that `--mechanism` names, or the default mechanism.
+    """Returns the class of the mechanism that `--mechanism` selects, or the default class.
 
-    The default is the first of `laplace_noisy_max` and `gaussian_noisy_max` that has all parameters
-    whose flags are set.
+    The default is `laplace_noisy_max` if it has all parameters that are set by flags, else
+    `gaussian_noisy_max`.
 
     Raises:
-        ValueError: if the mechanism does not have a parameter whose flag is set.
+        ValueError: if a flag is set for a parameter that the mechanism does not have.
     """
     offered = base.offered()
     typed = set(given())
@@ -647,11 +651,11 @@ def chosen_kind() -> type[Mechanism]:
 
 
 def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) -> Mechanism:
-    """Returns the mechanism that the flags describe.
+    """Returns a mechanism with the parameters that the flags contain.
 
     Args:
         kind: class of the mechanism. Default: `chosen_kind()`.
-        in_analysis: see `define_parameters`.
+        in_analysis: whether the command is an analysis, see `define_parameters`.
 
     Raises:
         ValueError: if a parameter is missing or out of range, or if the mechanism does not have it.

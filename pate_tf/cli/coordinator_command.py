@@ -3,15 +3,15 @@
     pate coordinator --roster=roster.toml --dataset=digits --queries=100 --address=0.0.0.0:7000
         --certificates=certificates --train_dir=runs/silos
 
-With --method=feature_sums --epsilon=1, the features of all silos' records are added up instead.
-Each silo adds a part of the noise, so the total contains no more noise than one data holder would
-add. With --schema=FILE and without --public, no public samples are needed: the silos then add up
-second moments, too, and the student is a linear model.
+With --method=feature_sums --epsilon=1, no labels are queried: the features of all silos' records
+are added up. Each silo adds a part of the noise, so the total contains no more noise than a single
+data holder would add. With --schema=FILE and without --public, no public samples are needed. The
+silos then also add up second moments, and the student is a linear model.
 
-You need not trust the coordinator: silos randomize their votes, or secret-share them among the
-aggregators of the roster (--sigma=40). You can stop the coordinator and start it again with the
-same flags. Silos and aggregators connect to it; see `pate silo` and `pate aggregator`. Labels,
-student and statement are written to TRAIN_DIR/released. `pate coordinator status
+The silos do not have to trust the coordinator: they randomize their votes, or secret-share them
+among the aggregators on the roster (--sigma=40). You can stop the coordinator and start it again
+with the same flags. Silos and aggregators connect to it; see `pate silo` and `pate aggregator`.
+Labels, student and statement are written to TRAIN_DIR/released. `pate coordinator status
 --train_dir=runs/silos` prints the progress.
 """
 
@@ -51,7 +51,8 @@ def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
     """Reads the flags, runs the coordinator, and prints the results.
 
     Args:
-        transport: function that connects the coordinator to silos; see `coordinate`. Default: gRPC.
+        transport: function that connects the coordinator to the silos, see `coordinate`. Default:
+            gRPC.
     """
     queries = QueryConfig(**{**command_line.values_of(QueryWishes), "seed": FLAGS.seed})
     are_sums = FLAGS.method == "feature_sums"

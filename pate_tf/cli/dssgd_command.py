@@ -1,9 +1,9 @@
 """Trains one model with several participants: `pate dssgd --dataset=mnist --participants=30`.
 
 This is distributed selective SGD: each participant trains on its own records. It uploads the
-changes of a fraction of its parameters to a server, which adds them to the shared parameters.
-Without --privacy there is no privacy guarantee, and the statement of the model says so. If the
-command is stopped, the same command resumes it.
+changes of a fraction of its model parameters to a server. The server adds the changes to the shared
+parameters. Without --privacy there is no privacy guarantee, and the statement of the model says so.
+If the command is stopped, the same command resumes it.
 
 Several organizations can take part, each on its own machine (`pate dssgd serve --help`):
 
@@ -12,11 +12,11 @@ Several organizations can take part, each on its own machine (`pate dssgd serve 
     pate dssgd join --roster=roster.toml --address=HOST:PORT --participant=clinic
         --data=records.npz --certificates=certificates --train_dir=runs/clinic
 
-Read the roster first: it defines the model, the training and the protection of uploads. Records
-stay with the participant, whose own ledger is charged before each upload. A participant connects to
-the server and needs no open port. After the last turn of the last participant, the server exports
-the model with its statement and ends. You can stop either command and start it again with the same
-flags.
+Read the roster before you join: it defines the model, the training and the protection of uploads.
+Records stay with the participant. The participant's own ledger is charged before each upload. A
+participant connects to the server and needs no open port. After the last turn of the last
+participant, the server exports the model with its statement and ends. You can stop either command
+and start it again with the same flags.
 """
 
 import dataclasses
@@ -40,13 +40,13 @@ TEXTS = {  # default and help text of each flag
     "train_dir": ("runs/selective_sgd", "Run folder. It contains sensitive state and the ledger."),
     "model": (
         None,
-        "Model: linear, another model of `pate teachers`, or module:function. Default: cnn or mlp.",
+        "Model: linear, a model from `pate teachers`, or module:function. Default: cnn or mlp.",
     ),
     "representation": (
         None,
-        "Representation learned from the pool: whitened, or another of `pate teachers`.",
+        "Representation learned from the pool: whitened, or another one from `pate teachers`.",
     ),
-    "roster": ("roster.toml", "Terms of the run: the same file for everybody."),
+    "roster": ("roster.toml", "File with the terms of the run, the same for all participants."),
     "certificates": ("certificates", "Folder of authority.pem, NAME.pem and NAME.key."),
     "address": ("localhost:7000", "HOST:PORT of the server."),
     "participant": (None, "Your name on the roster and in your certificate."),
@@ -66,8 +66,8 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
             False,
-            "Resume although the run's ledger or some of its rows are missing. Their known cost "
-            "is charged, and the run is charged again, above its target. The ledger records this.",
+            "Resume although the run's ledger or some of its rows are missing. Their known cost is "
+            "charged, and the run is charged again and exceeds its target. This is recorded.",
         )
     if "address" in names:
         command_line.define_operation()
@@ -165,7 +165,7 @@ def join() -> None:
     log(f"done; the shared parameters are in {FLAGS.train_dir}")
 
 
-# For each command: its function, its flags in `TEXTS`, and the data settings that get no flag.
+# For each command: its function, its flags from `TEXTS`, and the data settings without a flag.
 COMMANDS = {
     "serve": (serve, NETWORK, ("dataset", "source_name")),
     "join": (join, (*NETWORK, "participant", "data"), ("dataset",)),
@@ -173,7 +173,7 @@ COMMANDS = {
 
 
 def run() -> None:
-    """Runs the training, or the command that the first argument names."""
+    """Runs the training, or the command in the first argument."""
     main = train
     define = define_flags
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:

@@ -1,4 +1,4 @@
-"""The command `pate`: runs the subcommand that its first argument names.
+"""The command `pate`: runs the subcommand in the first argument.
 
 Only the module of this subcommand is imported. `pate --help` therefore needs no other package.
 """
@@ -17,16 +17,17 @@ from pate_tf.cli import stopping
 from pate_tf.core.environment import NO_MEMORY
 
 FLAG_ERROR = 2
-INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
+INTERRUPTED = 130  # equal to the constant in `pate_tf.cli.command_line`
 
 ABOUT: Final = """\
 Learn a model that you may publish from private records, with differential privacy.
 
 pate computes sums of the records' features, or votes of models trained on parts of the records, and
 adds noise to them. It uses the noisy result to label public inputs and trains a student on these
-labels. Every release is charged to a ledger first, and the student comes with a privacy statement
-and a report. The records can be in one place, or with several data holders that never share them
-(silos). Epsilon limits what anybody can learn about one person: a smaller epsilon protects more.
+labels. The cost of every release is recorded in a ledger before noise is drawn. The student comes
+with a privacy statement and a report. The records can be in one place, or in silos of several data
+holders who never share them. Epsilon limits what anybody can learn about one person: a smaller
+epsilon protects better.
 
 usage: pate COMMAND [--flag=value ...]
        pate COMMAND --help
@@ -42,8 +43,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "student": "releases labels, trains a student on them, writes its statement",
     "analysis": "computes the cost of a run or a ledger; verifies a statement",
     "predict": "applies a published student to a file, or evaluates it",
-    "audit": "checks the claims of a run and writes a report to sign",
-    "silo": "answers public queries for one of several data holders, within its budget",
+    "audit": "checks a run before publication and writes a report to sign",
+    "silo": "answers public queries for one of several data holders, within a budget",
     "aggregator": "adds up silos' sums or votes with secret sharing",
     "coordinator": "queries silos, trains a student on the answers, publishes it",
     "dssgd": "trains one model with several participants, by selective SGD",
@@ -69,14 +70,15 @@ def run_command(name: str) -> None:
 
     If the command's module has a function `run`, this function is called. Otherwise, `define` and
     `main` are called. If the first argument is `status` and the module has a `STATUS`, the status
-    is printed instead. The module's `FLAG_OF_ARGUMENT` lists flags whose names differ from their
-    arguments. Functions that the user names as `module:function` may be in the working directory.
+    is printed instead. The module's `FLAG_OF_ARGUMENT` contains flags with names that differ from
+    their arguments. Functions that the user names as `module:function` may be in the working
+    directory.
     """
     stopping.end_on_sigterm()
     stopping.end_without_memory()
-    sys.path.append(os.getcwd())  # last, so that it shadows no other module
+    sys.path.append(os.getcwd())  # last, so that other modules have priority
     if any(option.startswith("error") for option in sys.warnoptions):
-        # Warnings of libraries must not become errors, neither here nor in child processes.
+        # Warnings of libraries must not become errors, in this process and in child processes.
         os.environ.pop("PYTHONWARNINGS", None)
         sys.warnoptions.clear()
         warnings.simplefilter("ignore")
@@ -105,10 +107,10 @@ def run_command(name: str) -> None:
             raise
         print("error: out of memory", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt as error:  # raised during imports or by SIGTERM
+    except KeyboardInterrupt as error:  # raised by Ctrl-C during imports, or by SIGTERM
         if error.args:
             raise SystemExit(stopping.TERMINATED) from None
-        print("error: stopped; the same command resumes from here", file=sys.stderr)
+        print("error: stopped; run the same command again to resume", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
 
 
@@ -121,7 +123,7 @@ def completion(shell: str) -> str:
     for name in COMMANDS:
         module = importlib.import_module(f"pate_tf.cli.{name}_command")
         before = set(flags.FLAGS)
-        if not hasattr(module, "run"):  # otherwise, it has subcommands
+        if not hasattr(module, "run"):  # modules with `run` have subcommands
             module.define()
         commands[name] = sorted(set(flags.FLAGS) - before)
         for flag in commands[name]:
@@ -131,7 +133,7 @@ def completion(shell: str) -> str:
 
 
 def run() -> None:
-    """Runs the subcommand that the first argument names, with the remaining arguments.
+    """Runs the subcommand in the first argument, with the remaining arguments.
 
     The subcommand defines the flags and exit codes.
     """
@@ -150,7 +152,7 @@ def run() -> None:
     if name == "completion":
         shell = " ".join(sys.argv[2:])
         if shell not in SHELLS:
-            print(f"error: name a shell: pate completion {'|'.join(SHELLS)}", file=sys.stderr)
+            print(f"error: add a shell: pate completion {'|'.join(SHELLS)}", file=sys.stderr)
             raise SystemExit(FLAG_ERROR)
         print(completion(shell))
         return

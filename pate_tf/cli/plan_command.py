@@ -33,7 +33,7 @@ def define() -> None:
         num_teachers=DEFAULT_NUM_TEACHERS,
     )
     command_line.define(QueryWishes, group="method", without=("strategy", "representation"))
-    flags.DEFINE_enum("mechanism", None, list(offered()), "Compare only this one. Default: all.")
+    flags.DEFINE_enum("mechanism", None, list(offered()), "Mechanism to compare. Default: all.")
     command_line.shown_in_help("mechanism", "method")
     flags.DEFINE_string("report_file", None, "JSON file for the printed results.")
     command_line.shown_in_help("report_file", "output")
@@ -51,7 +51,7 @@ def main() -> None:
             name: value for part in PARTS for name, value in command_line.values_of(part).items()
         }
         planned = plan(mechanism=FLAGS.mechanism, **values)
-    except ForecastError as error:  # a plan never charges anything
+    except ForecastError as error:  # planning spends no privacy budget
         raise ForecastError(str(error).replace(NOTHING_CHARGED, HELPS)) from None
     print(planned)
     command_line.write_report(FLAGS.report_file, planned.to_dict())

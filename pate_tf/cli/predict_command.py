@@ -3,8 +3,8 @@
   pate predict --student=run --inputs=visits.csv --output=predictions.csv
   pate predict --student=run --inputs=labeled.csv
 
-With --output, writes the columns of the table (or the names of the images in a folder), the
-predicted class and the probability of each class. Without --output, prints accuracy, recall per
+With --output, the command writes the columns of the table (or the file names of images), the
+predicted class and the probability of each class. Without --output, it prints accuracy, recall per
 class and calibration on labeled PUBLIC inputs.
 """
 
@@ -18,9 +18,9 @@ FLAGS = flags.FLAGS
 def define() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string(
-        "student", None, "A run folder, its released/ folder or a version (RUN/released/student/1)."
+        "student", None, "A run folder, its released/, or a version (RUN/released/student/1)."
     )
-    flags.DEFINE_string("inputs", None, "A table, or a folder of images.")
+    flags.DEFINE_string("inputs", None, "Inputs of the student: a table, or a folder of images.")
     flags.DEFINE_string("output", None, "CSV file to create. Default: evaluate the student.")
     flags.DEFINE_string("label", None, "Column of the label. Default: the label of the schema.")
     flags.DEFINE_boolean(

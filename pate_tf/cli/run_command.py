@@ -3,9 +3,10 @@
   pate schema --public=public.csv --label=diagnosis
   pate run --private=private.csv --public=public.csv --schema=schema.toml --epsilon=1
 
-Chooses the method from public facts, trains teachers or computes feature sums, releases noisy
-labels with a budget of --epsilon, trains a student on them and writes it with its statement to
-TRAIN_DIR/released. For more settings, see pate teachers and pate student.
+The command chooses a method from public facts, and trains teachers or computes feature sums. It
+releases noisy labels with a budget of --epsilon and trains a student on them. The student and its
+privacy statement are written to TRAIN_DIR/released. For more settings, see pate teachers and pate
+student.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ def define() -> None:
 
 
 def main(confirm: Callable[[], None] = lambda: None) -> None:
-    """Runs all steps and prints the results. Calls `confirm` after the forecast, before charges."""
+    """Runs all steps and prints the results. `confirm` is called before budget is spent."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError(
@@ -54,7 +55,7 @@ def main(confirm: Callable[[], None] = lambda: None) -> None:
     output = command_line.read(Output)
     artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     reporting = dataclasses.replace(command_line.reporting(), confirm=confirm)
-    # Files are read first, so their errors are reported before TensorFlow starts.
+    # Files are read first, so that errors are reported before TensorFlow starts.
     data = None if origin.files is None else Data.of(origin, None, reporting)
     from pate_tf.run.pipeline import RunData, run
 

@@ -1,10 +1,10 @@
 """Drafts the schema of a table: `pate schema --public=visits.csv --label=diagnosis`.
 
-Reads only PUBLIC records, because everything in a schema is public. Ranges of numbers and lists of
-categories come from the public file. Check them, widen them to all possible values, and list the
-classes. A schema is never drafted from private records: with `--private=visits.csv`, only the
-column names are copied, and you must fill in the rest. The command fails if the first line of that
-file looks like a record or does not contain the label.
+The command reads only PUBLIC records, because everything in a schema is public. Ranges of numbers
+and lists of categories come from the public file. Check these ranges and lists, extend them to all
+possible values, and list the classes. A schema is never drafted from private records: with
+`--private=visits.csv`, only the column names are copied, and you must fill in the rest. The command
+fails if the first line of that file looks like a record or does not contain the label.
 """
 
 import pathlib
@@ -24,11 +24,11 @@ def define() -> None:
     flags.DEFINE_string("public", None, "Public records: CSV or Parquet.")
     flags.DEFINE_string("private", None, "Private records. Only the column names are copied.")
     flags.DEFINE_string(
-        "label", None, "Label columns, such as edema,effusion. The public file may lack them."
+        "label", None, "Label columns, such as edema,effusion. Public records may have no labels."
     )
     flags.DEFINE_enum("target", None, TARGETS, "Type of the label. Default: from public values.")
-    flags.DEFINE_string("owner", None, "Column that names the owner of a private record, if any.")
-    flags.DEFINE_string("schema", "schema.toml", "File for the draft; it must not exist yet.")
+    flags.DEFINE_string("owner", None, "Column with the owner of a private record, if any.")
+    flags.DEFINE_string("schema", "schema.toml", "Name of the new file for the draft.")
 
 
 def main() -> None:

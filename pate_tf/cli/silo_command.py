@@ -1,13 +1,13 @@
-"""Runs one silo, which answers public queries under its policy and keeps data and ledger local.
+"""Runs a silo, which answers public queries under a policy. Data and ledger stay local.
 
     pate silo init --name=clinic --silo_dir=clinic --coordinator=HOST:PORT --epsilon_budget=20
     pate silo serve --silo_dir=clinic --private=patients.csv --schema=schema.toml
 
-`init` writes policy.toml, which a privacy officer reads, edits and signs off. The file --policy
-contains lines of the policy that differ from the defaults. `serve` connects to the coordinator and
-needs no open port. It ends with exit code 0 when the coordinator ends the run, or with exit code 75
-if it can't reach the coordinator for --give_up_after seconds. You can stop it at any time and start
-it again. The silo sends only what the policy allows, and each answer is charged before its noise is
+`init` writes policy.toml, which a privacy officer reads, edits and approves. To change defaults,
+pass a file with lines of the policy as --policy. `serve` connects to the coordinator and needs no
+open port. It ends with exit code 0 when the coordinator ends the run, or with exit code 75 if it
+can't reach the coordinator for --give_up_after seconds. You can stop it at any time and start it
+again. The silo sends only what the policy allows, and each answer is charged before its noise is
 drawn. A silo has one ledger (SILO_DIR/sensitive). Never restore the ledger from a copy.
 
 `pate silo status --silo_dir=clinic` prints the spent budget and whether the process is running.
@@ -50,11 +50,11 @@ INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the polic
 
 
 OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "silo_dir": (flags.DEFINE_string, None, "Folder of the silo: policy, ledger, teacher."),
+    "silo_dir": (flags.DEFINE_string, None, "Folder with the silo's policy, ledger and teacher."),
     "certificates": (flags.DEFINE_string, "certificates", "Folder of the certificates."),
-    "demo": (flags.DEFINE_boolean, False, "Confirms that the authority is for tests."),
+    "demo": (flags.DEFINE_boolean, False, "Confirms that the certificates are only for tests."),
     "names": (flags.DEFINE_list, None, "Names of all silos and aggregators, separated by commas."),
-    "policy": (flags.DEFINE_string, None, "TOML file with further lines of the policy."),
+    "policy": (flags.DEFINE_string, None, "TOML file with additional lines of the policy."),
 }
 
 
@@ -66,7 +66,7 @@ def define(name: str) -> None:
         command_line.define_operation()
     if name == "init":
         command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
-        about = "With feature_sums, the policy allows only secure_feature_sums."
+        about = "With feature_sums, the policy allows only the mechanism secure_feature_sums."
         flags.DEFINE_enum("method", "pate", METHODS, about)
     _, options = COMMANDS[name]
     for option in options:
@@ -91,7 +91,7 @@ def init() -> None:
     if FLAGS.policy:
         policy = Policy.read(pathlib.Path(FLAGS.policy), **values)
     else:
-        require("pass it, or pass --policy", "name", "coordinator", "epsilon_budget")
+        require("pass this flag, or a file --policy", "name", "coordinator", "epsilon_budget")
         policy = Policy(**values)
     path = pathlib.Path(FLAGS.silo_dir) / silo_server.POLICY
     if path.exists():
@@ -101,11 +101,11 @@ def init() -> None:
     of_sums = " --roster=FILE --method=feature_sums" if FLAGS.method == "feature_sums" else ""
     files = f"--silo_dir={FLAGS.silo_dir} --private=FILE --schema=FILE{of_sums}"
     command_line.write_report(None, {"policy": str(path)})
-    print(f"Read and sign off {path}. Then run: pate silo serve {files}")
+    print(f"Review and approve {path}. Then run: pate silo serve {files}")
 
 
 def settings_of_silo() -> silo_server.SiloRun:
-    """Returns the settings that the flags of `serve` contain."""
+    """Returns the settings of `serve` from its flags."""
     require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
     return command_line.read(silo_server.SiloRun, files=files)
@@ -122,7 +122,7 @@ def serve() -> None:
 
 
 def report() -> None:
-    """Writes the cost of each round to a CSV file and a JSON file."""
+    """Writes the privacy cost of each round of queries to a CSV file and a JSON file."""
     require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     policy = Policy.read(folder / silo_server.POLICY)
@@ -179,7 +179,7 @@ def certificates() -> None:
     print(f"{len(files)} certificates in {FLAGS.certificates}, valid for 30 days, only for tests")
 
 
-# For each command: its function, and its flags in `OPTIONS`.
+# For each command: its function, and its flags from `OPTIONS`.
 COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "init": (init, ("silo_dir", "policy")),
     "keys": (keys, ("silo_dir",)),
@@ -190,7 +190,7 @@ COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 
 
 def run() -> None:
-    """Runs the command that the first argument names."""
+    """Runs the command in the first argument."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in COMMANDS:
         is_help = name.lstrip("-") in command_line.HELP

@@ -1,7 +1,7 @@
 """Asks a few questions, drafts the schema, and starts a first run: `pate start`.
 
-Before you see the forecast, the command reads only the column names of the private table. Every
-question can be answered by a flag, so the command also runs without a terminal:
+Before it prints the accuracy forecast, the command reads only the column names of the private
+table. You can answer every question with a flag, so the command also runs without a terminal:
 
   pate start --private=visits.csv --label=diagnosis --public=public.csv --epsilon=1 --yes
 
@@ -21,7 +21,7 @@ from pate_tf.statement.privacy_statement import largest_share_of_right_guesses
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = run_command.FLAG_OF_ARGUMENT
-CHOICES = {0.5: "strong", 1.0: "usual", 4.0: "weak"}  # values of epsilon that are offered
+CHOICES = {0.5: "strong", 1.0: "usual", 4.0: "weak"}  # suggested values of epsilon
 
 
 def define() -> None:
@@ -33,7 +33,7 @@ def define() -> None:
 
 
 def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
-    """Applies `check` to a flag's value, or to the user's answer to a question; returns the result.
+    """Returns `check` of a flag's value, or of the user's answer to a question.
 
     The question is repeated until the answer passes the check.
 
@@ -82,20 +82,20 @@ def epsilon_of(text: str) -> float:
 
 
 def confirm() -> None:
-    """Asks whether the run may charge its epsilon, and exits if the answer is no."""
+    """Asks whether the run may spend its epsilon, and exits if the answer is no."""
     if FLAGS.yes:
         return
     try:
-        answer = input(f"\nRun it? It charges epsilon {FLAGS.epsilon:g}. Type yes or no: ")
+        answer = input(f"\nStart this run? It spends epsilon {FLAGS.epsilon:g}. Type yes or no: ")
     except EOFError:
-        raise ValueError("yes is required: the input ended early. Nothing was charged.") from None
+        raise ValueError("yes is required: the input ended early. Nothing was spent.") from None
     if answer.strip().lower() not in ("y", "yes"):
-        print("Nothing was charged. To start the run later, use the command above.")
+        print("No privacy budget was spent. To start the run later, use the command above.")
         raise SystemExit(0)
 
 
 def main() -> None:
-    """Asks the questions, drafts the schema, prints forecast and command, then starts the run."""
+    """Asks all questions, drafts the schema, prints the forecast, and starts the run."""
     private = asked("private", "File of private records (CSV or Parquet)", private_table)
     names = tables.header_of(private).names
     print(f"Its columns: {', '.join(names)}")
@@ -109,7 +109,7 @@ def main() -> None:
     label = asked("label", "Column that the model predicts", columns_of)
     if label is None:
         raise command_line.FlagValueError("label is required: the column that the model predicts")
-    question = "Column that says which person a row belongs to (empty: one row per person)"
+    question = "Column that identifies the person of each row (empty: one row per person)"
     owner = asked("owner", question, columns_of)
     question = "File of public records with these columns (empty: none)"
     public = asked("public", question, public_table)

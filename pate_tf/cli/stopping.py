@@ -1,4 +1,4 @@
-"""Ends a command quickly, with one line of text, on SIGTERM or if memory runs out."""
+"""Ends a command quickly, with one line of text, after SIGTERM or if memory runs out."""
 
 import contextlib
 import ctypes
@@ -20,9 +20,9 @@ NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 
 @functools.cache
 def end_on_sigterm() -> None:
-    """Makes SIGTERM end this process with code `TERMINATED` within `SECONDS`.
+    """Installs a handler: after SIGTERM, this process ends with code `TERMINATED` in `SECONDS`.
 
-    Prints one line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
+    The handler prints one line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
 
     The kernel ignores SIGTERM for process 1 of a container unless there is a handler. Python runs a
     handler only between two instructions of the main thread, but a call into a library may take
@@ -35,7 +35,7 @@ def end_on_sigterm() -> None:
     tell = functools.cache(functools.partial(os.write, terminal, LINE))
 
     def raise_once(number: int, frame: FrameType | None) -> None:
-        # Later signals are ignored, because they would interrupt the clean-up.
+        # Later signals are ignored. They would interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tell()
         raise KeyboardInterrupt(TERMINATED)
@@ -59,14 +59,15 @@ def _end_in_one_line() -> None:
     os._exit(1)
 
 
-_UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)  # kept alive because C++ may call it
+# Must not be garbage-collected, because C++ may call it.
+_UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)
 
 
 def end_without_memory() -> None:
-    """Makes this process end with one line if a library can't allocate memory under `ulimit -v`.
+    """Installs a handler: if a library can't allocate memory, this process ends with one line.
 
     Otherwise, the library would abort and print a traceback of all threads.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
-        with contextlib.suppress(OSError, AttributeError):  # there is no libstdc++
+        with contextlib.suppress(OSError, AttributeError):  # this system has no libstdc++
             ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_UNCAUGHT)

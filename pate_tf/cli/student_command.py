@@ -5,8 +5,8 @@ With teachers, after `pate teachers --dataset=mnist --nb_teachers=250`:
 With feature sums, without teachers:
   pate student --dataset=mnist --method=feature_sums --epsilon=0.1
 
-First the ledger is charged, then noisy labels are released. The student is trained only on these
-labels and public inputs. Labels, student and privacy statement are written to TRAIN_DIR/released.
+The ledger is charged before noisy labels are released. The student is trained only on these labels
+and on public inputs. Labels, student and privacy statement are written to TRAIN_DIR/released.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from pate_tf.students.student_kinds import StudentSettings
 from pate_tf.teachers.run_folder import RunDescription, described_run, load_teachers
 
 FLAGS = flags.FLAGS
-# Flags that belong to only one of the methods.
+# Flags that only one of the two methods uses.
 OF_PATE = ("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy")
 OF_SUMS = ("private", "owner", "owners_file")
 ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
@@ -42,7 +42,7 @@ ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places(PoolSize, DataSource):
-    """Settings that name the data, the teachers and the feature sums."""
+    """Settings for the locations of the data, the teachers and the feature sums."""
 
     teachers_dir: pathlib.Path | None = setting(
         None,
@@ -54,8 +54,8 @@ class Places(PoolSize, DataSource):
         group="data",
         advanced=True,
         help="Your own teachers: a folder of .keras files or SavedModels, or a .npy or .csv file "
-        "of labels [num_teachers, num_queries] for the first queries of the pool. Their ledger is "
-        "in --teachers_dir, which is then required and must be the same folder in every run.",
+        "of labels [num_teachers, num_queries] for the first queries of the pool. Requires "
+        "--teachers_dir, the folder of their ledger. Use the same folder in every run.",
     )
 
 
@@ -78,7 +78,7 @@ def define() -> None:
         "mechanism",
         "laplace_noisy_max",
         list(offered()),
-        "Mechanism that draws the noisy winner from the votes. It takes only its own parameters.",
+        "Mechanism that adds noise to votes and draws labels. Other mechanisms' flags are errors.",
     )
     command_line.shown_in_help("mechanism", "privacy")
     for kind in offered().values():
@@ -89,7 +89,7 @@ def define() -> None:
 
 
 def chosen_method(run: RunDescription | None) -> str:
-    """Returns the method that the run folder or `--method` names.
+    """Returns the method of the run folder, or the value of `--method`.
 
     Raises:
         ValueError: if the run folder and `--method` differ, or if a flag belongs to the other
@@ -128,7 +128,7 @@ def release_settings(method: str) -> ReleaseSettings:
 
 
 def data_source(places: Places, run: RunDescription | None, *, reads_private: bool) -> DataSource:
-    """Returns the settings of the data. The run folder supplies flags that are missing."""
+    """Returns the settings of the data. Missing flags are read from the run folder."""
     files = command_line.own_files(with_private=reads_private)
     if run is None:
         return dataclasses.replace(places, files=files)
@@ -161,7 +161,7 @@ def main() -> None:
     teachers_folder = places.teachers_dir or output.folder
     described = described_run(teachers_folder)
     method = chosen_method(described)
-    # Stored sums are used again unless flags name the private records.
+    # Stored sums are used again unless flags contain private files.
     is_renewed = described is None or any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
     reads_private = method == FEATURE_SUMS and (described is None or FLAGS["private"].present)
     origin = data_source(places, described, reads_private=reads_private)

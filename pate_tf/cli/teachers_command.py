@@ -31,18 +31,18 @@ class TeacherRun(TeacherNumber, PoolSize, DataSource):
     restated: ClassVar = {
         "num_teachers": {
             "group": "training",
-            "help": "Number of teachers, among which the private data are partitioned. Default: "
-            "for teachers on features, a number that suits the numbers of private records and "
-            f"classes, which is printed; for other teachers, {DEFAULT_NUM_TEACHERS}. With owners "
-            "there is no default, because the number of their records is private.",
+            "help": "Number of teachers. The private data are partitioned among them. Default: for "
+            "teachers on features, a number that suits the numbers of private records and classes, "
+            f"which is printed; for other teachers, {DEFAULT_NUM_TEACHERS}. With owners there is "
+            "no default, because the number of records is private.",
         }
     }
     teachers: str | None = setting(
         None,
         group="training",
         flag="teacher_id",
-        help="Teacher to train in this process, counted from 0, or a range such as 0-49. Default: "
-        "all. The process that finishes the last teacher exports the ensemble.",
+        help="Number of the teacher to train in this process, counted from 0, or a range such as "
+        "0-49. Default: all. The process that finishes the last teacher exports all teachers.",
     )
     folder: pathlib.Path | None = setting(
         None,
@@ -56,7 +56,7 @@ class TeacherRun(TeacherNumber, PoolSize, DataSource):
 
     @property
     def teacher_range(self) -> range | None:
-        """The numbers of the teachers to train in this process; None for all teachers.
+        """Numbers of the teachers to train in this process; None for all teachers.
 
         Raises:
             ValueError: if `teachers` is neither a number nor a range `first-last`.

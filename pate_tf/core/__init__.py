@@ -1,1 +1,1 @@
-"""Types that check sensitive and public values, base classes of settings, and files of a run."""
+"""Types for sensitive and public values, base classes of settings, and the files of a run."""

@@ -40,7 +40,7 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
     """
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        # Permissions do not show whether the file system accepts files.
+        # Permissions do not show whether the file system accepts files, so a file is created.
         with tempfile.TemporaryFile(dir=nearest) as file:
             lock(file.fileno(), nearest)
     except (OSError, ValueError) as error:
@@ -71,7 +71,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
     deleted, together with the parents that were created for it.
 
     Args:
-        folder: path of the folder. The block may delete it.
+        folder: path of the folder. The block may delete the folder.
         waits: whether to wait until no other process uses the folder.
 
     Raises:
@@ -86,15 +86,15 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
             if folder.is_file() or folder.is_symlink():
                 raise
             check_can_hold_files(folder)
-            continue  # another process deleted it between the calls
+            continue  # another process deleted the folder between the two calls
         try:
             lock(descriptor, folder, waits=waits)
-            if os.fstat(descriptor).st_nlink:  # no other process deleted it
+            if os.fstat(descriptor).st_nlink:  # no other process has deleted the folder
                 try:
                     yield
                 finally:
-                    if os.fstat(descriptor).st_nlink:  # otherwise it may belong to another process
-                        with contextlib.suppress(OSError):  # a folder is not empty
+                    if os.fstat(descriptor).st_nlink:  # else another process owns this path
+                        with contextlib.suppress(OSError):  # a folder that is not empty is kept
                             for path in (folder, *new[1:]):
                                 path.rmdir()
                 return
@@ -122,12 +122,11 @@ def check_no_writer(root: pathlib.Path | None, *names: str) -> None:
 
 @contextlib.contextmanager
 def lease(path: pathlib.Path) -> Iterator[None]:
-    """Prevents `remove_abandoned`, in any process, from deleting a half-written file or folder.
+    """Protects a half-written file or folder from `remove_abandoned` while the block runs.
 
     The lease is a lock on the file or folder. The operating system releases it when this process
-    ends. A lease also works if containers share a volume, where host names and process numbers
-    repeat. On a file system without locks there are no leases, and `remove_abandoned` deletes
-    nothing.
+    ends. Leases also work between containers that share a volume. On a file system without locks
+    there are no leases, and `remove_abandoned` deletes nothing.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -139,12 +138,12 @@ def lease(path: pathlib.Path) -> Iterator[None]:
 
 
 def remove_abandoned(root: pathlib.Path) -> None:
-    """Deletes half-written files and folders of killed writers below `root`; see `lease`."""
+    """Deletes half-written files and folders of killed processes below `root`; see `lease`."""
     for path in sorted(root.rglob(f"{_TEMPORARY}*")):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, descriptor)
-            lock(descriptor, path, waits=False)  # raises while the writer lives
+            lock(descriptor, path, waits=False)  # raises an error while the writer is running
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -176,8 +175,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
     Args:
         path: the final name; its folder must exist.
-        private: whether to create the file with mode 0600. Otherwise, `seal` is called for the
-            file.
+        private: whether to create the file with mode 0600. If False, `seal` records its digest.
 
     Yields:
         A binary file with a temporary name. It is renamed when the block ends without an exception.
@@ -199,7 +197,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)  # a full disk does not name the file
+            error.filename = str(path)  # the error of a full disk contains no file name
         raise
     sync_folder(path.parent)
     if not private:
@@ -268,7 +266,7 @@ def digest_array(array: npt.NDArray[Any]) -> str:
 
 
 def digest_paths(paths: Iterable[pathlib.Path]) -> str:
-    """Returns one SHA-256 of the names and contents of given files and of all files in folders."""
+    """Returns one SHA-256 of the names and contents of files, and of all files in folders."""
     digest = hashlib.sha256()
     for path in paths:
         files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
@@ -297,9 +295,9 @@ SEALS = "released.sha256"  # in `sensitive`: digests of the files in `released`
 def seal(path: pathlib.Path) -> None:
     """Records the SHA-256 of a file, or of the files of a folder, in a run's `released/`.
 
-    The digests are stored in `sensitive/`. With them, `pate audit run` finds files that other
-    programs added to `released/`. Paths outside of `released/`, in a run without `sensitive/`, or
-    in a half-written folder are ignored.
+    The digests are stored in `sensitive/`. With these digests, `pate audit run` finds files that
+    other programs added to `released/`. Paths outside of `released/`, in a run without
+    `sensitive/`, or in a half-written folder are ignored.
     """
     path = path.absolute()
     released = next((each for each in path.parents if each.name == RELEASED), None)
@@ -318,7 +316,7 @@ def seal(path: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RunDirectory:
-    """The folder of a run, with its two parts `sensitive/` and `released/`.
+    """The folder of a run, which contains the folders `sensitive/` and `released/`.
 
     Attributes:
         root: the folder of the run.
@@ -343,7 +341,7 @@ class RunDirectory:
 
     @property
     def released(self) -> pathlib.Path:
-        """Path `<root>/released`. The folder is created with the mode that the umask gives.
+        """Path `<root>/released`. The folder is created with the default mode of new folders.
 
         Raises:
             ValueError: if the folder would contain `sensitive`.
@@ -356,7 +354,7 @@ class RunDirectory:
     def check(
         self, *, files: Iterable[str] = (), folders: Iterable[str] = (SENSITIVE, RELEASED)
     ) -> None:
-        """Checks that a run can write all its files. All files of the test are deleted again.
+        """Checks that a run can write all its files. Test files are written and deleted.
 
         Args:
             files: files that will be written or replaced, relative to the root.
@@ -373,7 +371,7 @@ class RunDirectory:
             path = self.root / name
             check_can_hold_files(path.parent)
             if path.is_dir():
-                raise ValueError(f"{path} is a folder, but a file will be written there; remove it")
+                raise ValueError(f"{path} is a folder, but a file must be written here. Remove it.")
 
     def _check_apart(self) -> None:
         # Resolves symbolic links, because a link could place one folder inside of the other.
@@ -382,15 +380,15 @@ class RunDirectory:
             released = (self.root / RELEASED).resolve()
             is_public = RELEASED in closed.parts
             is_same = released == closed or closed in released.parents
-        except (OSError, RuntimeError) as error:  # a circular symbolic link
+        except (OSError, RuntimeError) as error:  # for example, a symbolic link to itself
             raise ValueError(f"{self.root} can't be resolved: {error}") from error
         if is_public or is_same:
             raise ValueError(
-                f"{self.root}: sensitive/ must be outside of every folder called released, and "
-                f"released/ must not be a link to sensitive/"
+                f"{self.root}: sensitive/ must not be inside a folder called released, and "
+                "released/ must not be a link to sensitive/"
             )
         if (self.root / RELEASED).is_symlink():  # `pate audit run` does not follow links
-            raise ValueError(f"{self.root / RELEASED} is a link; replace it by a folder")
+            raise ValueError(f"{self.root / RELEASED} is a link. Replace it by a folder.")
 
 
 def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:
@@ -403,11 +401,12 @@ def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:
 def make_private(folder: pathlib.Path) -> None:
     """Removes the permissions of group and others from `folder` and everything below it.
 
-    Call this function for files that other libraries wrote, because their mode follows the umask.
+    Call this function for files that other libraries wrote, because other users may be able to read
+    them.
     """
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
-            with contextlib.suppress(FileNotFoundError):  # a half-written file of another process
+            with contextlib.suppress(FileNotFoundError):  # another process may rename a file
                 os.chmod(path, path.stat().st_mode & 0o700)
 
 
@@ -425,7 +424,7 @@ def hide_host(folder: pathlib.Path) -> None:
 
 
 def tensorboard_row(folder: pathlib.Path) -> tuple[str, str]:
-    """Returns a row for a report: the command that shows a folder in TensorBoard."""
+    """Returns a report row with the command that shows a folder in TensorBoard."""
     return "TensorBoard", f"tensorboard --logdir={folder}"
 
 
@@ -435,7 +434,7 @@ def next_version(folder: pathlib.Path) -> int:
 
 
 def is_within(path: pathlib.Path, folder_name: str) -> bool:
-    """Whether `path`, with links resolved, is inside of a folder with the given name."""
+    """Whether `path`, after links are resolved, is inside a folder with the given name."""
     return folder_name in path.resolve().parts[:-1]
 
 
@@ -458,7 +457,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        ValueError: if the file does not contain a JSON object, or if an object repeats a key.
+        ValueError: if the file does not contain a JSON object, or if an object contains a key
+            twice.
     """
     try:
         value = json.loads(path.read_text(), object_pairs_hook=object_of_pairs)
@@ -470,7 +470,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def object_of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object from its keys and values; raises ValueError if a key repeats."""
+    """Returns a JSON object as a dict; raises ValueError if a key occurs twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a key occurs twice")

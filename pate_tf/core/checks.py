@@ -1,4 +1,4 @@
-"""Checks of values and arrays. They raise ValueError with one line: `name must be ..., got ...`.
+"""Checks values and arrays. A failed check raises ValueError: `name must be ..., got ...`.
 
 Pass each value by keyword, so that the message contains the name of the value:
 
@@ -8,7 +8,7 @@ Pass each value by keyword, so that the message contains the name of the value:
     checks.one_of(KINDS, kind=kind)
     checks.shape([None, 10], votes=votes)
 
-If a number is expected, NaN, a bool and every other type are errors. `raise_all` reports several
+Where a number is expected, NaN, a bool and every other type are errors. `raise_all` reports several
 errors at once. No message contains entries of an array.
 """
 
@@ -30,8 +30,9 @@ def raise_all(what: str, faults: Sequence[str], number: int | None = None) -> No
 
     Args:
         what: beginning of the message.
-        faults: description of each fault. The message contains the first `MAX_FAULTS` of them.
-        number: total number of faults, if `faults` is only a part of them. Default: `len(faults)`.
+        faults: description of each fault. The message contains the first `MAX_FAULTS` descriptions.
+        number: total number of faults, if `faults` does not contain all faults. Default:
+            `len(faults)`.
     """
     if not faults:
         return
@@ -50,7 +51,8 @@ def positive(**numbers: Any) -> None:
 def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> None:
     """Checks that numbers are in an interval that excludes ("()") or includes ("[]") its ends.
 
-    For example, `between(0, math.inf, ends="(]", budget=budget)` excludes 0 and allows infinity.
+    For example, with `between(0, math.inf, ends="(]", budget=budget)`, 0 is an error and infinity
+    is allowed.
     """
     for name, value in numbers.items():
         is_number = isinstance(value, int | float | np.integer | np.floating)  # NaN fails below
@@ -97,7 +99,7 @@ def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
 
 
 def refuse(name: str, expected: str, value: object) -> NoReturn:
-    """Raises ValueError with the value if it is a number or text, and otherwise with its type."""
+    """Raises ValueError with the value in the message, or its type if it is no number or text."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):

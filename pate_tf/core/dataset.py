@@ -17,7 +17,7 @@ CLASS: Final = "class"
 NUMBER: Final = "number"
 SEVERAL_LABELS: Final = "labels"
 TARGETS: Final = (CLASS, NUMBER, SEVERAL_LABELS)
-LIKELY: Final = 0.5  # with several labels, those with at least this probability are predicted
+LIKELY: Final = 0.5  # for target "labels": a label is predicted if its probability is at least this
 UNKNOWN: Final = -1  # means "no label", as in scikit-learn
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
@@ -41,16 +41,18 @@ class Dataset:
         name: public name of the data set.
         kind: "image", "tabular" or "text". With "text", an input consists of features that
             `data.preprocessing` computes from a string. A served student takes the string itself.
-        input_shape: shape of one input, e.g. `(28, 28, 1)`.
-        value_range: lowest and highest possible value of an input, from public metadata and never
-            measured on private records. For tabular data, both can be tuples with one value per
-            feature. Keras models scale this range to [0, 1]; forests use the raw values.
+        input_shape: shape of one input, such as `(28, 28, 1)`.
+        value_range: lowest and highest possible value of an input. The range comes from public
+            metadata and is never measured on private records. For tabular data, both can be tuples
+            with one value per feature. Keras models scale this range to [0, 1]; forests use the raw
+            values.
         target: what a model predicts: "class" (one class, the default), "number" (regression) or
             "labels" (several labels, any number of which can be true at once).
-        target_range: for target "number", the lowest and highest value, from public knowledge.
-            Values outside of this range are clipped. None for other targets.
-        max_labels: for target "labels", the number of true labels of a record that count in full.
-            If a record has more true labels, each of them counts less. 0 for other targets.
+        target_range: for target "number", the lowest and highest value of the target, from public
+            knowledge. Target values outside of this range are clipped. None for other targets.
+        max_labels: for target "labels", the maximum number of true labels of a record that get full
+            weight. If a record has more true labels, the weight of each label is reduced. 0 for
+            other targets.
         num_classes: number of classes or labels, at least 2. For target "number" it is 2: the ends
             of `target_range` act as two classes.
         class_names: name of each class or label; empty if they have no names.
@@ -87,12 +89,12 @@ class Dataset:
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The name can become part of a path, so it must not lead out of the folder of all runs.
+        # The name can become part of a path, which must stay inside the folder of all runs.
         is_way_out = not set(self.name.split("/")).isdisjoint(("", ".", "..")) or "\\" in self.name
         if is_way_out or not self.name.isprintable() or len(self.name) > MAX_NAME:
             raise ValueError(
-                f"name must have at most {MAX_NAME} printable characters and must not lead out of "
-                f"a folder, got {self.name[:MAX_NAME]!r}"
+                f"name must have at most {MAX_NAME} printable characters, without \\ and path "
+                f"parts such as .., got {self.name[:MAX_NAME]!r}"
             )
         whole(2, num_classes=self.num_classes)
         whole(0, pool_size=self.pool_size)
@@ -140,7 +142,7 @@ class Dataset:
 
     @property
     def has_characters(self) -> bool:
-        """Whether inputs are the code points of texts instead of hashed n-grams."""
+        """Whether an input is a text as Unicode code points, and not a vector of hashed n-grams."""
         return self.kind == "text" and float(np.max(self.value_range[1])) == MAX_CHARACTER
 
     @property
@@ -159,7 +161,7 @@ class Dataset:
 
     @property
     def target_in_words(self) -> str:
-        """Description of the target; empty for target "class". Query digests include this text."""
+        """Description of the target; empty for target "class". Digests of queries depend on it."""
         if self.target_range is not None:
             lowest, highest = self.target_range
             return f"a number from {lowest:,.12g} to {highest:,.12g}, to which others are clipped"
@@ -170,7 +172,7 @@ class Dataset:
 
     @property
     def model_facts(self) -> dict[str, Any]:
-        """Facts about a model for its privacy statement: what it reads and what it predicts."""
+        """Facts about a model for its privacy statement, such as the format of its inputs."""
         schema = self.schema
         number = len(schema.columns) if schema else self.input_shape[0]
         sides = " x ".join(map(str, self.input_shape[:2]))
@@ -192,7 +194,10 @@ class Dataset:
             )
 
     def difference(self, other: "Dataset") -> str:
-        """Returns a description of the first field that differs; an empty text if all are equal."""
+        """Returns a description of the first field that differs.
+
+        An empty text if no field differs.
+        """
         for field in dataclasses.fields(self):
             if not field.compare:
                 continue
@@ -203,7 +208,7 @@ class Dataset:
         return ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields that comparisons use, as JSON values. `from_dict` rebuilds the object.
+        """Returns all fields except `schema` as JSON values. `from_dict` rebuilds the object.
 
         Fields that later versions added are omitted if they have their default value.
         """
@@ -235,8 +240,8 @@ class Dataset:
 def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
     """Checks the shape of raw inputs and that all of them are finite.
 
-    Each input is compared only with public values. Whether an input is refused never depends on
-    other inputs.
+    Each input is compared only with public values. The result for one input never depends on other
+    inputs.
 
     Raises:
         ValueError: unless inputs have the shape `[num_examples, *input_shape]` and are finite in
@@ -247,7 +252,7 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
     if (
         inputs.dtype.kind == "f"
         and inputs.size
-        and not (inputs.min() >= -largest and inputs.max() <= largest)  # NaN compares as false
+        and not (inputs.min() >= -largest and inputs.max() <= largest)  # NaN fails both tests
     ):
         raise ValueError(
             f"inputs of {dataset.name} must be finite. Fill in missing values record by record."
@@ -257,11 +262,11 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
 def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     """Returns inputs as an array. Inputs that have a `dtype` keep it.
 
-    A list has no `dtype`. Each number of a list is converted to float64, because a type chosen to
-    fit all numbers would depend on every number.
+    A list has no `dtype`. Each number of a list is converted to float64. NumPy would instead choose
+    one type that fits all numbers, which would depend on every private number.
 
     Raises:
-        ValueError: if a list contains anything but numbers. The message begins with `what` and
+        ValueError: if a list does not contain only numbers. The message begins with `what` and
             contains no value.
     """
     if hasattr(values, "dtype"):
@@ -270,15 +275,15 @@ def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         return np.asarray(values, np.float64)
     except (OverflowError, TypeError, ValueError):  # their messages may quote values
         raise ValueError(
-            f"{what} must be equally long lists of numbers. For texts, use Data.from_dataframe."
+            f"{what} must be lists of numbers of equal length. For texts, use Data.from_dataframe."
         ) from None
 
 
 def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[Any]:
     """Converts inputs to the type that a served model takes.
 
-    Equal numbers give equal results, whether they are integers or float64. Therefore the same query
-    always has the same digest.
+    Equal numbers give equal results, for integers and for float64. Therefore the same query always
+    has the same digest.
 
     Args:
         inputs: `[num_inputs, *input_shape]`.
@@ -297,7 +302,7 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
         if array.dtype.itemsize == 8:
             array = array.astype(np.float64, copy=False)
         return array.astype(dataset.input_type, copy=False)
-    # NaN compares as false.
+    # NaN fails these comparisons.
     is_pixel = (array >= 0) & (array <= 255) & (array == np.floor(array))
     if not is_pixel.all():
         raise ValueError(
@@ -312,7 +317,7 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """Base class of `PrivateExamples`, `PublicExamples` and `Pool`: a data set and its inputs."""
+    """Base class of `PrivateExamples`, `PublicExamples` and `Pool`: inputs of one data set."""
 
     dataset: Dataset
     inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
@@ -333,9 +338,8 @@ def checked_labels(
     Args:
         labels: labels `[num_examples]`; with target "labels", `[num_examples, num_labels]`.
         examples: the labeled examples.
-        lowest: lowest valid label. Pass `UNKNOWN` if some labels may be unknown. -1 means an
-            unknown class, NaN an unknown number, and a row of -1 means that the labels of an
-            example are unknown.
+        lowest: lowest valid label. Pass `UNKNOWN` if some labels may be unknown. An unknown class
+            is -1, an unknown number is NaN, and the unknown labels of an example are a row of -1.
 
     Returns:
         For target "class", int64 from `lowest` to `num_classes - 1`. For target "number", float64
@@ -381,13 +385,15 @@ def unlabeled(number: int, dataset: Dataset) -> npt.NDArray[Any]:
 def target_rows(labels: npt.NDArray[np.generic], dataset: Dataset) -> npt.NDArray[np.float64]:
     """Returns each record's label as a row of `num_classes` numbers, `[num_records, num_classes]`.
 
-    For feature sums, a record's feature vector is multiplied by its target row. For sums of votes,
-    a teacher contributes the target row of its prediction to each query. A target row has an L2
-    norm of at most 1 and no negative entries (docs/proofs/theory.md, Propositions D12 and D13).
+    For feature sums, each record contributes the outer product of its feature vector and its target
+    row. For sums of votes, a teacher contributes the target row of its prediction for each query. A
+    target row has an L2 norm of at most 1 and no negative entries (docs/proofs/theory.md,
+    Propositions D12 and D13).
 
-    The row of a class is its one-hot vector. If a number is at the fraction s of its range, its row
-    is (1 - s, s). The row of several labels has the entry 1 / sqrt(max_labels) for each true label.
-    If more than `max_labels` are true, this row is scaled to norm 1.
+    The row of a class is its one-hot vector. The row of a number is (1 - s, s), where s is its
+    relative position in `target_range`, from 0 to 1. The row of several labels has the entry 1 /
+    sqrt(max_labels) for each true label. If more than `max_labels` labels are true, this row is
+    scaled to norm 1.
 
     Args:
         labels: SENSITIVE; known labels in the format of `checked_labels`, or the predictions of one

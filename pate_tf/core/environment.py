@@ -29,8 +29,8 @@ def check_environment() -> None:
             )
 
 
-# Error messages contain one of these texts if memory is missing to load a library or start a
-# thread.
+# An error message contains one of these texts if there is not enough memory to load a library or to
+# start a thread.
 NO_MEMORY: Final = (
     *("failed to map segment", "cannot allocate memory", "can't start new thread"),
     "error return without exception set",  # raised by Python's import system
@@ -39,16 +39,16 @@ MIN_ADDRESSES: Final = 5 * 2**29  # peak address space of a small run, in bytes
 
 
 class _Finder:
-    """Import hook that imports TensorFlow quickly and without output. It is used once.
+    """Import hook that makes the first import of TensorFlow fast and silent.
 
     TensorFlow's libraries write to the terminal while they are imported, before any log level
-    applies. The import also creates a million permanent objects, which the garbage collector would
-    scan again and again.
+    applies. The import also creates a million permanent objects. The garbage collector would scan
+    these objects repeatedly.
 
     Attributes:
         is_shown: whether to show the output of the import.
         is_command: whether the process runs a command of pate_tf. If so, the garbage collector
-            never scans these objects.
+            never scans the objects that the import created.
     """
 
     is_shown = is_command = False
@@ -85,14 +85,14 @@ class _Finder:
             load(module)
             if self.is_command:
                 gc.freeze()
-                atexit.register(gc.freeze)  # the interpreter collects garbage when it ends
+                atexit.register(gc.freeze)  # makes the garbage collection at exit fast
 
 
 _FINDER: Any = _Finder()
 
 
 def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> None:
-    """Sets TensorFlow's log level and, if TensorFlow is not imported yet, prepares its import.
+    """Sets TensorFlow's log level. If TensorFlow is not imported yet, installs `_Finder`.
 
     Args:
         is_shown: whether to show warnings and the output of the import.
@@ -106,7 +106,7 @@ def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> 
 
 
 def start_worker() -> None:
-    """Makes a worker process ignore Ctrl-C, which its parent handles, and end with its parent."""
+    """Prepares a worker process: it ignores Ctrl-C and ends when its parent process ends."""
     prepare_start_of_tensorflow(is_shown=False, is_command=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -20,10 +20,10 @@ from pate_tf.core.dataset import (
     unlabeled,
 )
 
-# Name of the quality measure for each target, and its value if all predictions are equal.
+# For each target: the name of its quality measure, and the value of a constant prediction.
 MEASURES: Final = {NUMBER: ("R^2", 0.0), SEVERAL_LABELS: ("mean area under the curve", 0.5)}
-STANDARD_DEVIATIONS: Final = 1.96  # half of the width of a 95 % confidence interval
-UNLIKE = 1e-6  # below this p-value, the samples were not shuffled before they were split
+STANDARD_DEVIATIONS: Final = 1.96  # half of a 95 % confidence interval, in standard errors
+UNLIKE = 1e-6  # below this p-value, the samples were probably not shuffled before the split
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,16 +31,16 @@ class Pool(Examples):
     """Public inputs. A student learns from them and from their released labels.
 
     A pool may be empty. The student is then computed only from noisy second moments of the private
-    records. A pool is equal only to itself, so it can be the key of a cache.
+    records. Pools are compared by identity, so a pool can be the key of a cache.
 
     Attributes:
         dataset: public facts about the inputs.
         inputs: `[num_inputs, *input_shape]`.
         true_labels: public labels in the format of `checked_labels`; some may be unknown. None if
-            no label is known. Forecasts use them, and so do two choices that depend on forecasts:
-            the representation of a table and the calibration of a linear model. They never
-            influence which inputs become queries. A student learns from them only with
-            `public_labels="train"`.
+            no label is known. Accuracy forecasts use these labels. So do two choices that depend on
+                forecasts: the representation of a table, and the calibration of a linear model. The
+                labels never influence which inputs become queries. A student learns from them only
+                with `public_labels="train"`.
     """
 
     true_labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
@@ -49,7 +49,7 @@ class Pool(Examples):
     def majority_share(self) -> float | None:
         """Fraction of the most frequent class among labeled inputs.
 
-        None if no label is known, or if labels are not classes.
+        The result is None if no label is known, or if labels are not classes.
         """
         if self.dataset.target != CLASS:
             return None
@@ -73,10 +73,10 @@ def majority_share(labels: IntArray | None) -> float | None:
 def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float | None:
     """Returns the area under the ROC curve.
 
-    It is the fraction of pairs of a positive and a negative sample in which the positive sample has
-    the higher score; ties count half. Constant scores have an area of 1/2. With two classes, the
-    second class is positive. With more classes, the result is the mean over the classes that have
-    samples. Returns None if all samples have the same class.
+    Consider all pairs of a positive and a negative sample. The area is the fraction of pairs in
+    which the positive sample has the higher score; ties count half. Constant scores have an area of
+    1/2. With two classes, the second class is positive. With more classes, the result is the mean
+    over the classes that have samples. Returns None if all samples have the same class.
 
     Args:
         scores: scores of the classes, `[num_samples, num_classes]`.
@@ -100,10 +100,10 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
 def area_components(
     scores: npt.NDArray[np.floating], holds: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
-    """Returns one number for each sample. Their mean is the area under the ROC curve.
+    """Returns one number for each sample; the mean of all numbers is the area under the curve.
 
-    Their standard deviation, divided by the square root of the number of samples, is the standard
-    error of the area (DeLong et al. 1988, https://doi.org/10.2307/2531595).
+    The standard deviation of these numbers, divided by the square root of the number of samples, is
+    the standard error of the area (DeLong et al. 1988, https://doi.org/10.2307/2531595).
 
     Args:
         scores: scores of the samples, `[num_samples]`.
@@ -132,7 +132,7 @@ def r_squared(
 
 
 def areas_of_labels(scores: npt.NDArray[np.floating], truth: IntArray) -> list[float | None]:
-    """Returns `area_under_curve` for each label, or None if the label is equal in all samples.
+    """Returns `area_under_curve` for each label; None if a label has the same value everywhere.
 
     Args:
         scores: scores of the labels, `[num_samples, num_labels]`.
@@ -168,7 +168,7 @@ def score_of(
 class PublicExamples(Examples):
     """Public inputs: the pool and the held-out samples on which the student is evaluated.
 
-    Labels are optional. They are used for evaluation and to choose a table's representation.
+    Labels are optional. They are used to evaluate students and to choose a table's representation.
 
     Attributes:
         dataset: public facts about the samples.
@@ -191,11 +191,11 @@ class PublicExamples(Examples):
 
     @classmethod
     def none_of(cls, dataset: Dataset) -> Self:
-        """Returns zero samples of a data set."""
+        """Returns an empty set of samples of a data set."""
         return cls(dataset, np.zeros((0, *dataset.input_shape), dataset.input_type))
 
     def split(self, pool_size: int) -> "PublicSplit":
-        """Splits the samples: the first `pool_size` samples become the pool, the rest is held out.
+        """Splits the samples: the first `pool_size` become the pool, all others are held out.
 
         If there are no samples, both parts are empty. Warns if the class frequencies of the parts
         differ more than by chance (Pearson's chi-squared test).
@@ -221,9 +221,9 @@ class PublicExamples(Examples):
             found = counts[:, counts.any(axis=0)]
             if scipy.stats.chi2_contingency(found).pvalue < UNLIKE:
                 warnings.warn(
-                    "The held-out public samples have other class frequencies than the pool. The "
-                    "file may be sorted by class. Accuracies on these samples are not reliable. "
-                    "Shuffle the public records; in Python, set `held_out_seed`.",
+                    "The held-out public samples and the pool have different class frequencies. "
+                    "The file may be sorted by class. Accuracies on these samples are not "
+                    "reliable. Shuffle the public records; in Python, set `held_out_seed`.",
                     stacklevel=2,
                 )
         return PublicSplit(pool=Pool(self.dataset, first.inputs, first.labels), held_out=others)
@@ -276,7 +276,7 @@ class PoolLabels:
     """Public: labels of some inputs of a pool, from which a student learns.
 
     They include the released labels. They may also include labels that were inferred from the
-    released labels, which is post-processing and costs no privacy.
+    released labels. Such post-processing costs no privacy.
 
     Attributes:
         query_indices: int64 `[num_labels]`, positions of the labeled inputs in the pool.
@@ -333,10 +333,10 @@ class PoolLabels:
 
 
 CLUSTERS_OF_CLASS = (1, 2, 3, 5, 10)
-MIN_CLUSTER_SIZE = 20  # inputs of the pool
+MIN_CLUSTER_SIZE = 20  # number of pool inputs
 
 
 def cluster_numbers(pool_size: int, num_classes: int) -> list[int]:
-    """Returns the numbers of clusters to choose from, in ascending order; at least one."""
+    """Returns candidate numbers of clusters in ascending order, at least one."""
     most = max(pool_size // MIN_CLUSTER_SIZE, 1)
     return sorted({min(number * num_classes, most) for number in CLUSTERS_OF_CLASS})

@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 Row = tuple[str, str]
-LINE_SECONDS = 30  # time between two lines of progress if the output is not a terminal
+LINE_SECONDS = 30  # time between two progress lines if the output is not a terminal
 NOT_MEASURED = "not measured: there are no public labeled records for a test"
 _CLOCK = contextvars.ContextVar[tqdm | None]("clock", default=None)  # innermost clock that runs
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
@@ -25,16 +25,16 @@ _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reporting:
-    """How a run shows its progress. It never changes a result.
+    """Functions that show the progress of a run. They never change a result.
 
     Attributes:
         clock: function that takes a description and returns a context manager, which shows the
             elapsed time while its block runs.
         progress_bar: function that takes a description, a total and a unit, and returns a tqdm
             progress bar.
-        note: function that shows a text which the user should read before anything is charged.
-        confirm: function that is called after the notes and before anything is charged. It may end
-            the command.
+        note: function that shows a text. The user should read it before privacy budget is spent.
+        confirm: function that is called after the notes and before privacy budget is spent. It may
+            end the command.
         warn: function that shows a warning of one line.
         verbose: whether Keras draws its own progress bars.
         began: start time of the run, by `time.monotonic`.
@@ -57,13 +57,13 @@ class Reporting:
         """Warns that stored results are used and that this call does not read the private records.
 
         Args:
-            path: file or folder whose modification time is the time of the results.
+            path: file or folder with the results. The warning contains its modification time.
             holds: name of the results, such as "teachers".
         """
         when = datetime.datetime.fromtimestamp(path.stat().st_mtime)
         self.warn(
-            f"{path.parent} contains {holds} of {when:%Y-%m-%d %H:%M}, which are used: the private "
-            f"records are not read again. To use other records, choose another folder."
+            f"{path.parent} contains {holds} of {when:%Y-%m-%d %H:%M}. They are used, and the "
+            "private records are not read again. To use other records, choose another folder."
         )
 
 
@@ -94,7 +94,7 @@ class RunReport:
     Attributes:
         values: results of the run as JSON values, by name.
         rows: the same results as rows of a table.
-        tables: tables of an analysis, which replace `rows`. Public and sensitive results are in
+        tables: tables of an analysis; used instead of `rows`. Public and sensitive results are in
             separate tables. Names of arguments are in backticks.
     """
 
@@ -113,7 +113,7 @@ def card(shown: object) -> str:
 
 
 def reporting(verbose: bool | Reporting) -> Reporting:
-    """Returns `verbose` if it is a `Reporting`; creates one, with or without output, for a bool."""
+    """Returns `verbose` if it is a `Reporting`. For a bool, creates one with or without output."""
     if isinstance(verbose, Reporting):
         return verbose
     if not verbose:
@@ -128,7 +128,7 @@ def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator
     """Shows a description and the elapsed time while the block runs.
 
     Args:
-        description: description of the work.
+        description: text to show, such as the name of the current step.
         seconds: time between two updates, in seconds.
         **options: arguments of the tqdm progress bar.
     """
@@ -149,7 +149,7 @@ def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator
 
 
 def steps_on_clock(total: int) -> Callable[[int], object]:
-    """Adds steps and the time left to the running clock; returns a function that advances it."""
+    """Adds a step counter to the running clock. Returns a function that advances the counter."""
     bar = _CLOCK.get()
     if bar is None:
         return lambda number: None

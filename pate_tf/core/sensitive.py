@@ -1,4 +1,4 @@
-"""Sensitive values: private records, their partition, votes, counts. `repr` shows only shapes."""
+"""Types for sensitive values: private records, their partition, votes and counts."""
 
 import dataclasses
 import hashlib
@@ -20,9 +20,10 @@ class SensitiveWarning(UserWarning):
 
 
 def warn_holder(text: str, *, is_private: bool = True, stacklevel: int = 3) -> None:
-    """Warns about records; if they are private, with a `SensitiveWarning` that is marked as such.
+    """Warns about records. For private records, issues a `SensitiveWarning` with a prefix.
 
-    `stacklevel` is passed on to `warnings.warn`. The default names the line of the caller's caller.
+    `stacklevel` is an argument of `warnings.warn`. By default, the warning shows the line that
+    called the caller of this function.
     """
     kind = SensitiveWarning if is_private else UserWarning
     secret = "sensitive, only for the data holder: " if is_private else ""
@@ -32,9 +33,9 @@ def warn_holder(text: str, *, is_private: bool = True, stacklevel: int = 3) -> N
 def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
     """Returns the owner of each record, `[num_records]`, as an array of whole numbers or strings.
 
-    If owners have no dtype, as in a list, each owner is converted to a string separately. NumPy
-    would instead choose one type that fits all owners. One owner could then change the names of all
-    other owners.
+    If `owners` has no dtype (a list, for example), each owner is converted to a string separately.
+    NumPy would instead choose one type that fits all owners. One owner could then change the names
+    of all other owners.
 
     Raises:
         ValueError: if an owner is neither a whole number nor a string. The message does not contain
@@ -63,10 +64,10 @@ class PrivateExamples(Examples):
         labels: label of each record, in the format of `dataset.checked_labels`.
         owners: owner of each record, whole numbers or strings `[num_records]`; None if each record
             has a different owner.
-        source: private data source, see `core.source`. Ledgers add up the costs of all releases
-            from one source. None if the run folder is its own source.
-        split: if `Data.hold_back` split the records, an object that identifies this call, and
-            whether these are the held-back records. Otherwise None.
+        source: name or path of the private data, see `core.source`. Ledgers add up the costs of all
+            releases from one source. None if the run folder identifies the source.
+        split: None, unless `Data.hold_back` split the records. Then, an object that identifies the
+            call of `hold_back`, and whether these are the held-back records.
 
     Raises:
         ValueError: if inputs, labels or owners don't match the data set, or an input is not finite.
@@ -96,7 +97,7 @@ class PrivateExamples(Examples):
 
     @property
     def public_size(self) -> int | None:
-        """Number of records if it is public. None if records have owners: then it is private."""
+        """Number of records. None if records have owners, because it is then private."""
         return None if self.owners is not None else len(self)
 
     def __repr__(self) -> str:
@@ -141,7 +142,7 @@ class VoteCounts:
 
     @property
     def dimensions(self) -> str:
-        """A text with the numbers of teachers, queries and classes."""
+        """Text with the number of teachers, the number of queries and the number of classes."""
         return (
             f"{self.num_teachers} teachers, {self.num_queries} queries, {self.num_classes} classes"
         )
@@ -179,7 +180,7 @@ class VoteCounts:
 
 @dataclasses.dataclass(frozen=True)
 class SumsByClass:
-    """Sensitive: sums of records' vectors for each class, or of teachers' predictions per query.
+    """Sensitive: sums of the records' feature vectors by class, or of predictions by query.
 
     Attributes:
         values: int64, read-only, in units of 1 / LATTICE. Sums of records have the shape
@@ -212,8 +213,8 @@ class Votes:
         labels: read-only array. For target "class", int64 `[num_teachers, num_queries]`. For target
             "number", float64 of the same shape, clipped to the target's range. For target "labels",
             the probability of each label, float64 `[num_teachers, num_queries, num_labels]`,
-            clipped to [0, 1]. NaN is replaced by the lowest value. It is not an error, because
-            whether a teacher fails can depend on its records.
+            clipped to [0, 1]. NaN is replaced by the lowest value. NaN is not an error: such an
+            error would reveal something about the records of one teacher.
         num_classes: number of classes or labels.
         dataset: data set that defines the target "number" or "labels"; None for target "class".
 
@@ -282,9 +283,9 @@ def _checked_predictions(values: npt.NDArray[Any], dataset: Dataset) -> npt.NDAr
 
 
 # The partition of the records among the teachers.
-# A record (or an owner) must reach exactly one teacher. Its teacher must not depend on the other
-# records, nor on the number of records. Therefore one record (or owner) changes at most one vote
-# per query (docs/proofs/theory.md, Propositions S1 and S2).
+# Each record (or owner) must belong to exactly one teacher. This assignment must not depend on the
+# other records, nor on the number of records. Therefore one record (or owner) changes at most one
+# vote per query (docs/proofs/theory.md, Propositions S1 and S2).
 
 
 MAX_TEACHERS = 2**20  # limit if the number of records is not public
@@ -309,8 +310,8 @@ class Partition(Sharding):
     Attributes:
         assignment: number of each record's teacher, int64 `[num_records]`, read-only.
         num_teachers: number of teachers. With unit "record", each teacher has at least one record.
-            With unit "owner", a teacher may have no records. This is not an error, because it can
-            depend on a single owner, whose records would then stop the whole run.
+            With unit "owner", a teacher may have no records. This is not an error: such an error
+            would reveal something about a single owner.
         unit: protected unit: "record", or "owner" for all records of one owner.
 
     Raises:
@@ -357,11 +358,11 @@ class Partition(Sharding):
 
 
 def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
-    """Assigns the positions of records to teachers at random, in shards of almost equal size.
+    """Assigns records to teachers at random by their positions, in shards of almost equal size.
 
-    Sizes of shards differ by at most one. Each block of `num_teachers` consecutive positions is
-    assigned in a separate random order. The teacher of record i therefore depends only on i,
-    `num_teachers` and `seed`. Hence
+    The sizes of the shards differ by at most one. Each block of `num_teachers` consecutive
+    positions is assigned in a separate random order. The teacher of record i therefore depends only
+    on i, `num_teachers` and `seed`. Hence
 
     - replacing a record's content changes the shard of one teacher;
     - adding or removing the last record changes the shard of one teacher;
@@ -383,7 +384,7 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
 
 
 def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
-    """Assigns all records of an owner to one teacher, which a keyed hash of the owner selects.
+    """Assigns all records of an owner to one teacher, selected by a keyed hash of the owner.
 
     The teacher of an owner must not depend on the other owners or on their number, so the owners
     can't be sorted and shuffled. Shard sizes therefore vary. A teacher without records learns

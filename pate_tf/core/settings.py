@@ -54,7 +54,7 @@ class Setting:
             return
         if self.choices is not None:
             for each in value if isinstance(value, tuple) else (value,):
-                # Objects other than texts, such as functions, are the user's own.
+                # An object that is not a text, such as a function, is always accepted.
                 is_function = FUNCTION in self.choices and ":" in str(each)
                 if isinstance(each, str) and each not in self.choices and not is_function:
                     refuse(name, f"one of {', '.join(self.choices)}", each)
@@ -80,11 +80,11 @@ def setting(default: Any = MISSING, **facts: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base class of settings; checks every field by its `Setting`.
+    """Base class of settings. It checks the value of every field against the field's `Setting`.
 
     Attributes:
-        restated: maps the names of inherited fields to attributes of `Setting` that a subclass
-            changes. In `--help`, these settings come last, in this order.
+        restated: for a subclass, maps the names of inherited fields to changed attributes of their
+            `Setting`. In `--help`, these settings come last, in this order.
 
     Raises:
         ValueError: if a value is not allowed. The message is one line that begins with the field's
@@ -99,7 +99,7 @@ class Settings:
 
 
 def described(kind: type) -> Mapping[str, Setting]:
-    """Returns the `Setting` of each field of a class, in order; skips fields that have none."""
+    """Returns the `Setting` of each field of a class, in order. Other fields are skipped."""
     fields = dataclasses.fields(kind)
     found = {field.name: field.metadata[KEY] for field in fields if KEY in field.metadata}
     for base in reversed(kind.__mro__):
@@ -133,10 +133,10 @@ def _members(hint: Any) -> list[Any]:
     return [hint]
 
 
-# Limits of settings for the training of teachers and students. Larger values are mistakes.
+# Limits of training settings. Larger values are certainly mistakes.
 MAX_STEPS = 10**9
 MAX_BATCH = 2**16
-MAX_RATE = 1.0  # for Adam; in the first version, --learning_rate=5 meant a rate of 0.05 for SGD
+MAX_RATE = 1.0  # for Adam; earlier versions used SGD, and --learning_rate=5 meant a rate of 0.05
 
 
 MAX_LINE = 200  # characters
@@ -174,7 +174,7 @@ class EpsilonDelta:
     """The parameters epsilon and delta of a differential privacy guarantee.
 
     Attributes:
-        epsilon: bound on how much one record or owner can change the probability of any outcome.
+        epsilon: epsilon of the guarantee, in natural logarithms.
         delta: delta of the guarantee; 0 for pure differential privacy.
     """
 

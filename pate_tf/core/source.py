@@ -1,4 +1,4 @@
-"""The private data source of a run, digests of private records, and a comparison of settings."""
+"""Identifies the private data of a run, computes digests of records, and compares settings."""
 
 import contextlib
 import dataclasses
@@ -23,18 +23,18 @@ MAX_NAME: Final = 120  # characters
 KEY_FILE: Final = "digest.key"
 KEY_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
-PRIVATE_RECORDS: Final = "records"  # a stored digest. A run continues even if it differs.
+PRIVATE_RECORDS: Final = "records"  # key of a digest; if it differs, a run still continues
 # Prefixes of the keys of sources.
 NAMED = "name "
 MERGED = "merged "  # only in ledgers of earlier versions
 # Names of folders and files that are too common to identify a source.
 GENERIC: Final = ("data", "images", "private", "records", "table", "train")
-# Printable characters that are invisible (Default_Ignorable_Code_Point of Unicode 15): names that
-# only differ by them look equal.
+# Characters that are invisible (Default_Ignorable_Code_Point of Unicode 15). Names that differ only
+# in such characters look equal.
 INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-_BLOCK: Final = 4_096  # records copied at a time
+_BLOCK: Final = 4_096  # number of records that are copied at once
 
 Digests = npt.NDArray[np.uint8]  # [num_digests, DIGEST_BYTES]
 
@@ -44,7 +44,7 @@ class PrivateSource:
     """The private data that a release is charged to, identified by the data holder's name for it.
 
     Releases with the same name are charged to the same source. The records are never compared,
-    because "are these the same records?" is a query on private data. The costs of all releases
+    because the result of a comparison would reveal private information. The costs of all releases
     under one name add up, even if the records changed in between. The total is therefore valid for
     every record that ever belonged to the source. The data holder must not use two names for the
     same records.
@@ -63,8 +63,8 @@ class PrivateSource:
         """Returns the source with a name.
 
         Raises:
-            ValueError: if the name is empty or too long, or contains `|`, a line break or invisible
-                characters, which would spoil a row of a table.
+            ValueError: if the name is empty or too long, or contains `|`, a line break or an
+                invisible character.
         """
         is_visible = name.isprintable() and not INVISIBLE.search(name)
         if not 0 < len(name.strip()) <= MAX_NAME or not is_visible or "|" in name:
@@ -82,8 +82,8 @@ class PrivateSource:
     def of_file(cls, path: pathlib.Path | str, declared: str | None = None) -> Self:
         """Returns the source of a private file, folder or URL.
 
-        The name of the source is `declared` if given, else the name of the file. If many projects
-        use this file name (`GENERIC`), the name of its folder precedes it.
+        The name of the source is `declared` if given, else the name of the file. If the file name
+        is very common (`GENERIC`), the name of its folder is put before it.
         """
         if declared is not None:
             return cls.named(declared)
@@ -95,20 +95,20 @@ class PrivateSource:
         return cls(name=name, key=f"file {place}")
 
     def shares(self, key: str) -> bool:
-        """Whether the source with this key equals this one (in any spelling) or shares a part."""
+        """Whether a key belongs to this source, or to a source that shares a part with it."""
         return not _keys(self.key).isdisjoint(_keys(key))
 
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
         """Raises ValueError if this source has a name and `stored` is another source."""
         if self.is_named and not (stored and self.shares(stored.key)):
             raise ValueError(
-                f"{folder} contains results of another source than {self.name}. Use another folder."
+                f"{folder} has results from a source other than {self.name}. Use another folder."
             )
 
 
 @functools.lru_cache(maxsize=4_096)
 def _keys(key: str) -> frozenset[str]:
-    """Returns the normalized keys of a source and of its parts, so that sources can be compared."""
+    """Returns the keys of a source and of its parts in a normalized form for comparisons."""
     if key.startswith(MERGED):
         return frozenset[str]().union(*map(_keys, json.loads(key.removeprefix(MERGED))))
     if not key.startswith(NAMED):
@@ -146,19 +146,20 @@ class Records:
         return cls(num_records=fields["num_records"], source=made)
 
 
-# Keyed digests of private values. Only somebody who has the key can test a guess of a value.
+# Keyed digests of private values. Without the key, nobody can check a guess of a value against a
+# digest.
 
 
 def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) -> str:
     """Returns the hexadecimal HMAC-SHA256 of the dtype, shape and bytes of arrays.
 
-    With a plain digest of private records, anybody could test a guess of the records. With this
-    digest, a test needs the key. The key is drawn at first use and stored in the folder with mode
+    With a plain digest of private records, anybody could check a guess of the records. With a keyed
+    digest, this needs the key. The key is drawn at first use and stored in the folder with mode
     0600.
 
     Args:
         sensitive_folder: a run's `sensitive/`, or a folder below it; created if necessary.
-        *arrays: arrays of numbers or strings.
+        *arrays: private values, as arrays of numbers or strings.
 
     Raises:
         ValueError: if the key file is invalid, or an array contains other objects.
@@ -170,7 +171,7 @@ def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) ->
         with artifacts.atomic_file(temporary, private=True) as file:
             file.write(secrets.token_bytes(KEY_BYTES))
         with artifacts.lease(temporary):
-            # If two processes write a key at the same time, the first key stays.
+            # If two processes write a key at the same time, the first key is kept.
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
             temporary.unlink()
@@ -212,15 +213,16 @@ def owner_digests(owners: npt.NDArray[Any], key: bytes) -> npt.NDArray[np.bytes_
 
 
 def owner_name(owner: int | str | bytes) -> bytes:
-    """Returns an owner's name as bytes, also for strings that are not valid Unicode."""
+    """Returns an owner's name as bytes. Strings that are not valid Unicode are allowed."""
     return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
 def content_sum(digests: Digests, labels: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """SENSITIVE: returns one digest of a set of labeled records, uint64 `[4]`.
 
-    It is the sum modulo 2^64 of one digest for each record and its label. The order of the records
-    does not matter, and the sums of disjoint sets add up to the sum of their union.
+    The result is the sum modulo 2^64 of one digest for each pair of a record and its label. The
+    order of the records does not matter, and the sums of disjoint sets add up to the sum of their
+    union.
 
     Args:
         digests: result of `record_digests`, `[num_records, 16]`.

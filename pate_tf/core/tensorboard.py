@@ -21,7 +21,7 @@ TAGS: Final[Mapping[str, str]] = {
 
 def scalar(tag: str, value: Any, step: int | None = None) -> None:
     """Writes a scalar with a tag from `TAGS`. By default, `step` is the current writer's step."""
-    with tf.summary.record_if(True):  # see `write_result`
+    with tf.summary.record_if(True):  # for the reason, see `write_result`
         tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
 
 
@@ -42,13 +42,14 @@ def write_result(
         for name, value in settings.items()
     }
     writer = tf.summary.create_file_writer(str(folder))
-    # Keras' callback restricts recording to some steps. If `fit` is interrupted, this restriction
-    # stays in the process.
+    # Keras' callback records only some steps. If `fit` is interrupted, this restriction remains
+    # active in the process.
     with writer.as_default(step=0), tf.summary.record_if(True):
         # Do not use `hparams_config`: with several runs, TensorBoard would use the configuration of
         # one run and hide other settings and results.
-        # The ID must not be the path, which reveals where files are stored, or the folder name,
-        # because TensorBoard would merge the first versions of several students into one row.
+        # The ID must not be the path, which reveals where files are stored. It must not be the
+        # folder name either: TensorBoard would then merge the first versions of several students
+        # into one row.
         hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))
         for tag, value in results.items():
             scalar(tag, value)

@@ -1,4 +1,4 @@
-"""Reads and checks values of small TOML files. Error messages are one line with the file name."""
+"""Reads and checks the values of TOML files. Error messages are one line with the file name."""
 
 import math
 import pathlib
@@ -58,14 +58,14 @@ class Fields:
         return value
 
     def texts(self, name: str, *, among: Sequence[str]) -> tuple[str, ...]:
-        """Returns a list of at least one text; all are different and contained in `among`."""
+        """Returns a list of at least one text. All texts are different and contained in `among`."""
         value = self._take(name)
         if not isinstance(value, list) or not value or not all(text in among for text in value):
             refuse(f"{self._where}: {name}", f"a list of any of {', '.join(among)}", value)
         return tuple(dict.fromkeys(value))
 
     def settings(self, kind: type, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """Returns those fields of a class of settings that the table contains, by name."""
+        """Returns the values of a settings class that the table contains, by field name."""
         values: dict[str, Any] = {}
         for name, each in described(kind).items():
             if self.has(name) and name not in without:

@@ -1,4 +1,4 @@
-"""The data of a run: a data set by its name, a function, or the user's files."""
+"""Settings for the data of a run: a data set, a function, or the user's files."""
 
 import dataclasses
 import functools
@@ -18,18 +18,18 @@ from pate_tf.data.schema import Schema, read_schema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileSource(Settings):
-    """The user's data in files: tables, or images in folders."""
+    """Settings for the user's files: tables, or folders of images."""
 
     private: pathlib.Path | None = setting(
         None,
         help="Private records, instead of --dataset: a CSV or Parquet file (needs --schema), or a "
-        "folder that contains a folder of images for each class. Without --public, the method is "
-        "feature_sums and images need --image_size.",
+        "folder with one folder of images for each class. Without --public, the method is "
+        "feature_sums, and images need --image_size.",
     )
     owner: str | None = setting(
         None,
         advanced=True,
-        help="Column with the owner of each private record: all records of one owner go to one "
+        help="Column with the owner of each private record. All records of one owner go to one "
         "teacher, and the guarantee protects owners. Default: the owner column of the schema.",
     )
     public: pathlib.Path | None = setting(
@@ -38,8 +38,8 @@ class FileSource(Settings):
     )
     schema: pathlib.Path | None = setting(
         None,
-        help="For tables: a TOML file that states the range or categories of each column and of "
-        "the label, from public knowledge. `pate schema` drafts it from the public file.",
+        help="For tables: a TOML file with the range or the categories of each column and of the "
+        "label, from public knowledge. `pate schema` drafts it from the public file.",
     )
     label: str | None = setting(
         None, advanced=True, help="For tables: the label's column. Default: as in the schema."
@@ -47,33 +47,33 @@ class FileSource(Settings):
     image_size: str | None = setting(
         None,
         help="For images: size that each image is scaled to, such as 64 or 48x64 (HEIGHTxWIDTH). "
-        "Default: the size of the public images. Without public images all images become gray.",
+        "Default: the size of the public images. Without public images, all images become gray.",
     )
     background: str = setting(
         BACKGROUND,
         advanced=True,
         choices=tuple(BACKGROUNDS),
-        help="For images: the color behind transparent pixels.",
+        help="For images: the color that replaces transparent pixels.",
     )
     on_bad_record: str = setting(
         tables.REFUSE,
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
         help="What to do with a private record that does not fit the schema, or a broken image. "
-        "refuse: stop with an error. skip: leave it out; this never depends on other records, but "
-        "makes the number of records private, and each record its own owner.",
+        "refuse: stop with an error. skip: leave it out. Then the number of records is private, "
+        "and each record has a different owner.",
     )
     name: str | None = setting(
         None,
-        help="Name of the data set in the run folder, and of the private source unless "
-        "--source_name names it. Default: the name in the schema, else the name of the private "
-        "file or of the folder of public images.",
+        help="Name of the data set in the run folder. Without --source_name, also the name of the "
+        "private source. Default: the name in the schema, else the name of the private file or of "
+        "the folder of public images.",
     )
 
     @functools.cached_property
     def _schema(self) -> Schema:
         if self.schema is None:
-            raise ValueError("schema is required; pate schema drafts it from a public file")
+            raise ValueError("schema is required. `pate schema` drafts one from a public file.")
         return read_schema(self.schema)
 
     @functools.cached_property
@@ -84,7 +84,7 @@ class FileSource(Settings):
         return tables.read_table(self.public, form, self._schema, self.label)
 
     def load_public(self) -> PublicExamples:
-        """Returns the public samples; they are empty without a public file or folder.
+        """Returns the public samples, or an empty set if there is no public file or folder.
 
         Raises:
             ValueError: if the samples can't be read, or do not fit the schema.
@@ -93,7 +93,7 @@ class FileSource(Settings):
         if place is not None and place.is_dir():
             for name in ("schema", "label", "owner"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f"{name} is only for tables; remove it for images")
+                    raise ValueError(f"{name} is only for tables. Remove it for images.")
             return image_folders.load_public(
                 self.public,
                 self.private,
@@ -103,7 +103,7 @@ class FileSource(Settings):
                 on_bad_record=self.on_bad_record,
             )
         if self.image_size is not None:
-            raise ValueError("image_size is only for folders of images; remove it for files")
+            raise ValueError("image_size is only for folders of images. Remove it for tables.")
         place = self.private or self.public
         of_file = "table" if place is None else place.resolve().stem
         name = self.name or self._schema.name or of_file
@@ -117,10 +117,10 @@ class FileSource(Settings):
         """SENSITIVE: returns the private records.
 
         Args:
-            public: the result of `load_public`; None to load it here.
+            public: the result of `load_public`. If None, this function calls `load_public`.
 
         Raises:
-            ValueError: if the records can't be read, or do not fit the public samples.
+            ValueError: if the records can't be read, or do not match the public samples.
         """
         if self.private is None:
             raise ValueError("private is required: the file or folder of the private records")
@@ -149,34 +149,34 @@ class FileSource(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSource(Settings):
-    """The data of a run: a data set by its name, or the user's `files`."""
+    """Settings for the data of a run: the name of a data set, or the user's `files`."""
 
     dataset: str = setting(
         "digits",
         group="data",
-        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, another name of "
+        help="Name of the data set: digits (included), mnist, svhn, cifar10, another name in "
         "TensorFlow Datasets, or module:function.",
     )
     data_dir: pathlib.Path | None = setting(
         None,
         group="data",
-        help="Folder with data prepared by TensorFlow Datasets. Default: the folder of TFDS. "
-        "Missing data are downloaded.",
+        help="Folder with data sets that TensorFlow Datasets (TFDS) prepared. Default: the default "
+        "folder of TFDS. Missing data are downloaded.",
     )
     source_name: str | None = setting(
         None,
         group="data",
-        help="Public name of the private data. The costs of all releases under one name on this "
-        "machine add up, even if the records changed in between. Never use two names for the same "
-        "records. Default: the name of the data set, or the private file with its path.",
+        help="Public name of the private data. The costs of all releases on this machine with the "
+        "same name add up, even if the records changed in between. Never use two names for the "
+        "same records. Default: the name of the data set, or the private file with its path.",
     )
     owners_file: pathlib.Path | None = setting(
         None,
         group="data",
         advanced=True,
         help="An .npy file with the owner of each private record (numbers or strings). All records "
-        "of one owner go to one teacher, or their joint contribution to feature sums is clipped. "
-        "The guarantee is for adding or removing an owner.",
+        "of one owner go to one teacher, or their total contribution to feature sums is clipped. "
+        "The guarantee covers adding or removing one owner.",
     )
     files: FileSource | None = None
 
@@ -186,7 +186,7 @@ class DataSource(Settings):
 
     @property
     def named_source(self) -> PrivateSource | None:
-        """The source that the user named; None to use the source of the records."""
+        """The source with the name that the user set; None if the user set no name."""
         return None if self.source_name is None else PrivateSource.named(self.source_name)
 
     @property
@@ -202,7 +202,7 @@ class DataSource(Settings):
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The flags that name the data, as JSON values; paths are absolute."""
+        """The values of the flags for the data, as JSON values with absolute paths."""
         source = self.files or self
         names = described(FileSource) if self.files else ("dataset", "data_dir")
         values = {name: getattr(source, name) for name in names}
@@ -214,14 +214,14 @@ class DataSource(Settings):
     def load_private(
         self, reporting: Reporting, public: PublicExamples | None = None
     ) -> PrivateExamples:
-        """Returns the private records with their source and the owners of `owners_file`.
+        """Returns the private records with their source, and with the owners in `owners_file`.
 
         Args:
             reporting: shows progress.
-            public: the result of `load_public`, if it was loaded already.
+            public: the result of `load_public`; None if the public samples are not loaded yet.
 
         Raises:
-            ValueError: if the records can't be loaded, or the owners do not fit the records.
+            ValueError: if the records can't be loaded, or the owners do not match the records.
         """
         with reporting.clock(f"reading {self.files.private if self.files else self.dataset}"):
             if self.files is not None:
@@ -235,7 +235,7 @@ class DataSource(Settings):
         return dataclasses.replace(examples, source=source, owners=owners)
 
     def load_dataset(self) -> Dataset:
-        """Returns the public facts about the data; raises ValueError if they can't be loaded."""
+        """Returns public facts about the data; raises ValueError if they can't be loaded."""
         if self.files is not None:
             return self.files.load_public().dataset
         return datasets.load_dataset(self.dataset, data_dir=self.data_dir)
@@ -254,7 +254,7 @@ class DataSource(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolSize(Settings):
-    """The number of public samples in the pool, chosen by the user."""
+    """Setting for the number of public samples in the pool."""
 
     pool_size: int | None = setting(
         None,
@@ -262,6 +262,6 @@ class PoolSize(Settings):
         flag="stdnt_share",
         least=1,
         advanced=True,
-        help="Size of the student's pool: the first public samples, which also train "
-        "representations. The other samples evaluate the student. Default: the data set's number.",
+        help="Number of public samples in the pool, from the first, for queries and "
+        "representations. All other samples evaluate the student. Default: the data set's number.",
     )

@@ -1,6 +1,7 @@
-"""Data sets by name, as `--dataset` takes them.
+"""Loads data sets by the names that `--dataset` accepts.
 
-Private and public data are loaded separately: training a student never opens the private data.
+Private and public data are loaded separately. The training of a student never opens the private
+data.
 """
 
 import contextlib
@@ -24,22 +25,22 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.named_function import call_function, is_named_function
 
-MAX_IN_MEMORY = 2**28  # bytes of a split's inputs
-RETRIES = 3  # tries of a download; the pause between them starts at 0.4 s and doubles
-STREAMED_BATCH = 250  # examples
+MAX_IN_MEMORY = 2**28  # bytes; larger inputs of a split are memory-mapped
+RETRIES = 3  # attempts of a download; the pause between attempts starts at 0.4 s and doubles
+STREAMED_BATCH = 250  # number of examples per batch
 
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """The splits of a TFDS data set that are private and public.
+    """Defines which splits of a TFDS data set are private and public.
 
     Attributes:
         dataset: public facts about the data.
         builder: name of the data set in TFDS.
-        private_split: split that is partitioned among the teachers.
-        public_split: split that contains the student's pool.
+        private_split: name of the split with the private records.
+        public_split: name of the split with the public samples.
         input_name: name of the input feature.
         label_name: name of the label feature.
     """
@@ -54,10 +55,10 @@ class Source:
 
 @contextlib.contextmanager
 def errors_in_one_line(name: str, data_dir: pathlib.Path | None) -> Iterator[None]:
-    """Turns any exception of TFDS into a `ValueError` of one line."""
+    """Converts every exception of TFDS to a `ValueError` with a one-line message."""
     try:
         yield
-    except Exception as error:  # TFDS, TensorFlow and the network each raise different exceptions
+    except Exception as error:  # TFDS, TensorFlow and network code raise many types of exceptions
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(
             f"dataset {name}: TensorFlow Datasets can neither find it in "
@@ -66,16 +67,17 @@ def errors_in_one_line(name: str, data_dir: pathlib.Path | None) -> Iterator[Non
 
 
 def open_builder(name: str, data_dir: pathlib.Path | None) -> Any:
-    """Returns the TFDS builder of a name; downloads the data unless they are prepared."""
-    with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints, but this library never does
+    """Returns the TFDS builder of a data set; downloads the data if they are missing."""
+    with contextlib.redirect_stdout(io.StringIO()):  # hides the output of TFDS
         import tensorflow_datasets as tfds
         from tensorflow_datasets.core.download import downloader
 
         if not sys.stderr.isatty():
             tfds.disable_progress_bar()
         builder = tfds.builder(name, data_dir=data_dir)
-        # Without a network, gives up after seconds instead of minutes, and without a warning at
-        # each try. The logger keeps this level because threads of a failed download run on.
+        # Without a network, the download fails after seconds instead of minutes, and without a
+        # warning for each attempt. The log level is not restored, because threads of a failed
+        # download keep running.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         retries = downloader.MAX_RETRIES
         downloader.MAX_RETRIES = RETRIES
@@ -93,14 +95,14 @@ def _labels_of(
     number: int,
     put: Callable[[slice, npt.NDArray[Any]], object],
 ) -> npt.NDArray[np.int64]:
-    """Returns a split's labels; passes each batch of inputs to `put`, with its positions.
+    """Returns the labels of a split. Calls `put` with the positions and inputs of each batch.
 
-    The order of the examples is always the same, because the partition and the queries refer to
-    their positions. Loading everything at once would take three times the memory.
+    The order of the examples is always the same, because the partition and the queries depend on
+    their positions. Loading everything at once would need three times the memory.
     """
     import tensorflow_datasets as tfds
 
-    # TFDS should not cache data that are streamed once.
+    # TFDS should not cache data that are read only once.
     streamed = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
     labels = [np.empty(0, np.int64)]
@@ -117,12 +119,12 @@ def _labels_of(
 
 
 def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) -> Arrays:
-    """Streams a split into two `.npy` files, unless they exist, and memory-maps the inputs."""
+    """Writes a split to two `.npy` files if they do not exist, and memory-maps the inputs."""
     about = builder.info.as_json + split + source.input_name
     name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     inputs_path = pathlib.Path(builder.data_dir, f"{name}-inputs.npy")
     labels_path = inputs_path.with_name(f"{name}-labels.npy")
-    if not labels_path.exists():  # the labels are written last
+    if not labels_path.exists():  # labels are written last
         kind = np.dtype(source.dataset.input_type).str
         with artifacts.atomic_file(inputs_path, private=True) as file:
             header = {"descr": kind, "fortran_order": False, "shape": shape}
@@ -136,7 +138,7 @@ def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) ->
     return inputs, artifacts.read_array(labels_path)
 
 
-# Image data sets of TensorFlow Datasets: train is private, test is public.
+# Image data sets of TensorFlow Datasets. The split train is private, the split test is public.
 
 
 MNIST = Dataset(
@@ -149,7 +151,7 @@ MNIST = Dataset(
     augmentation="affine",
     pool_size=9_000,
 )
-# TFDS gives digit 0 the label 0; in the original files it is 10.
+# In TFDS, the digit 0 has the label 0; in the original files, it has the label 10.
 SVHN = dataclasses.replace(MNIST, name="svhn", input_shape=(32, 32, 3), pool_size=10_000)
 _OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10 = dataclasses.replace(
@@ -163,11 +165,11 @@ SOURCES = {
 }
 
 NAMES = ("digits", *SOURCES)
-PUBLIC_SPLITS = ("test", "validation")  # the first one that exists
-POOL_FRACTION = 0.9  # of the public samples; the rest evaluates the student
+PUBLIC_SPLITS = ("test", "validation")  # the first one that exists is used
+POOL_FRACTION = 0.9  # fraction of public samples in the pool; the rest evaluates the student
 
 
-# UCI's handwritten digits, embedded in scikit-learn: 1,797 gray images of 8 x 8 pixels.
+# UCI's handwritten digits, which scikit-learn contains: 1,797 gray images of 8 x 8 pixels.
 NUM_PRIVATE = 1_200
 DIGITS = dataclasses.replace(
     MNIST, name="digits", input_shape=(8, 8, 1), value_range=(0.0, 16.0), pool_size=400
@@ -178,13 +180,14 @@ def load_private(name: str, *, data_dir: pathlib.Path | None = None) -> PrivateE
     """Returns the private labeled records.
 
     Args:
-        name: one of `NAMES`; any name that TensorFlow Datasets knows or finds in `data_dir`; or
+        name: one of `NAMES`; any name in TensorFlow Datasets or in `data_dir`; or
             `module:function`. The function is called as `function("private", data_dir)` or
-            `function("public", data_dir)`. It returns a `Dataset`, the same for both, the inputs
-            `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not use private
-            records to prepare public ones, and must not scale a record by values of other records.
-            Public labels evaluate the student and choose the representation of a table. The
-            function may leave them out, return None instead, or mark unlabeled samples as -1.
+            `function("public", data_dir)`. It returns a `Dataset`, which must be the same for both
+            calls, the inputs `[num_examples, *input_shape]` and the labels `[num_examples]`. It
+            must not use private records to prepare public samples, and must not scale a record by
+            values of other records. Public labels are used to evaluate the student and to choose
+            the representation of a table. The function may return no public labels, None instead of
+            them, or -1 for unlabeled samples.
         data_dir: folder of TensorFlow Datasets; None for its default.
 
     Raises:
@@ -196,14 +199,14 @@ def load_private(name: str, *, data_dir: pathlib.Path | None = None) -> PrivateE
 
 
 def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExamples:
-    """Returns the public samples; see `load_private` for arguments and errors."""
+    """Returns the public samples. For arguments and errors, see `load_private`."""
     return PublicExamples(*_load(name, data_dir, public=True))
 
 
 def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
-    """Returns the public facts about a data set; loads public samples only if necessary.
+    """Returns public facts about a data set. Loads public samples only if necessary.
 
-    See `load_private` for arguments and errors.
+    For arguments and errors, see `load_private`.
     """
     if is_named_function(name):
         return load_public(name, data_dir=data_dir).dataset
@@ -215,7 +218,7 @@ def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
 def _load(
     name: str, data_dir: pathlib.Path | None, *, public: bool
 ) -> tuple[Dataset, npt.NDArray[Any], Any]:
-    """Returns a data set, and its private or public inputs and labels."""
+    """Returns facts about a data set, and its private or public inputs and labels."""
     if is_named_function(name):
         side = "public" if public else "private"
         returned = call_function(name, side, data_dir, flag="dataset", is_private=not public)
@@ -253,7 +256,7 @@ def _load(
 
 
 def check_name(name: str, data_dir: pathlib.Path | None) -> None:
-    """Raises ValueError unless `load_private` knows the name."""
+    """Raises ValueError if `load_private` can't load a data set with this name."""
     if name in NAMES or is_named_function(name):
         return
     import tensorflow_datasets as tfds
@@ -262,19 +265,20 @@ def check_name(name: str, data_dir: pathlib.Path | None) -> None:
     is_prepared = data_dir is not None and (data_dir / builder).is_dir()
     if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
         raise ValueError(
-            f"dataset must be {', '.join(NAMES)}, a name of TFDS, or module:function, got {name!r}"
+            f"dataset must be {', '.join(NAMES)}, a name in TFDS, or module:function, got {name!r}"
         )
 
 
 def _source(name: str, data_dir: pathlib.Path | None) -> Source:
     """Returns the source of a data set, from `SOURCES` or from its public metadata.
 
-    The data set needs a `ClassLabel`, an input that is an image of fixed shape or a vector of
+    The data set must have a `ClassLabel`, an input that is an image of fixed shape or a vector of
     numbers, a split "train", and a split "test" or "validation". Vectors are not scaled for Keras
-    models, because the metadata contain no range; forests need no scale.
+    models, because the metadata contain no range; forests need no scaling.
 
     Raises:
-        ValueError: if the data set is unknown, can't be loaded, or does not meet these needs.
+        ValueError: if the data set is unknown, can't be loaded, or does not meet these
+            requirements.
     """
     if name in SOURCES:
         return SOURCES[name]
@@ -286,7 +290,7 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
     keys: tuple[str, ...] = info.supervised_keys or ()
     if len(keys) != 2 or not hasattr(features[keys[1]], "num_classes"):
         raise ValueError(
-            f"dataset {name}: its supervised keys must be an input and a ClassLabel, got {keys}"
+            f"dataset {name}: supervised_keys must be an input and a ClassLabel, got {keys}"
         )
     input_name, label_name = keys
     if "train" not in info.splits or not public:

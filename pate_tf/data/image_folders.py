@@ -1,7 +1,7 @@
-"""Reads images from folders. Private images are in one folder per class; public ones may be.
+"""Reads images from folders. Private images must be in one folder per class.
 
-The shape of all images and the names of the classes come from the public images or from the user,
-never from private images.
+Public images can be in class folders, too. The shape of all images and the names of the classes
+come from the public images or from the user, never from private images.
 """
 
 import contextlib
@@ -28,24 +28,24 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", "
 PASSED_OVER: Final = re.compile(r"\..*|thumbs\.db|desktop\.ini|__macosx", re.IGNORECASE)
 NO_CLASSES: Final = re.compile(r"(?i)(train|test)(ing)?|val(id(ation)?)?|(image|img|mask|label)s?")
 NO_IMAGES: Final = ". Files that are not images, such as .npz or labels in .csv, are not read."
-# Names of masks: a folder below a class folder, or the ending of a file name next to its image.
+# Names of masks: of a folder below a class folder, or endings of a file name next to its image.
 MASKS: Final = re.compile(r"(?i)masks?|segmentations?|annotations?")
 MASK_OF: Final = re.compile(
     r"(?i)(.+?)[ _.-](masks?|segmentations?|annotations?|seg|gt)([ _.-]?\d+)?"
 )
 GRAY: Final = ("1", "L", "LA")
-DEEP: Final = ("I", "F")  # prefixes of modes with more than 8 bits
+DEEP: Final = ("I", "F")  # first letters of Pillow's modes with more than 8 bits
 WHITE_LEVELS: Final = (1.0, *(2.0**bits - 1.0 for bits in range(8, 33, 2)))
-ORIENTATION: Final = 0x0112  # EXIF tag; above 4 the image is rotated by 90 degrees
+ORIENTATION: Final = 0x0112  # EXIF tag; if above 4, the image is rotated by 90 degrees
 MAX_SIDE: Final = 4096  # pixels
 BROKEN: Final = "the image is broken"
 
 
 def size_of(text: str | None) -> tuple[int, int] | None:
-    """Returns the height and width that a text states: "64" (for both) or "48x64"; None for None.
+    """Parses a height and width: "64" (for both) or "48x64". Returns None for None.
 
     Raises:
-        ValueError: if the text has another form, or a side is not from 1 to 4,096.
+        ValueError: if the text has a different form, or a side is not from 1 to 4,096.
     """
     if text is None:
         return None
@@ -69,28 +69,32 @@ def load_public(
 ) -> PublicExamples:
     """Returns the public images of a folder, in a fixed order that does not depend on labels.
 
-    An image below a folder with the name of a class has that label; other images have no label.
+    An image below a folder with the name of a class gets this class as its label. Other images have
+    no label.
 
-    Without a public folder there are no images, and the data set has gray images of the given
-    size. The names of the classes are then the names of the folders in the private folder, which
-    become public. Empty folders count as well, so the names do not depend on any image.
+    Without a public folder, the result contains no images, and its data set describes gray images
+    of the given size. The names of the classes are then the names of the folders in the private
+    folder. These names become public. Empty folders are included, so the names do not depend on any
+    image.
 
     Args:
-        folder: the public folder; None if there are no public images.
-        private: the PRIVATE folder; required without a public folder.
+        folder: path of the public folder; None if there are no public images.
+        private: path of the PRIVATE folder; required without a public folder.
         classes: names of the classes in the order of their numbers. Default: the sorted names of
             the folders.
-        augmentation: see `Dataset`.
+        augmentation: transformations that keep the label, see `Dataset`.
         name: name of the data set. Default: the folder's name.
-        size: height and width that all images are scaled to, private ones too. Default: the size
-            of the public images.
-        background: color of `BACKGROUNDS` behind transparent images, private ones too.
+        size: height and width of all images after scaling, also of private images. Default: the
+            size of the public images.
+        background: color from `BACKGROUNDS` that replaces transparent pixels, also in private
+            images.
         on_bad_record: "refuse" to check the folder and file names of the private folder before any
             image is decoded; "skip" to ignore them.
 
     Raises:
-        ValueError: if there are no images, some are broken (the message names them), all are equal,
-            they differ in size without `size`, or the classes are unknown.
+        ValueError: if there are no images, some images are broken (the message contains their
+            names), all images are equal, images differ in size and `size` is None, or the classes
+            are unknown.
     """
     place = folder or private
     if place is None or (folder is None and size is None):
@@ -132,20 +136,21 @@ def load_private(
 ) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder with one folder per class.
 
-    An image's position depends on its file name, not on its class. If an image is replaced by one
-    with the same name and another class, no other image moves. Size, channels and white level are
-    those of the public images.
+    The position of an image depends on its file name, not on its class. If the class of an image
+    changes, no other image moves. Size, channels and white level are determined by the public
+    images.
 
     Args:
-        folder: the private folder.
+        folder: path of the private folder.
         public: the public images of the same data set.
-        on_bad_record: "refuse" to raise an error for an image that is broken or in no class folder;
-            "skip" to leave it out, which never depends on other images. With "skip" each image is
-            its own owner, identified by its position, as in `TextTable.private`.
+        on_bad_record: "refuse" to raise an error for an image that is broken or outside of the
+            class folders; "skip" to leave it out. Skipping never depends on other images. With
+            "skip", each image has a different owner, identified by its position, as in
+            `TextTable.private`.
 
     Raises:
-        ValueError: if there are no images, or some are refused. The message names no class and no
-            file.
+        ValueError: if there are no images, or some images are refused. The message contains no
+            class and no file name.
     """
     dataset = public.dataset
     paths, labels = _placed(
@@ -169,9 +174,10 @@ def load_private(
 
 
 def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """Returns the images in a folder tree, by their suffixes, and the other files, sorted.
+    """Returns the paths of all images in a folder tree, and of all other files, both sorted.
 
-    Skips files of operating systems, such as `Thumbs.db` and `._x.png`.
+    Images are recognized by their suffixes. Files of operating systems, such as `Thumbs.db` and
+    `._x.png`, are skipped.
 
     Raises:
         ValueError: if there is no such folder.
@@ -181,13 +187,14 @@ def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.
     others = list[pathlib.Path]()
     for path in sorted([*folder.iterdir(), *below]):
         is_passed_over = any(map(PASSED_OVER.fullmatch, path.relative_to(folder).parts))
-        if (path.is_file() or not path.exists()) and not is_passed_over:  # dangling links count
+        # Broken links are included.
+        if (path.is_file() or not path.exists()) and not is_passed_over:
             (images if path.suffix.lower() in SUFFIXES else others).append(path)
     return images, others
 
 
 def _folders(folder: pathlib.Path) -> list[str]:
-    """Returns the sorted names of the folders in a folder; raises ValueError if it is no folder."""
+    """Returns the sorted names of all subfolders; raises ValueError if `folder` is no folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
     paths = (path for path in folder.iterdir() if not PASSED_OVER.fullmatch(path.name))
@@ -195,7 +202,7 @@ def _folders(folder: pathlib.Path) -> list[str]:
 
 
 def _class_names(folder: pathlib.Path) -> list[str]:
-    """Returns the class folders in a folder; raises ValueError unless there are at least 2."""
+    """Returns the names of all class folders; raises ValueError if there are less than 2."""
     names = _folders(folder)
     if len(names) >= 2 and not all(map(NO_CLASSES.fullmatch, names)):
         return names
@@ -210,7 +217,7 @@ def _class_names(folder: pathlib.Path) -> list[str]:
 def _check_masks(
     folder: pathlib.Path, images: Sequence[pathlib.Path], *, is_private: bool, on_bad_record: str
 ) -> None:
-    """Refuses images whose names look like masks; only warns if bad records are skipped."""
+    """Raises ValueError for images with names of masks; only warns if bad records are skipped."""
     stems = {path.with_suffix("") for path in images}
     masks = [
         path
@@ -222,8 +229,8 @@ def _check_masks(
         return
     which = "this number is sensitive" if is_private else f"{masks[0].relative_to(folder)}, ..."
     text = (
-        f"{folder}: {len(masks):,} images look like masks ({which}). They would count as records: "
-        f"move them out of the folder"
+        f"{folder}: {len(masks):,} images look like masks ({which}). They would be used as "
+        "records: move them out of the folder"
     )
     if on_bad_record == REFUSE:
         raise ValueError(text)
@@ -233,16 +240,16 @@ def _check_masks(
 def _placed(
     folder: pathlib.Path, classes: Sequence[str], *, is_private: bool, on_bad_record: str = REFUSE
 ) -> tuple[list[pathlib.Path], npt.NDArray[np.int64]]:
-    """Returns the paths of images and their class numbers, `UNKNOWN` outside of class folders.
+    """Returns the paths of images, and their class numbers (`UNKNOWN` outside of class folders).
 
-    The order is fixed: sorted by the path without the class, then permuted, so that positions do
-    not depend on classes. Warns about files that are not images. The warning names a public file;
-    for private files it only states their number.
+    The order is fixed: paths are sorted without the name of the class and then permuted, so that
+    positions do not depend on classes. A warning reports files that are not images. It contains the
+    name of a public file, but only the number of private files.
 
     Raises:
         ValueError: if there is no image. Unless bad records are skipped, also if a folder is not a
             class, a private image is outside of the class folders, or a mask is next to its image.
-            The message only names public images.
+            The message contains only names of public images.
     """
     strange = set(_folders(folder)) - set(classes)
     if strange and on_bad_record == REFUSE:
@@ -271,12 +278,12 @@ def _placed(
     labels = np.array([label for *_, label, _ in placed], np.int64)
     paths = [path for *_, path in placed]
     if on_bad_record == REFUSE and is_private and (labels == UNKNOWN).any():
-        raise ValueError(f"{folder}: some images are in no class folder; move them into one")
+        raise ValueError(f"{folder}: some images are outside of class folders. Move them into one.")
     return paths, labels
 
 
 def _refuse(folder: pathlib.Path, faults: Mapping[pathlib.Path, str], *, is_private: bool) -> None:
-    """Raises ValueError if there are faults: names public images, only counts private images."""
+    """Raises ValueError for faulty images. The message only contains names of public images."""
     if faults and is_private:
         raise ValueError(
             f"{folder}: {len(faults):,} images are broken or too large (this number is sensitive)"
@@ -288,7 +295,7 @@ def _refuse(folder: pathlib.Path, faults: Mapping[pathlib.Path, str], *, is_priv
 def read_images(
     paths: Sequence[pathlib.Path], dataset: Dataset
 ) -> tuple[npt.NDArray[np.uint8], dict[pathlib.Path, str]]:
-    """Returns images, uint8 `[num_images, *input_shape]`, and the fault of each refused image."""
+    """Reads images, uint8 `[num_images, *input_shape]`; also returns a text for each bad image."""
     images = np.empty((len(paths), *dataset.input_shape), np.uint8)
     faults = dict[pathlib.Path, str]()
     for place, path in enumerate(paths):
@@ -302,16 +309,17 @@ def read_images(
 def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
     """Returns the first image of a file as pixels, uint8 `input_shape`.
 
-    The image is rotated as its EXIF entry says, and a transparent one gets a background. Values of
-    more than 8 bits are scaled to the white level. Then the image becomes gray or colored and is
-    scaled to height and width by Pillow's bilinear filter, which averages when it shrinks an image.
+    The image is rotated according to its EXIF entry. Transparent pixels get the color of the
+    background. Values of more than 8 bits are scaled to the white level. Then the image is
+    converted to gray or color and scaled to height and width by Pillow's bilinear filter, which
+    averages pixels when it shrinks an image.
 
     Args:
-        path: a file in one of `FORMATS`.
-        dataset: has shape, white level and background.
+        path: path of a file in one of `FORMATS`.
+        dataset: data set with the shape, white level and background of the image.
 
     Raises:
-        ValueError: if the image is broken. The message does not name it.
+        ValueError: if the image is broken. The message does not contain its name.
     """
     height, width, channels = dataset.input_shape
     with _opened(path) as image:
@@ -330,12 +338,12 @@ def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
-    """Opens a file in one of `FORMATS`; its suffix does not matter.
+    """Opens an image file in one of `FORMATS`, with any suffix.
 
     Pillow's warnings are hidden because they may describe a private image.
 
     Raises:
-        ValueError: when the image is opened or read, if it is broken, or has more pixels than
+        ValueError: when the image is opened or read, if the image is broken or has more pixels than
             Pillow considers safe.
     """
     with warnings.catch_warnings():
@@ -348,18 +356,18 @@ def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
             raise ValueError(
                 f"the image has more than {Image.MAX_IMAGE_PIXELS:,} pixels: scale it down"
             ) from None
-        except Exception:  # Pillow raises many kinds
+        except Exception:  # Pillow raises many types of exceptions
             raise ValueError(BROKEN) from None
 
 
 def _facts(
     paths: Sequence[pathlib.Path], folder: pathlib.Path, size: tuple[int, int] | None
 ) -> tuple[tuple[int, int, int], float]:
-    """Returns the shape of public images and their white level.
+    """Returns the common shape of public images, and their white level.
 
-    The images count as colored if at least one of them is. For images of more than 8 bits, the
-    white level is the smallest of `WHITE_LEVELS` that is at least the largest value of a pixel.
-    Ignores broken images; `read_images` reports them.
+    The images are treated as colored if at least one image is colored. For images of more than 8
+    bits, the white level is the smallest value in `WHITE_LEVELS` that is at least the largest pixel
+    value. Broken images are ignored here and reported by `read_images`.
     """
     sizes = set[tuple[int, int]]()
     modes = set[str]()
@@ -376,7 +384,7 @@ def _facts(
                 most = max(most, float(pixels.max()))
         if size is None and len(sizes) > 1:
             both = " and ".join(f"{height}x{width}" for height, width in sorted(sizes))
-            raise ValueError(f"{folder}: images differ in size, such as {both}; set `image_size`")
+            raise ValueError(f"{folder}: images differ in size, such as {both}: set `image_size`")
     is_gray = all(mode in GRAY or mode.startswith(DEEP) for mode in modes)
     height, width = size or max(sizes, default=(1, 1))
     white_level = WHITE_LEVEL

@@ -1,6 +1,6 @@
-"""The user's data: private records and public samples.
+"""Loads the user's data: private records and public samples.
 
-TensorFlow is only imported for texts and images.
+TensorFlow is imported only for texts and images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import TEXT_FEATURES, Column, Schema, code_text, read_schema
 
-# The user's files.
+# Functions for the user's files.
 
 
 def draft_schema(
@@ -50,25 +50,26 @@ def draft_schema(
     owner: str | None = None,
     target: str | None = None,
 ) -> str:
-    """Writes a draft of a schema, and returns it.
+    """Writes a draft of a schema to a file, and returns its text.
 
     Args:
-        public: a file of PUBLIC records; None for no public file.
-        path: file that the draft is written to.
-        private: a private file whose first line names the columns. Without `public`, the draft
-            contains these names; otherwise they must include the public ones. Nothing else of the
-            file appears in the draft or in a message.
-        label: name of the label's column, which public records may lack. Required without
-            `public`. Commas separate the columns of several labels.
+        public: path of a file of PUBLIC records; None if there is no public file.
+        path: path of the new file for the draft.
+        private: path of a private file. Its first line must contain the names of the columns.
+            Without `public`, the draft contains these names. With `public`, they must include the
+            names of all public columns. Nothing else from this file appears in the draft or in a
+            message.
+        label: name of the label's column, or names of several label columns, separated by commas.
+            Public records may have no labels. Required without `public`.
         owner: name of the owner's column.
         target: "class", "number" or "labels". Default: inferred from the label's public values.
 
     Raises:
-        ValueError: if no file is named, both are the same file, a file can't be read, the first
+        ValueError: if there is no file, both files are the same, a file can't be read, the first
             line of `private` may be a record, or `path` already exists or can't be written.
     """
     if path.exists():
-        raise ValueError(f"schema: {path} already exists; remove it or choose another name")
+        raise ValueError(f"schema: {path} already exists. Remove it or choose another name.")
     artifacts.check_can_hold_files(path.parent)
     tables.check_other_file(public, private)
     if public is not None:
@@ -105,10 +106,10 @@ def draft_schema(
 
 
 def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
-    """SENSITIVE: returns the records of an `.npz` file: `inputs`, `labels` and optional `owners`.
+    """SENSITIVE: reads records from the arrays `inputs`, `labels` and optionally `owners`.
 
     Raises:
-        ValueError: if the arrays do not fit the data set.
+        ValueError: if the arrays in the `.npz` file do not match the data set.
         OSError: if the file can't be read.
     """
     arrays = artifacts.read_arrays(path)
@@ -120,17 +121,17 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     return PrivateExamples(dataset, inputs, arrays["labels"], owners=owners, source=source)
 
 
-# The user's arrays, checked and reshaped.
+# Functions that check and reshape the user's arrays.
 
 
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
 PIXELS = (0.0, 255.0)
-HELD_BACK = 10  # one of this many private records estimates the accuracy
-BLOCK = 2**10  # inputs converted at a time
+HELD_BACK = 10  # one in 10 private records is held back to estimate the accuracy
+BLOCK = 2**10  # number of inputs that are converted at once
 
 
 def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
-    """Returns the range of inputs for a `Dataset`; raises ValueError if it is unknown."""
+    """Returns the value range for a `Dataset`; raises ValueError if the range is unknown."""
     if value_range is None:
         if kind == "image" and public.dtype == np.uint8:
             return PIXELS
@@ -140,7 +141,7 @@ def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kin
         )
     if len(value_range) != 2:
         raise ValueError(f"value_range must be (lowest, highest), got {len(value_range)} values")
-    # A `Dataset` takes numbers or tuples of numbers.
+    # A `Dataset` needs numbers or tuples of numbers.
     sides = [np.asarray(side, np.float64).tolist() for side in value_range]
     return tuple(tuple(side) if isinstance(side, list) else side for side in sides)
 
@@ -148,8 +149,8 @@ def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kin
 def encoded_texts(
     texts: npt.ArrayLike, what: str, length: int, characters: bool
 ) -> npt.NDArray[np.float32]:
-    """Returns texts `[num_texts]` as `length` hashed n-grams, or as their first characters."""
-    from pate_tf.data import preprocessing  # TensorFlow, only for texts
+    """Encodes texts `[num_texts]` as `length` hashed n-grams, or as their first characters."""
+    from pate_tf.data import preprocessing  # imports TensorFlow, only for texts
 
     strings = preprocessing.as_texts(texts, what)
     return preprocessing.encode_texts(strings, length, characters=characters)
@@ -158,9 +159,9 @@ def encoded_texts(
 def arrays_of(
     x_private: npt.ArrayLike, x_public: npt.ArrayLike | None, kind: str | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], str]:
-    """Returns private inputs, public inputs and their kind; gray images get a channel dimension.
+    """Returns private inputs, public inputs and their kind. Adds a channel axis to gray images.
 
-    Without public inputs, the public array is empty; its inputs have the shape of private inputs.
+    Without public inputs, the public array has length 0 and the input shape of the private array.
 
     Raises:
         ValueError: if inputs are not numbers, or private and public inputs differ in shape.
@@ -187,11 +188,11 @@ def arrays_of(
 
 
 def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArray[Any]:
-    """Returns inputs in the data set's type, clipped to its range.
+    """Converts inputs to the type of the data set, and clips them to its range.
 
-    Every number is converted through float64, so no number changes how another one is converted.
-    Warns if public numbers are outside the range; a warning about private numbers would reveal
-    something. Also warns if public images seem to have their channels first.
+    Every number is converted to float64 first, so each number is converted independently. A warning
+    reports public numbers outside the range. For private numbers, a warning would reveal something
+    about them. Another warning appears if public images seem to have their channels first.
     """
     try:
         check_inputs(inputs, dataset)
@@ -226,9 +227,8 @@ class Data:
     (90, 'tabular')
 
     Attributes:
-        private: SENSITIVE; the labeled records, partitioned among the teachers. The `repr` only
-            shows shapes.
-        public: public samples, split into the pool of possible queries and the held-out samples.
+        private: SENSITIVE; the labeled private records. The `repr` shows only shapes.
+        public: public samples, split into the pool and the held-out samples.
     """
 
     private: PrivateExamples
@@ -261,12 +261,12 @@ class Data:
 
     @property
     def dataset(self) -> Dataset:
-        """Public facts about private records and public samples."""
+        """Public facts about the private records and the public samples."""
         return self.private.dataset
 
     @property
     def schema(self) -> Schema | None:
-        """The schema that turns a row of a table into features; None without a schema.
+        """The schema that converts a row of a table to features; None without a schema.
 
         `schema.encode(record)` returns the features of one record.
         """
@@ -279,13 +279,17 @@ class Data:
 
     @property
     def held_out(self) -> PublicExamples:
-        """Public samples outside the pool. If they have labels, they evaluate the student."""
+        """Public samples outside the pool.
+
+        If they have labels, they are used to evaluate the student.
+        """
         return self.public.held_out
 
     def hold_back(self) -> tuple[Data, PrivateExamples]:
-        """Splits off a tenth of the private records; returns the rest and the tenth. SENSITIVE.
+        """SENSITIVE: splits off a tenth of the private records; returns the rest and the tenth.
 
-        The split depends on a record's position or on its owner's name, never on other records.
+        Whether a record belongs to the tenth depends only on its position or its owner's name,
+        never on other records.
 
         Raises:
             ValueError: if there are fewer than ten records and no owners.
@@ -305,7 +309,7 @@ class Data:
 
     @classmethod
     def load(cls, name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Data:
-        """Returns a data set by name.
+        """Loads a data set by its name.
 
         >>> import pate_tf
         >>> data = pate_tf.Data.load("digits")
@@ -313,12 +317,12 @@ class Data:
         (PrivateExamples(<1200 records>), 400, 197)
 
         Args:
-            name: "digits", "mnist", "svhn", "cifar10", another name of TensorFlow
-                Datasets, or `module:function`.
-            data_dir: folder with the data; None for the default of TensorFlow Datasets.
+            name: "digits", "mnist", "svhn", "cifar10", another name in TensorFlow Datasets, or
+                `module:function`.
+            data_dir: folder with the data; None for the default folder of TensorFlow Datasets.
 
         Raises:
-            ValueError: if there is no such data set, or it can't be loaded.
+            ValueError: if the data set is unknown or can't be loaded.
         """
         folder = None if data_dir is None else pathlib.Path(data_dir)
         return cls.of(DataSource(dataset=name, data_dir=folder))
@@ -327,16 +331,16 @@ class Data:
     def of(
         cls, source: DataSource, pool_size: int | None = None, reporting: Reporting = QUIET
     ) -> Data:
-        """Returns the private and public data that the flags name.
+        """Loads the private and public data that settings describe.
 
         Args:
-            source: names the data.
-            pool_size: number of samples in the pool, which are the first public samples; None for
-                the data set's default.
+            source: settings with the name of a data set, or with files.
+            pool_size: number of public samples in the pool, from the first; None for the data set's
+                default.
             reporting: shows progress.
 
         Raises:
-            ValueError: if the data can't be loaded, or private and public data sets differ.
+            ValueError: if the data can't be loaded, or if private and public data sets differ.
         """
         public = source.load_public(reporting)
         private = source.load_private(reporting, public)
@@ -373,62 +377,65 @@ class Data:
         >>> data.private, len(data.pool), len(data.held_out), data.dataset.input_type
         (PrivateExamples(<60 records>), 21, 9, 'float32')
 
-        All facts about the data that teachers and students use are public: they come from these
+        All facts about the data that teachers and students use are public. They come from the other
         arguments and from the type and shape of `x_public`, never from private values. Without
-        `x_public`, type and shape are those of `x_private`. The type is the array's `dtype`; inputs
-        in a list become float32. No record changes how another record is read.
+        `x_public`, type and shape come from `x_private`. The type is the array's `dtype`; inputs in
+        a list become float32. Each record is read independently of other records.
 
         Args:
-            x_private: inputs of the private records: images `[num_records, height, width]` or with
-                `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
-            y_private: labels of the private records: whole numbers from 0 to num_classes - 1 or
-                names in `class_names`. With `target_range`, any numbers. With `label_names`, 0 or 1
-                for each label, `[num_records, num_labels]`. SENSITIVE.
-            x_public: public inputs of the same shape. Default: none; then only feature sums work.
-                Images of whole numbers from 0 to 255 become uint8, other images and all tables
-                become float32. Private inputs get the same type.
+            x_private: SENSITIVE; inputs of the private records: images `[num_records, height,
+                width]` or `[num_records, height, width, channels]`, or tables `[num_records,
+                num_features]`.
+            y_private: SENSITIVE; labels of the private records: whole numbers from 0 to num_classes
+                - 1 or names in `class_names`. With `target_range`, any numbers. With `label_names`,
+                0 or 1 for each label, `[num_records, num_labels]`.
+            x_public: public inputs of the same shape. Default: no public inputs; this requires
+                feature sums. Images of whole numbers from 0 to 255 are converted to uint8, other
+                images and all tables to float32. Private inputs get the same type.
             y_public: labels of the public inputs. Mark unknown labels as -1 (names: "" or None;
-                numbers: NaN; several labels: a row of -1). They evaluate the student and choose the
-                representation of a table. Default: none.
-            num_classes: number of classes, at least 2. Required for classes only.
-            target_range: lowest and highest label if labels are numbers, from public knowledge.
-                Labels outside this range are clipped, with a warning. Default: labels are not
-                numbers.
+                numbers: NaN; several labels: a row of -1). The labels are used to evaluate the
+                student and to choose the representation of a table. Default: no labels.
+            num_classes: number of classes, at least 2. Required if labels are classes.
+            target_range: if labels are numbers, the lowest and highest label, from public
+                knowledge. Labels outside this range are clipped, with a warning. Default: labels
+                are not numbers.
             label_names: names of the labels if each record can have several labels. Default: each
                 record has one class.
-            max_labels: with `label_names`: number of labels that count fully. If a record has more
-                labels, each of them counts less. Default: all.
+            max_labels: with `label_names`: maximum number of labels of a record that get full
+                weight. If a record has more labels, the weight of each label is reduced. Default:
+                the number of labels.
             value_range: lowest and highest value of an input, from public knowledge. For tables,
-                both can be arrays with one value for each feature. Values outside are clipped;
-                only public ones cause a warning. Default: 0 to 255 for uint8 images; required
-                otherwise.
-            owners: the owner of each private record, as whole numbers or strings; 7 and "7" are the
+                both can be arrays with one value for each feature. Values outside this range are
+                    clipped. Only public values cause a warning. Default: 0 to 255 for uint8 images;
+                    required for all other inputs.
+            owners: owner of each private record, as whole numbers or strings; 7 and "7" are the
                 same owner. All records of one owner go to one teacher, and the guarantee protects
                 owners instead of records.
-            held_out: fraction of the public samples that stays out of the pool. Default: 0.3 if
-                there are public labels, else 0.
-            held_out_seed: seed that chooses the held-out samples. Default: the last samples are
-                held out, which is wrong if samples are sorted. The pool keeps the order of
+            held_out: fraction of the public samples that are not in the pool. Default: 0.3 if there
+                are public labels, else 0.
+            held_out_seed: seed for a random choice of the held-out samples. Default: the last
+                samples are held out. Pass a seed if samples are sorted. The pool keeps the order of
                 `x_public`.
             kind: "image", "tabular" or "text". Default: inferred from the shape; two dimensions are
-                a table. With "text" the inputs are strings `[num_texts]`, which become hashed
-                n-grams of words, without a vocabulary; a served student takes strings.
-            class_names: a name for each class.
-            augmentation: changes that keep an image's label: "none", "shift", "affine" or "flip";
-                see `Dataset`. Default: "shift", by at most a fourteenth of the side, for images.
-            name: public name of the private data. All releases from them on this machine are
-                charged to this name. Default: no name; each run folder counts only its own
-                releases.
-            characters: with "text": number of characters at the start of each text that become its
-                inputs, for a pre-trained text encoder. Default: inputs are hashed n-grams.
+                a table. With "text", the inputs are strings `[num_texts]`. They are converted to
+                hashed n-grams of words, without a vocabulary. A served student takes strings.
+            class_names: name of each class. Default: classes have no names.
+            augmentation: transformations that keep an image's label: "none", "shift", "affine" or
+                "flip"; see `Dataset`. Default for images: "shift", by at most a fourteenth of the
+                side.
+            name: public name of the private data. The costs of all releases on this machine with
+                the same name add up. Default: no name; then only releases in the same run folder
+                add up.
+            characters: for kind "text" with a pre-trained text encoder: number of characters to
+                use, from the start of each text. Default: inputs are hashed n-grams.
 
         Raises:
-            ValueError: if the arrays do not fit each other or the other arguments, or an input is
-                not finite. The message contains no private value.
+            ValueError: if the arrays do not match each other or the other arguments, or if an input
+                is not finite. The message contains no private value.
         """
         if kind == "text":
             if value_range is not None:
-                raise ValueError("value_range is not for texts; remove it")
+                raise ValueError("value_range must not be set for texts")
             value_range = (0.0, MAX_CHARACTER if characters else 1.0)
             length = characters or TEXT_FEATURES
             private = encoded_texts(x_private, "x_private", length, bool(characters))
@@ -458,7 +465,7 @@ class Data:
             target=SEVERAL_LABELS if label_names else target,
             target_range=target_range,
             max_labels=max_labels,
-            augmentation=augmentation or "",  # the default of the kind
+            augmentation=augmentation or "",  # empty: the default of this kind
             pool_size=pool_size,
             input_type="uint8" if kind == "image" and has_bytes else "float32",
         )
@@ -496,36 +503,38 @@ class Data:
     ) -> Data:
         """Returns data from two data frames of pandas, polars or pyarrow.
 
-        Without a `schema`, the columns are inferred from the public frame only. A column of numbers
-        gets the range of its public numbers, and private numbers are clipped to this range. Any
-        other column is a category; its values are the public values, and one more value for all
-        others. A column with more than 30 values that are not numbers is left out, with a warning.
-        The kind of label is inferred as well. The label is a number if it has many different
-        numbers, and several labels if its texts have parts separated by |, ; or a comma.
+        Without a `schema`, the columns are inferred only from the public data frame. A column of
+        numbers gets the range of its public numbers, and private numbers are clipped to this range.
+        Any other column is a category. Its possible values are the public values, and one
+        additional value for all other values. A column with more than 30 values that are not
+        numbers is left out, with a warning. The type of the label is inferred, too. The label is a
+        number if it has many different numbers. There are several labels if the texts have parts
+        separated by |, ; or a comma.
 
         Args:
-            private: the private records. SENSITIVE.
-            public: public records, which need no label column. Default: none; then only feature
-                sums work, and a `schema` is required.
+            private: SENSITIVE; data frame of private records.
+            public: data frame of public records. A label column is optional. Default: no public
+                records; this requires feature sums and a `schema`.
             label: name of the label's column. For several labels, a list of column names; each of
                 these columns contains 0 and 1, or yes and no.
-            owner: name of the column with the owner of each private record; all records of one
+            owner: name of the column with the owner of each private record. All records of one
                 owner go to one teacher. Default: the owner column of the schema, if it has one.
             classes: the classes, in the order of their numbers. Default: the sorted labels of
-                `public`, unless these are numbers or several labels.
-            categories: names of columns whose numbers are codes of categories. If the label is
-                among them, its numbers are codes of classes.
-            schema: a schema or the path of its file (see `from_csv`); then nothing is inferred.
-            name: public name of the private data. All releases from them are charged to this name.
-                Default: no name; each run folder counts only its own releases.
+                `public`, unless labels are numbers or a record has several labels.
+            categories: names of columns in which numbers are codes of categories. If the label
+                column is among them, its numbers are codes of classes.
+            schema: a schema, or the path of its file (see `from_csv`). With a schema, nothing is
+                inferred.
+            name: public name of the private data. The costs of all releases with the same name add
+                up. Default: no name; then only releases in the same run folder add up.
 
         Raises:
             ValueError: if a column is missing, the classes are unknown, or a record does not fit
-                the schema. The message contains positions, but no private value.
+                the schema. The message contains positions of records, but no private value.
         """
         if public is None and schema is None:
             raise ValueError(
-                "schema is required without public records: it states public ranges and categories"
+                "schema is required without public records. It has public ranges and categories."
             )
         label = _joined(label)
         table = frame_table(private if public is None else public, "public")
@@ -556,21 +565,21 @@ class Data:
         on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Returns data from two tables in files of separated values or Parquet.
+        """Returns data from two table files: CSV, other separated values, or Parquet.
 
         Args:
-            private: the private records; the first line names the columns. SENSITIVE.
-            public: public records, which need no label column. Default: none; then only feature
-                sums work.
-            schema: a TOML file that states, from public knowledge, the classes and the range or
-                categories of each column. `pate schema` drafts it from the public file.
-            label: name of the label's column, or a list of names. Default: as in the schema.
+            private: SENSITIVE; file of private records. The first line contains the column names.
+            public: file of public records. A label column is optional. Default: no public records;
+                this requires feature sums.
+            schema: a TOML file with the classes, and the range or categories of each column, from
+                public knowledge. `pate schema` drafts it from the public file.
+            label: name of the label's column, or a list of names. Default: the label of the schema.
             owner: name of the column with the owner of each private record; all records of one
                 owner go to one teacher. Default: the owner column of the schema, if it has one.
             on_bad_record: "refuse" to raise an error for a private record that does not fit the
-                schema; "skip" to leave it out. Skipping never depends on other records.
-            name: public name of the private data. All releases from them are charged to this name.
-                Default: the name of the private file, together with its path.
+                schema; "skip" to leave the record out. Skipping never depends on other records.
+            name: public name of the private data. The costs of all releases with the same name add
+                up. Default: the name of the private file, together with its path.
 
         Raises:
             ValueError: if a file can't be read, or a record does not fit the schema. The message
@@ -602,30 +611,34 @@ class Data:
     ) -> Data:
         """Returns data from folders of PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM images.
 
-        Images are rotated as their EXIF entries say, and transparent ones get a background. They
-        become gray if all public images are gray. Pixels of more than 8 bits are scaled by a range
-        that the public images fix.
+        Images are rotated according to their EXIF entries. Transparent pixels get the color of the
+        background. All images become gray if all public images are gray. Pixels of more than 8 bits
+        are scaled by a range that the public images determine.
 
         Args:
-            private: a folder with a folder for each class. SENSITIVE. A file's name determines the
-                teacher of its image, so give each file a unique name that reveals nothing.
-            public: a folder with the same folders, or with unlabeled images outside of them.
-                Default: none; then only feature sums work, and images become gray.
+            private: SENSITIVE; a folder that contains one folder for each class. The name of a file
+                determines the teacher of its image. So give each file a unique name that reveals
+                nothing.
+            public: a folder that contains the same class folders, or unlabeled images outside of
+                class folders. Default: no public images; this requires feature sums, and images
+                become gray.
             classes: names of the classes in the order of their numbers. Default: the sorted names
-                of the folders in `public`, or of those in `private`, which then become public.
-            augmentation: changes that keep an image's label; see `Dataset`.
-            image_size: height and width that each image is scaled to, by a bilinear filter that
-                averages when it shrinks an image. Default: the common size of all public images.
+                of the folders in `public`. Without `public`, the names of the folders in `private`,
+                which then become public.
+            augmentation: transformations that keep an image's label; see `Dataset`.
+            image_size: height and width of each image after scaling. The bilinear filter averages
+                pixels when it shrinks an image. Default: the common size of all public images.
                 Required without public images.
-            background: "white", "black" or "gray", the background of transparent images.
+            background: color that replaces transparent pixels: "white", "black" or "gray".
             on_bad_record: "refuse" to raise an error for a broken private image; "skip" to leave it
                 out. Skipping never depends on other images.
-            name: public name of the private data. All releases from them are charged to this name.
-                Default: the name of the private folder, together with its path.
+            name: public name of the private data. The costs of all releases with the same name add
+                up. Default: the name of the private folder, together with its path.
 
         Raises:
-            ValueError: if there are no images, some are broken, public images differ in size or are
-                all equal, or the classes are unknown. The message names no private file.
+            ValueError: if there are no images, images are broken, public images differ in size or
+                are all equal, or the classes are unknown. The message contains no name of a private
+                file.
         """
         folder = pathlib.Path(private)
         samples = image_folders.load_public(
@@ -642,14 +655,14 @@ class Data:
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 
 
-# Data frames of pandas, polars and pyarrow. None of these libraries is imported.
+# Functions for data frames of pandas, polars and pyarrow. They import none of these libraries.
 
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "half", "decimal")  # prefixes of type names
 
 
 def frame_table(frame: Any, what: str) -> tables.TextTable:
-    """Returns the records of a data frame as a `TextTable`, as if they were read from a file.
+    """Converts a data frame to a `TextTable`, as if it were read from a file.
 
     Raises:
         ValueError: if `frame` is not a data frame.
@@ -665,10 +678,10 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
 
 
 def _columns(frame: Any) -> tuple[dict[str, Any], list[str]]:
-    """Returns the columns of a data frame by name, and the names that occur several times."""
+    """Returns the columns of a data frame by name, and a list of repeated names."""
     if hasattr(frame, "collect"):
         raise ValueError(f"a {type(frame).__name__} has no records yet: call its collect() first")
-    names = getattr(frame, "column_names", None)  # for pyarrow, whose `columns` are values
+    names = getattr(frame, "column_names", None)  # for pyarrow; its `columns` are values
     names = getattr(frame, "columns", None) if names is None else names
     if names is None:
         raise ValueError(f"a {type(frame).__name__} is not a data frame: it has no columns")
@@ -680,12 +693,12 @@ def _columns(frame: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _joined(label: str | Sequence[str]) -> str:
-    """Returns the names of several labels joined by commas, as flags take them."""
+    """Returns the names of several labels as one text, separated by commas."""
     return label if isinstance(label, str) else ",".join(label)
 
 
 def _text(value: Any) -> str:
-    """Returns a value of a data frame as text; an empty text if it is missing."""
+    """Returns a value of a data frame as text; an empty text for a missing value."""
     text = code_text(value)
     return "" if text in ("nan", "<NA>", "NaT") else text
 
@@ -699,9 +712,9 @@ def drafted_schema(
     classes: Sequence[Any] | None,
     categories: Collection[str],
 ) -> Schema:
-    """Returns a schema inferred from a public data frame and its `frame_table`.
+    """Infers a schema from a public data frame and its `frame_table`.
 
-    See `Data.from_dataframe` for the other arguments.
+    For the other arguments, see `Data.from_dataframe`.
 
     Raises:
         ValueError: if no column can be used, or the classes are unknown.
@@ -724,7 +737,7 @@ def drafted_schema(
     if left_out := sorted(name for name, column in columns.items() if column is None):
         warnings.warn(
             f"public: columns {', '.join(left_out)} have too many values for categories and are "
-            f"left out. Pass schema= with `text = 2048` for a column to use its words.",
+            "left out. To use the words of a column, pass a schema with `text = 2048`.",
             stacklevel=3,
         )
     usable = tuple(column for column in columns.values() if column is not None)
@@ -735,20 +748,20 @@ def drafted_schema(
 def numbered(
     labels: npt.ArrayLike, dataset: Dataset, what: str, *, may_lack: bool = False
 ) -> npt.NDArray[Any]:
-    """Returns labels in the format of `checked_labels`; a text becomes the number of its class.
+    """Converts labels to the format of `checked_labels`. A text becomes its class number.
 
     True and False mean the classes with these names if they exist, else 1 and 0. An array of
-    numbers is returned unchanged. Warns if numeric labels are outside their range. No label changes
-    how another label is read.
+    numbers is returned unchanged. A warning reports numeric labels outside their range. Each label
+    is read independently of other labels.
 
     Args:
-        labels: the labels that the user passed.
-        dataset: names the classes.
+        labels: labels in the user's format: texts, numbers or booleans.
+        dataset: data set with the names of the classes.
         what: name of the argument, for messages.
-        may_lack: whether the labels are public and may be unknown: an empty label becomes -1.
+        may_lack: whether labels may be unknown, because they are public. An empty label becomes -1.
 
     Raises:
-        ValueError: if a text names no class. The message contains no label.
+        ValueError: if a text is not the name of a class. The message contains no label.
     """
     if dataset.target != CLASS:
         numbers = as_numbers(labels, what)
@@ -757,7 +770,7 @@ def numbered(
             is_outside = (numbers < low) | (numbers > high)
             tables.warn_of_range(what, is_outside, is_private=not may_lack)
         return numbers.astype(np.int64) if numbers.dtype.kind == "b" else numbers
-    # A list has no type, and a common type of all labels would depend on each of them.
+    # A list has no type, and a common type of all labels would depend on every label.
     array = np.asarray(labels, None if hasattr(labels, "dtype") else object)
     if array.dtype.kind not in "UOb":
         return array
@@ -784,10 +797,11 @@ def numbered(
 
 
 def as_examples(samples: Any, dataset: Dataset) -> PublicExamples:
-    """Returns public samples with their known labels.
+    """Converts `samples` to public samples with labels.
 
     Args:
-        samples: `PublicExamples`, or a data frame with the label column of the data set's schema.
+        samples: `PublicExamples`, or a data frame with the label column that the data set's schema
+            defines.
         dataset: data set of the samples.
 
     Raises:
@@ -804,16 +818,16 @@ def as_examples(samples: Any, dataset: Dataset) -> PublicExamples:
 
 
 def as_inputs(inputs: Any, dataset: Dataset) -> npt.NDArray[Any]:
-    """Returns raw inputs in the format of the data set.
+    """Converts raw inputs to the format of the data set.
 
     Args:
         inputs: a `Pool`, `PublicExamples`, or an array `[num_inputs, *input_shape]`. Gray images
-            may lack the last dimension, texts may be strings `[num_inputs]`, and tables with a
+            may have no channel dimension, texts may be strings `[num_inputs]`, and tables with a
             schema may be a data frame.
         dataset: data set of the inputs.
 
     Raises:
-        ValueError: if the inputs do not fit the data set.
+        ValueError: if the inputs do not match the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
         inputs, _ = frame_table(inputs, "inputs").inputs(dataset.schema)

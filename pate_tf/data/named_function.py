@@ -1,4 +1,4 @@
-"""The user's functions, passed as objects or named as `module:function`."""
+"""Imports and calls functions of the user, which are passed as objects or `module:function`."""
 
 import dataclasses
 import importlib
@@ -19,11 +19,11 @@ class OnFeatures:
     """Settings of a model that works on raw inputs or on features of the inputs.
 
     Attributes:
-        representation: name of the representation, or the user's function; None for raw inputs, or
-            if it is not chosen yet.
+        representation: name of the representation, or a function of the user. None for raw inputs,
+            or if no representation is chosen yet.
     """
 
-    representation: Named | None = setting(None, help="The map from inputs to features.")
+    representation: Named | None = setting(None, help="Mapping from inputs to features.")
 
 
 def is_named_function(name: Named) -> bool:
@@ -32,18 +32,18 @@ def is_named_function(name: Named) -> bool:
 
 
 def name_of(name: Named) -> str:
-    """Returns the name of a function for records and messages; a name stays unchanged."""
+    """Returns the name of a function, for files and messages. A name is returned unchanged."""
     if isinstance(name, str):
         return name
     return f"function {getattr(name, '__name__', type(name).__name__)}"
 
 
 def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
-    """Imports the function that `name` names; returns a function unchanged.
+    """Imports a function by its name `module:function`. A function is returned unchanged.
 
     Args:
-        name: a function, or `module:function`, whose module must be importable.
-        flag: the flag or argument that the user passed it as, for messages.
+        name: a function, or the text `module:function`. The module must be importable.
+        flag: name of the flag or argument with the function, for messages.
 
     Raises:
         ValueError: if there is no such function.
@@ -55,7 +55,7 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except (Exception, SystemExit) as error:  # anything can happen on import
+    except (Exception, SystemExit) as error:  # an import can raise any exception
         why = "it exits the program" if isinstance(error, SystemExit) else error
         raise ValueError(f"{flag}: can't import {name!r}: {why}") from error
     if not callable(function):
@@ -64,26 +64,27 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
 
 
 def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = False) -> Any:
-    """Imports and calls a function; an exception becomes one line with file and line number.
+    """Imports and calls a function. Its exception becomes an error with file and line number.
 
-    If the function reads private data (`is_private`), its exception's text may quote them, so the
-    line omits this text and the error has no cause. Exceptions of this library quote no private
-    data. Restores Keras' global precision afterwards.
+    If the function reads private data (`is_private`), the text of its exception may quote these
+    data. The error then omits this text and has no cause. Exceptions of this library quote no
+    private data. Keras' global precision is restored after the call.
 
     Raises:
-        ValueError: if there is no such function, or if the function raises an exception (which is
-            the error's cause) or exits.
+        ValueError: if there is no such function, or if the function raises an exception (the cause
+            of this error) or exits.
     """
-    # The function may set the precision of Keras for the whole process.
+    # The function may change the precision of Keras for the whole process.
     before = keras.config.dtype_policy() if (keras := sys.modules.get("keras")) else None
     try:
         function = import_function(name, flag=flag)
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:
-            # Leaves out the call above. A function that rejects its arguments has no frame.
+            # Omits the frame of the call above. If the arguments do not match the function, there
+            # is no other frame.
             frames = traceback.extract_tb(error.__traceback__)[1:]
-            # Name the last line in the function's file, because the mistake is most likely there.
+            # Use the last line in the function's file, because the mistake is most likely there.
             file = getattr(getattr(function, "__code__", None), "co_filename", None)
             inner = [frame for frame in frames if frame.filename == file] or frames
             place = f" ({inner[-1].filename}, line {inner[-1].lineno})" if inner else ""

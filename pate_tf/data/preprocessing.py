@@ -1,8 +1,7 @@
-"""TensorFlow graphs that turn strings into features, and that augment images.
+"""TensorFlow functions that convert strings to features, and that augment images.
 
-A vocabulary of private texts would reveal their words. A hash reveals nothing, because it maps an
-n-gram to the same feature for every text in the world. Teachers and the served student use the same
-graph.
+A vocabulary of private texts would reveal their words. A hash function reveals nothing, because it
+does not depend on the texts. Teachers and the served student use the same functions.
 """
 
 import importlib
@@ -25,18 +24,21 @@ def input_spec(dataset: Dataset) -> tf.TensorSpec:
 
 
 def num_of_words(num_features: int) -> int:
-    """Returns how many features of a text count words; the others count pairs of words."""
+    """Returns the number of features for single words.
+
+    All other features are for pairs of words.
+    """
     return (num_features + 1) // 2
 
 
 def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
-    """Returns features float32 `[batch, num_features]`, from 0 to 1, of UTF-8 strings `[batch]`.
+    """Converts UTF-8 strings `[batch]` to features from 0 to 1, float32 `[batch, num_features]`.
 
-    Texts become lower case and are split into words of letters and digits, and into punctuation
-    marks and symbols, which count as words, too. Words are hashed to the first `num_of_words`
-    features, pairs of neighboring words to the others. Several words or pairs may share a feature.
-    Features are the square roots of the counts, scaled to norm 1; they are 0 for a text without
-    words.
+    Texts are converted to lower case and split into words. A word consists of letters and digits,
+    or is a single punctuation mark or symbol. Words are hashed to the first `num_of_words`
+    features, and pairs of neighboring words to all other features. Several words or pairs may share
+    a feature. Features are the square roots of the counts, scaled to L2 norm 1. For a text without
+    words, all features are 0.
     """
     # Removes control characters before `lower`, which stops at a zero byte.
     spaced = tf.strings.regex_replace(texts, r"[^\pL\pN\pP\pS]+", " ")
@@ -58,19 +60,19 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
 
 
 def characters_of_texts(texts: tf.Tensor, length: int) -> tf.Tensor:
-    """Returns code points of UTF-8 strings `[batch]`, float32 `[batch, length]`, zero-padded."""
+    """Converts UTF-8 strings `[batch]` to code points, float32 `[batch, length]`, zero-padded."""
     points = tf.strings.unicode_decode(texts, "UTF-8")
     return tf.cast(points.to_tensor(shape=[None, length]), tf.float32)
 
 
 def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
-    """Returns strings `[batch]` from code points `[batch, length]` of any type."""
+    """Converts code points `[batch, length]` of any type to strings `[batch]`."""
     points = tf.RaggedTensor.from_tensor(tf.cast(characters, tf.int32), padding=0)
     return tf.strings.unicode_encode(points, "UTF-8")
 
 
 def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
-    """Returns inputs `[batch, *input_shape]` for UTF-8 strings: characters or hashed n-grams."""
+    """Converts UTF-8 strings to inputs `[batch, *input_shape]`: characters or hashed n-grams."""
     if dataset.has_characters:
         return characters_of_texts(texts, dataset.input_shape[0])
     return ngram_features(texts, dataset.input_shape[0])
@@ -79,7 +81,7 @@ def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 def encode_texts(
     texts: Sequence[str], num_features: int, *, characters: bool = False
 ) -> npt.NDArray[np.float32]:
-    """Returns the `ngram_features` or the characters of texts, `[num_texts, num_features]`."""
+    """Converts texts to `ngram_features` or characters, `[num_texts, num_features]`."""
     parts = [np.zeros((0, num_features), np.float32)]
     for start in range(0, len(texts), BATCH):
         batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
@@ -94,7 +96,7 @@ def load_graph(folder: str) -> Any:
     """Loads a SavedModel; imports tensorflow-text if its operations need that package."""
     try:
         return tf.saved_model.load(folder)
-    except Exception as error:  # TensorFlow raises several kinds
+    except Exception as error:  # TensorFlow raises several types of exceptions
         if "not registered" not in str(error):
             raise
     importlib.import_module("tensorflow_text")  # registers its operations
@@ -102,7 +104,7 @@ def load_graph(folder: str) -> Any:
 
 
 def as_texts(values: npt.ArrayLike, what: str) -> list[str]:
-    """Returns strings `[num_texts]` as a list; raises ValueError if one is not a string."""
+    """Converts strings `[num_texts]` to a list; raises ValueError if a value is not a string."""
     array = np.asarray(values, dtype=object)
     if array.ndim != 1 or not all(isinstance(text, str) for text in array):
         raise ValueError(f"{what} must be strings [num_texts]")
@@ -114,8 +116,8 @@ def as_texts(values: npt.ArrayLike, what: str) -> list[str]:
     return [str(text) for text in array]
 
 
-# Augmentation is stateless, so that a teacher's training only depends on its seed and step. These
-# values are fixed for all data sets of a kind; they were never tuned on private accuracy.
+# Augmentation is stateless, so that the training of a teacher depends only on its seed and step.
+# The following constants are the same for all data sets. They were never tuned on private accuracy.
 MAX_ROTATION = 0.2  # radians
 MAX_SCALING = 0.1
 MAX_SHEAR = 0.15
@@ -127,8 +129,8 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
 
     Args:
         inputs: float32 `[batch, *input_shape]`.
-        dataset: its `augmentation` names the changes, which keep the label.
-        seed: int32 `[2]`; the same seed gives the same changes.
+        dataset: data set with the field `augmentation`, the allowed transformations.
+        seed: seed of the random transformations, int32 `[2]`.
     """
     if dataset.augmentation == "none":
         return inputs
@@ -143,7 +145,8 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     angle *= strength * MAX_ROTATION
     scale = 1.0 + scale * (strength * MAX_SCALING)
     slant *= strength * MAX_SHEAR
-    # Rows of the map from output to input coordinates, around the center of the image.
+    # Rows of the matrix that maps output coordinates to input coordinates, relative to the center
+    # of the image.
     cos = tf.cos(angle) * scale
     sin = tf.sin(angle) * scale
     x = (width - 1) / 2
@@ -157,12 +160,12 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
         output_shape=[height, width],
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
-        fill_value=float(np.min(dataset.value_range[0])),  # outside of the image
+        fill_value=float(np.min(dataset.value_range[0])),  # value outside of the image
     )
 
 
-# Stateful operations that neither change state nor draw at random: reads, and calls of functions,
-# whose operations are scanned as well.
+# Stateful operations that are allowed, because they neither change state nor draw at random: reads,
+# and calls of functions. The operations of called functions are checked, too.
 _READS = (
     "Case If LookupTableFindV2 LookupTableSizeV2 Placeholder ReadVariableOp "
     "ResourceGather ResourceGatherNd StatefulPartitionedCall VarHandleOp While"
@@ -171,22 +174,22 @@ READS = set(_READS.split())
 # Operations that TensorFlow considers stateless, but that pass inputs to Python or to files.
 HANDS_ON = {"DebugIdentity", "DebugNanCount", "DebugNumericSummary", "PyFuncStateless"}
 # Operations of keras-hub's tokenizers that store no inputs. `Assert` can stop a run, so other
-# models may not use it; a tokenizer uses it only to check the lengths of its own rows.
-# SentencePiece reads its vocabulary; keras-hub does not let it choose a segmentation at random.
+# models must not contain it. A tokenizer uses it only to check the lengths of its own rows.
+# SentencePiece reads its vocabulary. In keras-hub, it never chooses a segmentation at random.
 TOKENIZERS = {"Assert", "SentencepieceTokenizeOp"}
 
 
 def refuse_state(function: Any, what: str, allowed: Container[str] = ()) -> None:
-    """Refuses a traced function that could store its inputs or draw at random.
+    """Raises ValueError if a traced function could store its inputs or draw at random.
 
     Args:
         function: a concrete function of TensorFlow.
-        what: name of the function in the error.
-        allowed: further stateful operations that are allowed.
+        what: name of the function, for the error message.
+        allowed: names of additional stateful operations that are allowed.
 
     Raises:
-        ValueError: if this function, or one that it calls, has a stateful operation that is not a
-            read.
+        ValueError: if this function, or a function that it calls, contains a stateful operation
+            that is not allowed.
     """
     graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]

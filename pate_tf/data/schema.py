@@ -1,8 +1,8 @@
-"""The schema of a table: its columns with their ranges and categories, its label and its owner.
+"""Defines schemas of tables: columns with ranges or categories, the label and the owner.
 
-A schema is public. People write it by hand or draft it from public records. It must never come from
-private records, because its ranges and categories would reveal them. The features of a record
-depend only on the schema and on that record, so no record changes another teacher's inputs.
+A schema is public. It is written by hand or drafted from public records. It must never be derived
+from private records, because its ranges and categories would reveal them. The features of a record
+depend only on the schema and on this record, so no record changes another teacher's inputs.
 """
 
 import dataclasses
@@ -30,43 +30,46 @@ from pate_tf.core.checks import raise_all
 from pate_tf.core.dataset import CLASS, MAX_CHARACTER, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset
 
 MAX_TEXT_FEATURES = 2**16
-# Words that mean "no number": `STR_NA_VALUES` of pandas, and marks.
+# Words and marks for a missing number, including `STR_NA_VALUES` of pandas.
 _GAPS = (
     "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|"
     "null|?|-|--|."
 )
 GAPS = frozenset(_GAPS.split("|"))
 Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
-# Ways to describe a label: one class, or several in one field; a number; several columns.
+# Entries that describe a label: classes (with a separator, several in one field); a number; or
+# several columns.
 WAYS = ({"label", "classes", "separator"}, {"label", "low and high"}, {"labels"})
 OTHER_DATES = ', or another format that the schema names, such as `date = "%d/%m/%Y"`'
-# A column without a name, and the names that pandas and pyarrow give it.
+# Names of columns without a name, as pandas and pyarrow write them.
 UNNAMED = re.compile(r"(?:Unnamed: \d+|__index_level_\d+__)?")
-MISFIT = -2  # code of a text that is not a label
-ONE_OF = ", one of "  # begins a list in a message
+MISFIT = -2  # class number of a text that is not a label
+ONE_OF = ", one of "  # comes before a list of choices in a message
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableColumn:
-    """One column of a table, and how it becomes features.
+    """One column of a table, and its conversion to features.
 
-    A number is one feature, clipped to the range. A date is its number of days
-    (`date.toordinal`), also clipped. A category is one-hot: one feature for each listed value. A
-    text becomes many features (`data.preprocessing`).
+    A number becomes one feature, clipped to the range. A date becomes its number of days
+    (`date.toordinal`), also clipped. A category becomes one one-hot feature for each listed value.
+    A text becomes many features (`data.preprocessing`).
 
     Attributes:
         name: name of the column.
         low: lowest value of a number, from public knowledge; for a date, in days.
-        high: highest value.
-        categories: the values of a category; empty for numbers, dates and texts.
-        other: whether one more feature marks values that are not in the list.
-        missing: the value that replaces an empty field; None if an empty field is an error.
-        text: number of features of a text, hashed n-grams of its words; 0 if it is not a text.
-        characters: whether the features are the codes of the text's characters, not n-grams.
+        high: highest value, like `low`.
+        categories: possible values of a category; empty for numbers, dates and texts.
+        other: whether a category has one more feature, for all values that are not listed.
+        missing: value that replaces an empty field; None if an empty field is an error.
+        text: number of features of a text (hashed n-grams of its words); 0 if the column is not a
+            text.
+        characters: whether the features of a text are its characters' code points instead of
+            n-grams.
         date: format of a date with %d, %m and %Y, each once; empty if the column is not a date. ISO
-            dates are always read. Everything after a space or a T is ignored.
-        gaps: words that mean an empty field, such as "unknown". For numbers and dates, the
-            words in `GAPS` also mean an empty field.
+            dates are always accepted. Everything after a space or a T is ignored.
+        gaps: words that are treated as an empty field, such as "unknown". For numbers and dates,
+            the words in `GAPS` are added.
         decimal: decimal mark of numbers, "." or ","; empty for the decimal mark of the schema.
         thousands: mark between thousands, such as ","; empty if there is no mark.
         unit: unit before or after a number, such as "$" or "%"; empty if there is no unit.
@@ -127,31 +130,31 @@ class TableColumn:
 
     @property
     def is_number(self) -> bool:
-        """Whether its fields are numbers."""
+        """Whether the fields of this column are numbers."""
         return not (self.categories or self.text or self.date)
 
     @property
     def example(self) -> str | float:
-        """A value that fits the schema: the lowest number, the first category."""
+        """An example of a valid value, such as the lowest number or the first category."""
         if self.date:
             return datetime.date.fromordinal(int(self.low)).strftime(self.date)
         return self.low if self.is_number else next(iter(self.categories), "")
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Lowest and highest value of each of its features."""
+        """Lowest and highest value of the column's features."""
         if self.characters:
             return (0.0, MAX_CHARACTER)
         return (0.0, 1.0) if self.categories or self.text else (self.low, self.high)
 
     @property
     def gap_words(self) -> list[str]:
-        """The words that mean an empty field."""
+        """All words that are treated as an empty field."""
         return sorted({"", *self.gaps, *(GAPS if self.is_number or self.date else ())})
 
     @property
     def expected(self) -> str:
-        """The kind of value that each field needs, for messages."""
+        """Description of a valid field, for messages."""
         if self.is_number or self.date:
             others = OTHER_DATES * (self.date == ISO_DATE)
             kind = f"a date {self.date}{others}" if self.date else "a finite number"
@@ -165,10 +168,10 @@ class TableColumn:
     def encode(
         self, values: Column | Sequence[str]
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        """Returns features `[num_records, width]`, and which records fit the column.
+        """Returns features `[num_records, width]`, and whether each record has a valid field.
 
         Args:
-            values: the field of each record, as text or number; null if the field is empty.
+            values: field of each record, as text or number; null for an empty field.
         """
         if self.is_number or self.date:
             numbers = self.numbers(values)
@@ -190,7 +193,7 @@ class TableColumn:
         return np.eye(self.width, dtype=np.float32)[indices], indices >= 0
 
     def texts(self, values: Column | Sequence[str]) -> Column:
-        """Returns fields without spaces around them; `missing` replaces empty fields and gaps."""
+        """Strips spaces from fields, and replaces empty fields and gaps by `missing`."""
         texts = texts_of(values)
         missing = "" if self.missing is None else self.missing
         if self.gaps or missing:
@@ -199,16 +202,16 @@ class TableColumn:
         return texts
 
     def numbers(self, values: Column | Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns the number in each field, `[num_records]`; NaN if it contains no number.
+        """Returns the number in each field, `[num_records]`; NaN for a field that is no number.
 
-        A date becomes its number of days.
+        A date is converted to its number of days.
         """
         if self.date:
             distinct, places = distinct_of(self.texts(values))
             return np.array([_days(text, self.date) for text in distinct], np.float64)[places]
         numbers: Any = values
         if isinstance(values, Column) and pyarrow.types.is_integer(values.type):
-            # A safe cast could raise an error that quotes a value.
+            # With a safe cast, an error message could quote a value.
             numbers = values.cast(pyarrow.float64(), safe=False)
         elif not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
@@ -216,8 +219,9 @@ class TableColumn:
             is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
             is_number = pc.match_substring_regex(texts, pattern)
             if not pc.all(pc.or_(is_gap, is_number)).as_py():
-                # Removes the unit and makes blanks, apostrophes and minus signs plain. A text that
-                # is a number already stays unchanged, so no record depends on another one.
+                # Removes the unit, and replaces special blanks, apostrophes and minus signs by
+                # their ASCII characters. A text that is already a number is not changed, so no
+                # record depends on another record.
                 bare = texts
                 for written, plain in TYPOGRAPHIC:
                     bare = pc.replace_substring_regex(bare, written, plain)
@@ -240,7 +244,7 @@ class TableColumn:
 
 
 def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
-    """Returns fields as texts without spaces around them; an empty text for null."""
+    """Converts fields to texts and strips spaces; null becomes an empty text."""
     if not isinstance(values, Column):
         values = pyarrow.array(values, pyarrow.string())
     if isinstance(values, pyarrow.ChunkedArray):
@@ -251,13 +255,13 @@ def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
 
 
 def distinct_of(texts: pyarrow.Array) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Returns the distinct texts, and the index of each record's text."""
+    """Returns the distinct texts, and for each record the index of its text."""
     encoded = texts.dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
 def number_pattern(decimal: str = ".", thousands: str = "") -> str:
-    """Returns a regular expression for numbers with these marks."""
+    """Returns a regular expression for numbers with these decimal and thousands marks."""
     whole = r"\d+"
     point = re.escape(decimal)
     if thousands:
@@ -266,23 +270,23 @@ def number_pattern(decimal: str = ".", thousands: str = "") -> str:
 
 
 def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
-    """Whether some numbers use the mark for decimals, as in 1,5, and not for thousands (1,500)."""
+    """Whether a number has this decimal mark, such as 1,5. A number such as 1,500 is ignored."""
     point = re.escape(mark)
     has_mark = pc.match_substring_regex(texts, rf"{point}\d")
     grouped = rf"(?:^|[^\d.,])[1-9]\d{{0,2}}(?:{point}\d{{3}})+(?:[^\d.,]|$)"
     return bool(pc.any(pc.and_not(has_mark, pc.match_substring_regex(texts, grouped))).as_py())
 
 
-INEXACT = 2.0**53  # larger floats skip whole numbers
+INEXACT = 2.0**53  # larger floats can't represent every whole number
 # Spreadsheets write special blanks and apostrophes between thousands or before a unit, a
-# typographic minus, and parentheses for negative amounts.
+# typographic minus sign, and parentheses around negative amounts.
 TYPOGRAPHIC = (("[\u00a0\u2009\u202f]", " "), ("\u2019", "'"), (r"^\x{2212}|^\((.*)\)$", r"-\1"))
 ISO_DATE = "%Y-%m-%d"
 _PARTS = {"%d": r"(\d{1,2})", "%m": r"(\d{1,2})", "%Y": r"(\d{4})"}
 
 
 def date_pattern(form: str) -> str:
-    """Returns a regular expression for a date and an optional time, with a group for each part."""
+    """Returns a regular expression for a date and an optional time. Each part is a group."""
     parts = re.split("(%[dmY])", form)
     return "".join(_PARTS.get(part, re.escape(part)) for part in parts) + "(?:[T ].*)?"
 
@@ -293,33 +297,34 @@ def _days(text: str, form: str) -> float:
             part = dict(zip(re.findall("%[dmY]", each), map(int, match.groups()), strict=True))
             try:
                 return float(datetime.date(part["%Y"], part["%m"], part["%d"]).toordinal())
-            except ValueError:  # not a day of the calendar
+            except ValueError:  # this date does not exist
                 return math.nan
     return math.nan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schema:
-    """Public facts about a table. Columns that the schema does not name are ignored.
+    """Public facts about a table. Columns that are not in the schema are ignored.
 
     Attributes:
         columns: the input columns, in the order of their features.
-        classes: the classes of the label, in the order of their numbers. With a `separator`, the
-            labels that one field may list. Empty if the label is a number or has `label_columns`.
-        label: name of the label's column; None if the caller names it, or with `label_columns`.
-        label_columns: names of the label's columns, each with yes or no; empty if there is one
-            column.
-        number: the label's column and how it is read, if the label is a number; else None.
-        separator: text between several labels in one field; None if a field has one label.
-        max_labels: see `Dataset`; None for the number of labels.
+        classes: classes in the order of their numbers. With a `separator`, the labels that may
+            appear in one field. Empty if the label is a number or has `label_columns`.
+        label: name of the label's column; None if callers pass the name, or with `label_columns`.
+        label_columns: names of several label columns, each with yes or no; empty if there is only
+            one label column.
+        number: if the label is a number, its column; else None.
+        separator: text between several labels in one field; None if each field has one label.
+        max_labels: number of labels with full weight, see `Dataset`; None for the number of labels.
         owner: name of the column with the owner of each record; None if there is no such column.
-        name: name of the data set; None for the public file's name.
-        pool_size: number of public samples in the student's pool by default; None for 70 % of the
-            public file if some samples have labels, else all of them.
+        name: name of the data set; None for the name of the public file.
+        pool_size: default number of public samples in the student's pool. None for 70 % of the
+            samples if some have labels, else all samples.
         delimiter: character between the fields of a file; None to detect it in the public file.
         encoding: text encoding of a file; None to detect it in the public file.
         decimal: decimal mark of numbers, "." or ","; None to detect it in the public file.
-        names: column names for a file without a header line, in order; empty if it has one.
+        names: column names in order, for a file without a header line; empty if there is a header
+            line.
 
     Raises:
         ValueError: if the values contradict each other.
@@ -343,10 +348,10 @@ class Schema:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
-            raise ValueError("columns: name at least one column, and each only once")
+            raise ValueError("columns must contain at least one column, and each column only once")
         self._check_target()
         if len(self.columns) > 1 and any(column.characters for column in self.columns):
-            raise ValueError("characters: the text must be the only column")
+            raise ValueError("characters: the text must be the only input column")
         if self.decimal not in (None, ".", ","):
             raise ValueError(f"decimal must be '.' or ',', got {self.decimal!r}")
         if self.delimiter is not None and len(self.delimiter) != 1:
@@ -358,7 +363,7 @@ class Schema:
         object.__setattr__(self, "columns", tuple(columns))
         if (number := self.number) is not None:
             decimal = number.decimal or self.decimal or ""
-            # A missing label is never replaced.
+            # A missing label is never replaced by a value.
             number = dataclasses.replace(number, decimal=decimal, missing=None)
             object.__setattr__(self, "number", number)
         for role, some in (("label", self.label_names()), ("owner", (self.owner,))):
@@ -366,13 +371,13 @@ class Schema:
                 raise ValueError(f"columns.{name} is the {role}: remove it from the columns")
 
     def _check_target(self) -> None:
-        """Raises ValueError if the entries for the label contradict each other."""
+        """Raises ValueError if entries for the label contradict each other."""
         stated: dict[str, Any] = {"labels": self.label_columns, "low and high": self.number}
         stated |= {"label": self.label, "classes": self.classes, "separator": self.separator}
         given = [name for name, value in stated.items() if value]
         if not any(way.issuperset(given) for way in WAYS):
             raise ValueError(
-                f"label: write either classes (for a class), low and high (for a number) or labels "
+                "label needs either classes (for a class), low and high (for a number) or labels "
                 f"(for columns of 0 and 1), got {', '.join(given)}"
             )
         names = self.label_columns or self.classes
@@ -388,13 +393,13 @@ class Schema:
 
     @property
     def target(self) -> str:
-        """The kind of label, as in `Dataset`."""
+        """Type of the label: "class", "number" or "labels", see `Dataset`."""
         if self.number is not None:
             return NUMBER
         return SEVERAL_LABELS if self.label_columns or self.separator else CLASS
 
     def label_names(self, label: str | None = None) -> tuple[str, ...]:
-        """Returns the columns of `label` if the caller passes it, else the schema's label columns.
+        """Returns the names of the label columns, by default those in the schema.
 
         Raises:
             ValueError: if the caller's columns differ from the schema's `label_columns`.
@@ -405,11 +410,11 @@ class Schema:
         return self.label_columns or ((name,) if name else ())
 
     def with_decimals(self, fields: Mapping[str, Column | Sequence[str]]) -> "Schema":
-        """Returns the schema with the decimal marks that PUBLIC records use.
+        """Returns the schema with decimal marks that are inferred from PUBLIC records.
 
-        A column uses the comma if some numbers have a decimal comma and none has a decimal point,
-        and the other way round. A number such as 1,234 could mean both and is not counted. Columns
-        with a mark between thousands stay unchanged.
+        A column gets the decimal comma if some numbers have a decimal comma and no number has a
+        decimal point. It gets the decimal point in the opposite case. A number such as 1,234 is
+        ambiguous and ignored. Columns with a thousands mark are not changed.
         """
         columns = []
         for column in (*self.columns, *filter(None, [self.number])):
@@ -425,7 +430,7 @@ class Schema:
         return dataclasses.replace(self, columns=tuple(columns), number=number)
 
     def dataset(self, name: str, pool_size: int) -> Dataset:
-        """Returns the public facts about the data that a run needs."""
+        """Returns a `Dataset` with the public facts about the data that a run needs."""
         lows, highs = zip(
             *(column.value_range for column in self.columns for _ in range(column.width)),
             strict=True,
@@ -446,10 +451,11 @@ class Schema:
         )
 
     def input_names(self) -> dict[str, str]:
-        """Returns the input name of each column in a served student: letters, digits and `_`.
+        """Returns the input name of each column in a served student.
 
-        Other characters become `_`. A name that is then taken, begins with a digit or is a keyword
-        of Python gets the prefix `column_`.
+        A name contains letters, digits and `_`. Other characters are replaced by `_`. If the result
+        is already used, begins with a digit or is a keyword of Python, it gets the prefix
+        `column_`.
         """
         names: dict[str, str] = {}
         for column in self.columns:
@@ -460,18 +466,18 @@ class Schema:
         return names
 
     def to_toml(self) -> str:
-        """Returns the schema in the format of `read_schema`, without owner and pool size."""
+        """Returns the schema as TOML for `read_schema`, without owner and pool size."""
         stated = {name: getattr(self, name) for name in (*_TEXTS, "classes", "names", "max_labels")}
         stated.update(owner=None, labels=self.label_columns)
         number = [] if self.number is None else _column_lines(self.number)
-        stated["decimal"] = None if number else self.decimal  # the lines of `number` state it
+        stated["decimal"] = None if number else self.decimal  # the lines of `number` contain it
         lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value] + number
         for column in self.columns:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column, self.number)]
         return "\n".join(lines) + "\n"
 
     def expected_label(self, *, may_be_empty: bool = False) -> str:
-        """Returns the kind of value that a label field needs, for messages."""
+        """Returns a description of a valid label field, for messages."""
         or_none = " or none" if may_be_empty else ""
         if self.number is not None:
             return f"a finite number{or_none}"
@@ -483,21 +489,21 @@ class Schema:
     def labels(
         self, *fields: Column | Sequence[str], may_be_empty: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Returns labels in the format of `checked_labels`, and which fields fit.
+        """Converts fields to labels in the format of `checked_labels`; also returns their validity.
 
-        A class may differ from its spelling in the schema in case, in a final period, or in how a
-        number is written, if only one class matches. A number is clipped. In a field for several
-        labels, a single separator means that no label applies. No record changes how another one is
-        read.
+        The spelling of a class may differ from the schema in upper and lower case, a final period,
+        or the format of a number, if only one class matches. A number is clipped. In a field for
+        several labels, a single separator means that no label applies. Each record is read
+        independently of other records.
 
         Args:
-            *fields: for each column of `label_names`, the field of each record.
-            may_be_empty: whether an empty field means an unknown label: -1, NaN, or a row of -1
-                for several labels. Otherwise an empty field does not fit.
+            *fields: one argument for each column of `label_names`: the fields of all records.
+            may_be_empty: whether an empty field is valid. It then means an unknown label: -1, NaN,
+                or a row of -1 for several labels.
 
         Returns:
-            The labels, and bool `[num_records, num_fields]`. A field that does not fit has no
-            label.
+            The labels, and whether each field is valid, bool `[num_records, num_fields]`. The label
+            of an invalid field has no meaning.
         """
         if self.number is not None:
             numbers = self.number.numbers(fields[0])
@@ -519,9 +525,9 @@ class Schema:
         return labels, fits
 
     def _codes(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Returns the code of each text or, with a separator, 0 or 1 per label, `[n, width]`.
+        """Returns the class number of each text; with a separator, 0 or 1 per label, `[n, width]`.
 
-        The code is `UNKNOWN` for an empty text, and `MISFIT` for a text that is not a label.
+        The number is `UNKNOWN` for an empty text, and `MISFIT` for a text that is not a label.
         """
         exact = {"": UNKNOWN, **{name: code for code, name in enumerate(self.classes)}}
         spellings = [_spelled(name) for name in self.classes]
@@ -545,10 +551,10 @@ class Schema:
         """Returns the features of one record, float32 `[num_features]`.
 
         Args:
-            record: the field of each column, by the column's name.
+            record: fields of the record by column name.
 
         Raises:
-            ValueError: if a field is missing or does not fit.
+            ValueError: if a field is missing or invalid.
         """
         parts = []
         for column in self.columns:
@@ -562,62 +568,62 @@ class Schema:
 
 
 def _spelled(text: str) -> float | str:
-    """Returns the same value for labels that differ only in case, a period or number format."""
+    """Normalizes a label: upper and lower case, a final period, and the format of numbers."""
     return _as_number(text.casefold().rstrip("."))
 
 
 def _as_number(text: str) -> float | str:
-    """Returns the label as a number if it is one, else the text."""
+    """Converts a label to a number if possible; otherwise returns the text."""
     return float(text) if re.fullmatch(number_pattern(), text) else text
 
 
 def field_text(value: Any) -> str:
-    """Returns a field as text, as in a CSV file."""
-    if isinstance(value, Decimal):  # all numbers of a column have the same number of decimals
+    """Converts a field to the text that a CSV file would contain."""
+    if isinstance(value, Decimal):  # all numbers of a column have the same number of decimal places
         value = re.sub(r"\.0*$|(\.\d*?)0+$", r"\1", f"{value:f}")
     return "" if value is None else str(value).strip()
 
 
 def code_text(value: Any) -> str:
-    """Returns a field as text; a float that is a whole number loses its point.
+    """Converts a field to text. A float that is a whole number becomes an integer.
 
-    A float of `INEXACT` or more keeps its point: a fraction in one record turns all whole numbers
-    of a column into floats, and large ones are rounded.
+    A float of `INEXACT` or more keeps its decimal point, because it may be rounded. If one record
+    of a column has a fraction, all whole numbers of the column become floats.
     """
     is_code = isinstance(value, float) and value.is_integer() and abs(value) < INEXACT
     return field_text(int(value) if is_code else value)
 
 
 def is_inexact(text: str) -> bool:
-    """Whether a text is a float too large to distinguish neighboring whole numbers."""
+    """Whether a text is a float that is too large to distinguish neighboring whole numbers."""
     return bool(re.fullmatch(r"-?\d+(\.0|(\.\d+)?e\+\d+)", text)) and abs(float(text)) >= INEXACT
 
 
-# Schemas in TOML files, and drafts from public records.
+# Schemas in TOML files, and drafts of schemas from public records.
 
 
-MAX_CLASSES = 50  # classes that a draft accepts without a question
-USUAL = (",", "utf-8")  # delimiter and encoding that a draft leaves out
-MAX_AMOUNTS = 10  # numbers with fractions that a draft treats as classes
+MAX_CLASSES = 50  # with more classes, a draft contains a question
+USUAL = (",", "utf-8")  # a draft omits this delimiter and encoding
+MAX_AMOUNTS = 10  # maximum number of distinct fractions that a draft treats as classes
 STATE_CLASSES = "[]  # list them, in the order of their numbers"
-SEPARATORS = ("|", ";", ", ")  # separators of labels in one field that a draft detects
-MAX_NUMBERED = 20  # whole numbers that a draft treats as classes without a question
-MAX_CATEGORIES = 30  # categories that a draft lists
-TEXT_FEATURES = 2048  # hashed n-grams of a text in a draft
-ALIKE = 0.8  # lowest similarity of two names of which one may be a misspelling
-WORDS_OF_TEXT = 4.0  # lowest mean number of words in a column that a draft treats as text
+SEPARATORS = ("|", ";", ", ")  # separators of several labels that a draft detects
+MAX_NUMBERED = 20  # with more whole numbers as classes, a draft contains a question
+MAX_CATEGORIES = 30  # maximum number of categories in a draft
+TEXT_FEATURES = 2048  # number of hashed n-grams of a text in a draft
+ALIKE = 0.8  # minimum similarity of a name and its misspelling
+WORDS_OF_TEXT = 4.0  # a column with at least this mean number of words is a text in a draft
 ONE_OWNER = "name one column. Join several, such as first name, surname and birthday, into one"
 _TEXTS = ("name", "label", "owner", "delimiter", "encoding", "decimal", "separator")
-OF_NUMBER = ("low", "high", "gaps", "thousands", "unit")  # entries of a numeric label
+OF_NUMBER = ("low", "high", "gaps", "thousands", "unit")  # entries that describe a numeric label
 _KEYS = {field.name for field in dataclasses.fields(Schema)} - {"number", "label_columns"}
 _KEYS |= {"labels", *OF_NUMBER}
 _COLUMN_KEYS = {field.name for field in dataclasses.fields(TableColumn)} - {"name"}
-# Types of the entries of a column that are neither texts nor lists of texts.
+# Types of column entries that are neither texts nor lists of texts.
 _KINDS = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "characters": bool}
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
-    """Reads a schema in TOML.
+    """Reads a schema from a TOML file.
 
     Raises:
         ValueError: if the file is not TOML, or not a valid schema.
@@ -634,13 +640,13 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
 
 
 def schema_of(values: Mapping[str, Any]) -> Schema:
-    """Returns the schema of parsed TOML values; raises ValueError if they are not valid."""
+    """Converts parsed TOML values to a schema; raises ValueError if they are not valid."""
     _check_keys(values, _KEYS, "schema")
     columns = values.get("columns")
     if not isinstance(columns, dict) or not all(
         isinstance(entries, dict) for entries in columns.values()
     ):
-        raise ValueError("columns: write a table [columns.NAME] for each column")
+        raise ValueError("columns are missing: write a table [columns.NAME] for each column")
     read = list[TableColumn]()
     faults = list[str]()
     stated = dict[str, Any]()
@@ -674,24 +680,25 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     label = values.get("label")
     if isinstance(label, list):
-        raise ValueError('label: for several labels write labels = ["edema", "effusion"]')
+        raise ValueError('label: for several labels, write labels = ["edema", "effusion"]')
     stated = {"max_labels": _typed(values.get("max_labels"), int, "max_labels")}
     entries = {key: values[key] for key in OF_NUMBER if key in values}
     if "classes" in values:
         stated["classes"] = _texts(values["classes"], "classes")
     elif not entries and "labels" not in values:
-        raise ValueError("classes: list them, or write low and high if the label is a number")
+        raise ValueError("classes are missing. If the label is a number, write low and high.")
     if "labels" in values:
         stated["label_columns"] = _texts(values["labels"], "labels")
         if len(stated["label_columns"]) == 1:
             raise ValueError(
-                f"labels: one label is a class; write label = {_quoted(*stated['label_columns'])} "
-                f"and classes = [...] with the values of that column"
+                "labels must have several names. For one label, write label = "
+                f"{_quoted(*stated['label_columns'])} and classes = [...] with the values of that "
+                "column"
             )
     if entries:
         low, high = (_typed(values.get(key), (int, float), key) for key in ("low", "high"))
         if low is None or high is None or not -math.inf < low < high < math.inf:
-            raise ValueError(f"low, high: the label needs low below high; got {low} and {high}")
+            raise ValueError(f"low must be below high for the label, got {low} and {high}")
         stated["number"] = _column(field_text(label or "label"), entries)
     return stated
 
@@ -701,9 +708,9 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     _check_keys(entries, _COLUMN_KEYS, what)
     is_range = "low" in entries or "high" in entries
     if is_range + ("categories" in entries) + ("text" in entries) != 1:
-        raise ValueError(f"{what}: write one of low and high, categories, or text")
+        raise ValueError(f"{what} needs exactly one of: low and high, categories, text")
     if is_range and not ("low" in entries and "high" in entries):
-        raise ValueError(f"{what}: write both low and high, from public knowledge")
+        raise ValueError(f"{what} needs both low and high, from public knowledge")
     date = entries.get("date", ISO_DATE if isinstance(entries.get("low"), datetime.date) else None)
     if date is not None:
         for key in ("low", "high"):
@@ -729,8 +736,8 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
     """Returns a column's entries in TOML.
 
     Args:
-        column: the column.
-        number: the label if it is a number; other columns inherit its decimal mark.
+        column: column to write.
+        number: column of the label if it is a number; other columns inherit its decimal mark.
     """
     if number is not None and number.decimal == "," and column.is_number:
         column = dataclasses.replace(column, decimal=column.decimal or ".")
@@ -739,7 +746,7 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
         lines += ["characters = true"] if column.characters else []
     elif column.categories:
         lines = [f"categories = {_quoted(column.categories)}"]
-        lines += ["other = true  # one more category, for all other values"] if column.other else []
+        lines += ["other = true  # adds a category for all other values"] if column.other else []
     elif column.date:
         low, high = (datetime.date.fromordinal(int(day)) for day in (column.low, column.high))
         lines = [f"low = {low}", f"high = {high}", f"date = {_quoted(column.date)}"]
@@ -756,14 +763,14 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
 
 def _check_keys(entries: Mapping[str, Any], allowed: set[str], what: str) -> None:
     if strange := sorted(set(entries) - allowed):
-        raise ValueError(f"{what}: unknown entry {strange[0]!r}; use {', '.join(sorted(allowed))}")
+        raise ValueError(f"{what}: unknown entry {strange[0]!r}. Use {', '.join(sorted(allowed))}.")
 
 
 def _texts(values: Any, what: str) -> tuple[str, ...]:
     is_list = isinstance(values, list) and values
     if not is_list or any(isinstance(value, list | dict) for value in values):
         key = what.rpartition(".")[-1]
-        raise ValueError(f'{what}: list the {key}: {key} = ["a", "b"]')
+        raise ValueError(f'{what} needs a list of {key}, such as {key} = ["a", "b"]')
     return tuple(field_text(value) for value in values)
 
 
@@ -780,12 +787,12 @@ def draft_columns(
     without: Collection[str | None],
     categories: Collection[str] = (),
 ) -> dict[str, TableColumn | None]:
-    """Returns columns drafted from PUBLIC records, by name; None if a column can't be used.
+    """Drafts columns from PUBLIC records. Returns them by name; None for an unusable column.
 
     Args:
-        fields: the fields of each column, by its name.
+        fields: fields of all records for each column, by column name.
         without: names of columns that are not inputs.
-        categories: names of columns whose numbers are categories.
+        categories: names of columns in which numbers are categories.
 
     Raises:
         ValueError: if no column can be used.
@@ -804,8 +811,8 @@ def draft_columns(
         columns[name] = column or _drafted_text(name, texts, distinct)
     if fields and not any(columns.values()):
         raise ValueError(
-            "columns: no column has numbers, texts or repeated values. Write a schema by hand; a "
-            f"column of texts is [columns.NAME] with text = {TEXT_FEATURES}"
+            "columns: no column has numbers, texts or repeated values. Write a schema by hand. For "
+            f"a column of texts, write [columns.NAME] with text = {TEXT_FEATURES}"
         )
     return columns
 
@@ -820,29 +827,29 @@ def draft(
     names: Sequence[str] = (),
     written: Mapping[str, str] | None = None,
 ) -> str:
-    """Returns a draft of a schema in TOML from PUBLIC records, for a person to review.
+    """Drafts a schema in TOML from PUBLIC records. A person must review the draft.
 
-    Comments in the draft name what the person should decide.
+    Comments in the draft contain questions for this person.
 
     Args:
-        fields: the fields of each column, by its name.
-        label: name of the label's column, which public records may lack; for several labels, the
-            names of their columns, joined by commas.
-        owner: name of the owner's column.
+        fields: fields of all records for each column, by column name.
+        label: name of the label's column, or names of several label columns, separated by commas.
+            Public records may have no labels.
+        owner: name of the column with the owner of each record; None if there is none.
         target: "class", "number" or "labels". Default: inferred from the label's values.
         left_out: names of columns that could not be read.
-        names: names that were given to the columns of a file without a header line; else empty.
-        written: delimiter and encoding of the file; None for a comma and UTF-8.
+        names: generated column names if the file has no header line; else empty.
+        written: delimiter and encoding of the file, for the draft; None for a comma and UTF-8.
 
     Raises:
-        ValueError: if no column can be used, the label's name is misspelled, or its values do not
-            fit the target.
+        ValueError: if no column can be used, the label's name is misspelled, or the label's values
+            do not match the target.
     """
     labels = split_label(label, fields)
     if names and (strange := sorted({*labels} - {*names})):
         raise ValueError(
             f"label: there is no column {strange[0]}. The first line of the file is a record, so "
-            f"the columns are called {', '.join(names)}"
+            f"the names of the columns are {', '.join(names)}"
         )
     stated, doubts = drafted_target(labels, fields, target)
     number = stated.get("number")
@@ -851,7 +858,7 @@ def draft(
         doubts.append(f"the first line has numbers ({', '.join(numbers)}): are they column names?")
     doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
-        f"left out: several columns are called {name!r}, or the column is nested"
+        f"left out: several columns are named {name!r}, or the column is nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
     if number is not None:
@@ -871,7 +878,7 @@ def draft(
 
 
 def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
-    """Returns the names of the label's columns; splits at commas unless a column has that name."""
+    """Returns the names of the label columns. Splits at commas if there is no such column."""
     if not label:
         return ()
     return (label,) if label in names else tuple(part.strip() for part in label.split(","))
@@ -880,19 +887,19 @@ def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
 def drafted_target(
     labels: Sequence[str], fields: Mapping[str, Column], target: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns fields of `Schema` for the label, inferred from PUBLIC records, and open questions.
+    """Infers the fields of `Schema` for the label from PUBLIC records; also returns questions.
 
     Args:
         labels: names of the label's columns.
-        fields: the fields of each column, by its name.
-        target: see `draft`.
+        fields: fields of all records for each column, by column name.
+        target: type of the label, see `draft`.
 
     Raises:
-        ValueError: if the values do not fit the target.
+        ValueError: if the label's values do not match the target.
     """
     if len(labels) > 1:
         if target not in (None, SEVERAL_LABELS):
-            raise ValueError(f"target: a {target} needs one column, got {', '.join(labels)}")
+            raise ValueError(f"target: {target} needs a single column, got {', '.join(labels)}")
         return {"label_columns": tuple(labels)}, []
     texts = texts_of(fields[labels[0]] if labels and labels[0] in fields else [])
     spelled = sorted({*distinct_of(texts)[0]} - {""}, key=lambda text: (len(text), text))
@@ -905,7 +912,7 @@ def drafted_target(
         parts = {part.strip() for text in spelled for part in text.split(separator)} - {""}
         joined = [text for text in spelled if separator in text]
         if joined and 2 <= len(parts) <= min(MAX_CLASSES, len(spelled)):
-            doubts = [f"{joined[0]} is read as several labels; use --target=class for classes"]
+            doubts = [f"{joined[0]} is read as several labels. For classes, use --target=class"]
             return {"classes": tuple(sorted(parts)), "separator": separator}, doubts
     classes = tuple(sorted({_as_number(text): text for text in reversed(spelled)}.values()))
     if target == SEVERAL_LABELS:
@@ -916,7 +923,7 @@ def drafted_target(
 def _drafted_label_number(
     labels: Sequence[str], texts: pyarrow.Array, target: str | None
 ) -> tuple[TableColumn | None, list[str]]:
-    """Returns the column of a numeric label, None for classes; and open questions."""
+    """Returns the column of a numeric label (None for classes) and questions for the user."""
     distinct = distinct_of(texts)[0]
     has_values = not GAPS.issuperset(filter(None, distinct))
     number = _drafted_number(labels[0], texts, distinct) if has_values else None
@@ -943,7 +950,7 @@ def _drafted_label_number(
 def _label_doubts(
     classes: Sequence[str], fields: Mapping[str, Column], *, without: Collection[str | None]
 ) -> list[str]:
-    """Returns questions about the label's classes for the person who reviews the draft."""
+    """Returns questions about the classes for the person who reviews a draft."""
     doubts = _alike(classes)
     num_records = max(map(len, fields.values()), default=0)
     if len(classes) > MAX_CLASSES or (len(classes) == num_records > 2):
@@ -955,8 +962,8 @@ def _label_doubts(
     ]
     if classes and likes:
         doubts.append(
-            f"{', '.join(likes)}: same values as the label. If these are labels, name all of them: "
-            "--label=a,b. Remove columns that are unknown at prediction time"
+            f"{', '.join(likes)}: same values as the label. If these are labels, pass all of them: "
+            "--label=a,b. Remove columns that are unknown when the model predicts"
         )
     return doubts
 
@@ -969,17 +976,17 @@ def draft_of_names(
     target: str | None = None,
     written: Mapping[str, str],
 ) -> str:
-    """Returns a draft of a schema in TOML from column names; a person must add everything else.
+    """Drafts a schema in TOML from column names. A person must add everything else.
 
     Args:
         names: names of the columns.
         labels: names of the label's columns.
-        owner: name of the owner's column.
-        target: see `draft`.
+        owner: name of the column with the owner of each record; None if there is none.
+        target: type of the label, see `draft`.
         written: delimiter and encoding of the file.
     """
     remarks = [
-        "Drafted from the column names; it contains nothing from any record. Add public facts",
+        "Drafted from the column names. It contains no values of records. Add public facts",
         "about each column. Never use the lowest and highest values of private records.",
     ]
     stated, _ = drafted_target(labels, {}, target)
@@ -997,7 +1004,7 @@ def _draft_lines(
     target: Mapping[str, Any],
     **others: str | Sequence[str] | None,
 ) -> list[str]:
-    """Returns remarks and entries of a draft in TOML, without empty and usual entries."""
+    """Returns the lines of a draft in TOML: remarks, and entries that are not the default."""
     lines = [f"# {remark}" for remark in remarks]
     lines += [f"label = {_quoted(labels[0])}"] if len(labels) == 1 else []
     if "number" in target:
@@ -1011,27 +1018,27 @@ def _draft_lines(
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
-    """Returns a remark about columns without a name, if there are any."""
+    """Returns a list with a remark about columns without a name; an empty list without them."""
     number = sum(bool(UNNAMED.fullmatch(name)) for name in names)
     return [f"{number} columns without a name are left out"] if number else []
 
 
-# A column has one of three kinds.
+# Three alternatives for a column.
 STATED = (
     "# low = 0.0",
     "# high = 1.0",
     "# missing = 0.0  # replaces an empty field",
     '# categories = ["a", "b"]',
-    "# other = true  # one more category, for all other values",
-    "# text = 512  # features of a text; more features need public records",
+    "# other = true  # adds a category for all other values",
+    "# text = 512  # number of features; more features need public records",
 )
 
 
 def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | None) -> list[str]:
-    """Returns remarks about columns of the label and the owner that are not in the file.
+    """Returns remarks about columns for the label and the owner that are not in the file.
 
     Raises:
-        ValueError: if such a name is misspelled, because that column would become an input.
+        ValueError: if such a name is misspelled, because the column would become an input.
     """
     doubts = []
     if owner and owner not in names and {*owner.split(",")} <= {*names}:
@@ -1047,7 +1054,7 @@ def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | Non
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """Returns the name that is most similar to a misspelled name; None if no name is similar."""
+    """Returns the name that is most similar to `name`; None if no name is similar."""
     alike = {_letters(each): each for each in names}
     folded = {each.casefold(): each for each in names}
     close = difflib.get_close_matches(name.casefold(), folded, 1, cutoff=ALIKE)
@@ -1058,29 +1065,29 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-# Decimal marks of numbers, with the mark between thousands.
+# Pairs of a decimal mark and a thousands mark.
 FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"))
 SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for sign in (-1, 1)) | {
     -1.0,
     -9.0,
 }
 DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
-MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # a symbol that can be a unit
+MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # regular expression for a symbol of a unit
 UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,'\u2019\s]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
-OWNERS = re.compile(  # column names that look like a person's id
+OWNERS = re.compile(  # names of columns that may identify a person
     "(?i:(?:.*[_ .-])?(?:id|key|mrn|ssn|e-?mail)|(?:sur|last|first|full)?[_ .-]?name|"
     "(?:patient|person|subject|customer|client|user|member|participant)"
     "(?:[_ .-]?(?:no|nr|num|number|code|name))?)|.*[a-z]I[Dd]"
 )
 CODES = re.compile("(?i:(?:.*[_ .-])?(?:zip|plz|code|postcode|zipcode))")  # names of columns
-FAR = 5.0  # least distance of an outlier, divided by the range of the other numbers
-NUMBERS_PER_WORD = 20  # with more numbers per word, a draft treats the words as gaps
+FAR = 5.0  # minimum distance of an outlier, in ranges of all other numbers
+NUMBERS_PER_WORD = 20  # with more numbers per word, words are treated as gaps
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 YES_OR_NO = {_spelled(word): 1 - place for place, some in enumerate(TRUTH_VALUES) for word in some}
 
 
 def _drafted_date(name: str, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of dates; None if some values are neither dates nor gaps."""
+    """Drafts a column of dates; returns None if some values are neither dates nor gaps."""
     gaps = tuple(sorted(GAPS.intersection(distinct)))
     for form in DATES:
         days = [_days(text, form) for text in distinct if text not in ("", *gaps)]
@@ -1091,7 +1098,7 @@ def _drafted_date(name: str, distinct: Sequence[str]) -> TableColumn | None:
 
 
 def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of numbers in one of `FORMS`; None if a text is neither number nor gap."""
+    """Drafts a column of numbers; returns None if a text is neither a number nor a gap."""
     gaps = tuple(sorted(GAPS.intersection(distinct)))
     numbers = sorted({*distinct} - {"", *gaps})
     words = [text for text in numbers if not re.search(r"\d", text.partition(" ")[0])]
@@ -1117,8 +1124,8 @@ def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) ->
         high = float(parsed.max())
         high = high if low < high else low + max(1.0, 1e-9 * abs(low))
         missing = float(f"{np.median(parsed):.6g}")
-        # A gap may be informative, so it gets a value below all others: a short number about a
-        # quarter of the range away.
+        # A gap may be informative. So it is replaced by a value below all others, at a distance of
+        # about a quarter of the range, rounded to few digits.
         if "" in distinct or gaps:
             places = 1 - math.floor(math.log10(high - low))
             missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places) + 0.0
@@ -1127,14 +1134,14 @@ def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) ->
 
 
 def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of texts or categories; None if the column is empty or an identifier."""
+    """Drafts a column of texts or categories; None if the column is empty or an identifier."""
     values = sorted({*distinct} - {""})
     if len(values) > MAX_CATEGORIES:
         if np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT:
             return TableColumn(name=name, text=TEXT_FEATURES)
         counts = Counter(texts.to_pylist())
         listed = sorted(values, key=lambda text: (-counts[text], text))[:MAX_CATEGORIES]
-        if counts[listed[-1]] == 1:  # most values occur once: an identifier
+        if counts[listed[-1]] == 1:  # most values occur once, as in an identifier
             return None
         values = sorted(listed)
     if not values:
@@ -1143,13 +1150,13 @@ def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> T
 
 
 def _doubts(column: TableColumn, fields: Column) -> list[str]:
-    """Returns questions about a drafted column for the person who reviews the draft."""
+    """Returns questions about a drafted column for the person who reviews a draft."""
     texts = texts_of(fields)
     distinct, places = distinct_of(texts)
     doubts = []
     if len(distinct) == 1:
         doubts.append("constant: every public record has the same value")
-    # Records of one person share a value and often follow each other.
+    # Records of one person have the same identifier and are often adjacent.
     is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MAX_CATEGORIES
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
@@ -1158,16 +1165,16 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
         doubts += _number_doubts(column, texts, distinct)
     is_short = np.mean([len(text.split()) for text in distinct]) < 2 * WORDS_OF_TEXT
     if column.text and is_short and len(distinct) == len(texts):
-        doubts.append("every record has a different short text: if it is a name, remove the column")
+        doubts.append("every record has a different short text: if they are names, remove it")
     if column.categories and (rest := len(set(distinct) - set(column.categories))):
         doubts.append(
-            f"the most frequent of {len(distinct)} values; `other` covers {rest} more. Add those "
-            f"that matter to the list"
+            f"the most frequent of {len(distinct)} values; `other` covers {rest} more values. Add "
+            "important values to the list"
         )
     if column.date and column.date != ISO_DATE:
         days = [text for text in distinct if text not in column.gap_words]
         doubts += [
-            f"{form} fits as well: does the day or the month come first?"
+            f"{form} is also possible: does the day or the month come first?"
             for form in DATES[1:]
             if form != column.date and np.isfinite([_days(text, form) for text in days]).all()
         ]
@@ -1182,15 +1189,14 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
     ascending = np.unique(values)
     if column.missing is not None and float(column.missing) < ascending[0]:
         doubts.append(
-            f"some fields are empty: `missing` replaces them, and is included in the range. The "
-            f"lowest number is {ascending[0]:g}"
+            "some fields are empty: `missing` replaces them, and the range includes it. The lowest "
+            f"number is {ascending[0]:g}"
         )
     numbers = [text for text in distinct if text not in column.gap_words]
     if CODES.fullmatch(column.name) or any(re.fullmatch(r"0\d.*|\d+[eE]\d+", n) for n in numbers):
         listed = _quoted(sorted(numbers)[:MAX_CATEGORIES])
         doubts.append(
-            f"are these codes instead of numbers? Then replace low, high and missing by "
-            f"categories = {listed}"
+            f"are these numbers codes? Then replace low, high and missing by categories = {listed}"
         )
     elif (far := _far_value(ascending)) is not None:
         doubt = "does it mean unknown?" if far in SENTINELS else "correct the range if it is wrong"
@@ -1211,7 +1217,7 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
 
 
 def _far_value(ascending: npt.NDArray[np.float64]) -> float | None:
-    """Returns the most extreme outlier; None if no number is far from most others."""
+    """Returns the most extreme outlier; None if no number is far from all others."""
     if len(ascending) < 4:
         return None
     gaps = np.diff(ascending)
@@ -1222,7 +1228,7 @@ def _far_value(ascending: npt.NDArray[np.float64]) -> float | None:
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Returns questions about names that may mean the same, such as Yes and yes, or y and 1."""
+    """Returns questions about names that may be equivalent, such as Yes and yes, or y and 1."""
     groups: dict[str, list[str]] = {}
     for name in names:
         text = name.casefold()

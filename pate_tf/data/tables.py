@@ -1,4 +1,4 @@
-"""Reads private and public tables from files of separated values or Parquet."""
+"""Reads private and public tables from CSV, other separated values, or Parquet files."""
 
 import codecs
 import contextlib
@@ -40,10 +40,10 @@ from pate_tf.data.schema import (
 )
 
 PARQUET = (".parquet", ".pq")
-HELD_OUT = 0.3  # fraction of labeled public records that evaluates the student
+HELD_OUT = 0.3  # default fraction of labeled public records outside of the pool
 FIRST = "first"
 LAST = "last"
-REFUSE = "refuse"  # refuse a file with a record that does not fit
+REFUSE = "refuse"  # raise an error for a record that does not fit the schema
 SKIP = "skip"
 
 
@@ -52,13 +52,14 @@ class TextForm:
     """The format of a file of separated values.
 
     Attributes:
-        delimiter: character between fields; a blank means any number of blanks.
-        encoding: Python's name of the text encoding; a byte order mark of UTF-8 is skipped.
-        is_quoted: whether quotation marks enclose fields; else they are ordinary characters.
+        delimiter: character between fields. A blank stands for one or more blanks.
+        encoding: Python's name of the text encoding. A byte order mark of UTF-8 is skipped.
+        is_quoted: whether quotation marks enclose fields. If False, they are ordinary characters.
         has_blanks: whether to ignore blanks before fields.
-        names: column names; empty if they were not read yet.
-        has_header: whether a line names the columns.
-        unnamed: FIRST or LAST if the header has no name for the first or last field; else empty.
+        names: names of the columns; empty if they were not read yet.
+        has_header: whether the file has a line with the column names.
+        unnamed: FIRST or LAST if the header has no name for the first or last field; otherwise
+            empty.
     """
 
     delimiter: str = ","
@@ -70,22 +71,24 @@ class TextForm:
     unnamed: str = ""
 
     def named(self, header: Sequence[str]) -> list[str]:
-        """Returns a name for each field of a record, given the header line."""
+        """Returns a name for each field of a record."""
         names = [name.strip() for name in header]
         return {FIRST: ["", *names], LAST: [*names, ""]}.get(self.unnamed, names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """Records as texts, or as the numbers of a Parquet file. SENSITIVE if the records are.
+    """Records of a table as texts, or as numbers from a Parquet file.
 
     Attributes:
-        fields: pyarrow array `[num_records]` of each column, by the column's name.
-        what: the path of the file, or another text that begins messages.
+        fields: columns by name, pyarrow arrays `[num_records]`. SENSITIVE if the records are
+            private.
+        what: beginning of error messages, such as the path of the file.
         form: the format of a file of separated values; None for other tables.
-        misshapen: positions in the file of skipped records with a wrong number of fields; in order
-            only if the table was read `in_order`.
-        left_out: names of columns that were not read, because they are empty or not unique.
+        misshapen: positions of skipped records with a wrong number of fields. They are ascending if
+            the table was read with `in_order`.
+        left_out: names of columns that were not read, because they are empty or their name is not
+            unique.
     """
 
     fields: Mapping[str, Column] = dataclasses.field(repr=False)
@@ -110,18 +113,20 @@ class TextTable:
         """SENSITIVE: returns the private records.
 
         Args:
-            dataset: has the schema that turns a record into features.
-            label: name of the label's column, or several names joined by commas; None for the label
-                of the schema.
-            owner: name of the owner's column; None for the owner column of the schema.
-            on_bad_record: "refuse" to raise an error for a record that does not fit; "skip" to
-                leave it out. Skipping depends on that record only. The number of remaining records
-                is then private, as with owners. Each record becomes its own owner, identified by
-                its position in the file, so that no other record's teacher depends on it.
+            dataset: data set with a schema that converts records to features.
+            label: name of the label's column, or several names separated by commas; None for the
+                label of the schema.
+            owner: name of the column with each record's owner; None for the owner column of the
+                schema.
+            on_bad_record: "refuse" to raise an error for a record that does not fit the schema;
+                "skip" to leave it out. Skipping depends only on this record. With "skip", the
+                number of remaining records is private. Each record then has a different owner,
+                identified by its position in the file, so that no other record's teacher depends on
+                it.
 
         Raises:
-            ValueError: if a column is missing, a record does not fit, or the file has no record.
-                The message contains line numbers, but no field.
+            ValueError: if a column is missing, a record does not fit the schema, or the file has no
+                records. The message contains line numbers, but no values.
         """
         schema: Schema = dataset.schema
         names = schema.label_names(label)
@@ -133,9 +138,9 @@ class TextTable:
         owners = None
         if owner is not None:
             owners = np.array(texts_of(self.fields[owner]), np.str_)
-            misfits[f"{owner} is empty; each record needs an owner"] = owners == ""
+            misfits[f"{owner} is empty, but each record needs an owner"] = owners == ""
             is_rounded = np.array([is_inexact(name) for name in owners.tolist()], bool)
-            misfits[f"{owner} is a rounded number; use whole numbers or text"] = is_rounded
+            misfits[f"{owner} is a rounded number, but must be a whole number or text"] = is_rounded
         elif on_bad_record == SKIP:
             rows = np.arange(self.num_records + len(self.misshapen))
             owners = np.delete(rows, self.misshapen)
@@ -148,9 +153,9 @@ class TextTable:
         """Returns the public records. They need neither labels nor a label column.
 
         Args:
-            schema: turns a record into features.
+            schema: schema that converts records to features.
             name: name of the data set, unless the schema has one.
-            label: see `private`.
+            label: name of the label's column, or several names; see `private`.
         """
         labels = None
         misfits = dict[str, npt.NDArray[np.bool_]]()
@@ -170,9 +175,9 @@ class TextTable:
     def _labels(
         self, schema: Schema, names: Sequence[str], *, is_private: bool
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[np.bool_]]]:
-        """Returns the labels and, for the text of each fault, which records have it.
+        """Returns the labels, and for each type of fault a mask of the records with this fault.
 
-        Warns if a number is outside its range.
+        A warning reports numbers that are outside their range.
         """
         fields = [self.fields[name] for name in names]
         labels, fits = schema.labels(*fields, may_be_empty=not is_private)
@@ -192,21 +197,22 @@ class TextTable:
         on_bad_record: str = REFUSE,
         is_private: bool = False,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        """Returns features `[num_kept, num_features]`, and which records were kept.
+        """Returns features `[num_kept, num_features]`, and a mask of the records that were kept.
 
         Args:
-            schema: turns a record into features.
-            misfits: further faults: for the text of each fault, which records have it.
-            on_bad_record: see `private`; warns about records that are skipped.
+            schema: schema that converts records to features.
+            misfits: faults that are already known: for each text, which records have this fault.
+            on_bad_record: "refuse" or "skip", see `private`. A warning reports skipped records.
             is_private: whether the records are private.
 
         Raises:
-            ValueError: if a record does not fit, or no record is left.
+            ValueError: if a record does not fit the schema, or if no record is left.
         """
         misfits = misfits or {}
         self.check_columns([column.name for column in schema.columns])
         parts = dict[str, npt.NDArray[np.float32]]()
-        # Texts come last: they need TensorFlow, and a refused file should not wait for it.
+        # Texts are last. They need TensorFlow, and errors should be reported before its slow
+        # import.
         for column in sorted(schema.columns, key=lambda column: bool(column.text)):
             if column.text and on_bad_record == REFUSE:
                 self.report(misfits, on_bad_record, is_private=is_private)
@@ -221,11 +227,11 @@ class TextTable:
         return inputs[kept] if not kept.all() else inputs, kept
 
     def check_columns(self, names: Sequence[str | None]) -> None:
-        """Raises a ValueError that lists the missing columns, if there are any."""
+        """Raises ValueError if columns are missing. The message lists them."""
         lacking = []
         for name in names:
             if name in self.left_out:
-                lacking.append(f"the column {name} exists several times, or has nested values")
+                lacking.append(f"there are several columns {name}, or its values are nested")
             elif name is not None and name not in self.fields:
                 near = nearest(name, self.fields)
                 hint = "" if near is None else f"; did you mean {near}?"
@@ -241,7 +247,7 @@ class TextTable:
         *,
         is_private: bool = False,
     ) -> None:
-        """Reports records that do not fit: an error or a warning, according to `on_bad_record`."""
+        """Raises an error for records that do not fit the schema, or warns if they are skipped."""
         is_bad = np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
         number = int(sum(misfit.sum() for misfit in misfits.values())) + len(self.misshapen)
         if not number:
@@ -252,7 +258,7 @@ class TextTable:
         }
         faults = list(itertools.islice(self._faults(texts), MAX_FAULTS))
         listed = [place for place, fault in enumerate(faults) if ONE_OF in fault]
-        for place in listed[1:]:  # only the first fault lists the classes
+        for place in listed[1:]:  # only the first fault contains the list of classes
             faults[place] = faults[place].partition(ONE_OF)[0]
         if on_bad_record == REFUSE:
             hint = " (line numbers are sensitive; `on_bad_record=skip` leaves such records out)"
@@ -263,7 +269,7 @@ class TextTable:
         warn_holder(f"{self.what}: {text}", is_private=is_private, stacklevel=6)
 
     def _faults(self, texts: Mapping[int, Sequence[str]]) -> Iterator[str]:
-        """Yields the faults of records in order, each with its line or record number."""
+        """Yields a text for each fault, with its line or record number, in order."""
         if self.form is None:
             for row, some in texts.items():
                 yield from (f"record {row + 1}: {text}" for text in some)
@@ -280,11 +286,11 @@ class TextTable:
 
 
 def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_], is_private: bool = False) -> None:
-    """Warns about values outside their range; for private values, warns only the data holder."""
+    """Warns about values outside their range. For private values, the warning is sensitive."""
     if is_outside.any():
         warn_holder(
             f"{what}: {is_outside.mean():.2%} of the values are outside their range and will be "
-            f"clipped; check low and high in the schema",
+            "clipped. Check low and high in the schema.",
             is_private=is_private,
             stacklevel=5,
         )
@@ -296,7 +302,7 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
     Args:
         num_public: number of public samples.
         has_labels: whether some samples have labels.
-        held_out: fraction that stays out of the pool; None for `HELD_OUT` if some samples have
+        held_out: fraction of samples outside of the pool. If None, `HELD_OUT` if some samples have
             labels, else 0.
 
     Raises:
@@ -308,48 +314,48 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
     return max(1, min(round(num_public * (1.0 - fraction)), most))
 
 
-# Files of separated values.
+# Functions for files of separated values.
 
 
 DELIMITERS = (",", ";", "\t", "|")
-BLANK: Final = " "  # delimiter of files without any of `DELIMITERS`
-CONSISTENT: Final = 0.9  # fraction of lines with the same number of fields
-LOOKED_AT: Final = 200  # lines that the format is inferred from
-ABOVE_HEADER: Final = 20  # lines that are searched for the column names
-SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # first line in files from Excel, not a record
-BLOCK: Final = 2**24  # bytes parsed at a time
-MAX_BLOCK: Final = 2**31 - 2**16  # bytes of the longest record
-MAX_RELEASE_SECONDS: Final = 1.0  # for threads that end
+BLANK: Final = " "  # delimiter of files that contain none of `DELIMITERS`
+CONSISTENT: Final = 0.9  # minimum fraction of lines with the same number of fields
+LOOKED_AT: Final = 200  # number of lines from which the format is inferred
+ABOVE_HEADER: Final = 20  # maximum number of lines to search for the column names
+SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # a first line that Excel writes; not a record
+BLOCK: Final = 2**24  # number of bytes that are parsed at once
+MAX_BLOCK: Final = 2**31 - 2**16  # maximum number of bytes of a record
+MAX_RELEASE_SECONDS: Final = 1.0  # maximum time to wait until threads end
 NAMED: Final = ". Set `encoding` and `delimiter` in the schema, or close open quotation marks"
 NOT_TEXT: Final = {
-    b"PK\x03\x04": "an Excel workbook or a zip archive; save the sheet as CSV, or unpack it",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
-    b"PAR1": "Parquet; give it the suffix .parquet",
-    **dict.fromkeys((b"@rel", b"@REL", b"@Rel"), "ARFF; save it as CSV"),
-    **dict.fromkeys((b'{"', b'[{"', b"[\n", b"{\n"), "JSON; save it as CSV"),
-    **dict.fromkeys((b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd"), "an archive; unpack it"),
+    b"PK\x03\x04": "an Excel workbook or a zip archive. Save the sheet as CSV, or unpack it.",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook. Save the sheet as CSV.",
+    b"PAR1": "a Parquet file. Give it the suffix .parquet.",
+    **dict.fromkeys((b"@rel", b"@REL", b"@Rel"), "an ARFF file. Save it as CSV."),
+    **dict.fromkeys((b'{"', b'[{"', b"[\n", b"{\n"), "a JSON file. Save it as CSV."),
+    **dict.fromkeys((b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd"), "an archive. Unpack it."),
     **dict.fromkeys(
-        (b"SQLite format 3", b"ARROW1\0", b"FEA1"), "another kind of table; save it as CSV"
+        (b"SQLite format 3", b"ARROW1\0", b"FEA1"), "another type of table. Save it as CSV."
     ),
-    **dict.fromkeys((b"<!DO", b"<!do", b"<htm"), "a web page; save the file that it links to"),
+    **dict.fromkeys((b"<!DO", b"<!do", b"<htm"), "a web page. Save the file that it links to."),
 }
 
 
 def text_form(
     path: pathlib.Path, by: Schema | None = None, *, header_only: bool = False
 ) -> TextForm:
-    """Returns the format of a file, from its schema or inferred from a PUBLIC file.
+    """Returns the format of a file, from its schema or inferred from the PUBLIC file itself.
 
     The encoding is UTF-8 or UTF-16 if the bytes are valid, else Windows-1252. The delimiter is the
-    member of `DELIMITERS` with which nearly all lines have the same number of fields, at least 2;
-    else a blank, if the same holds for it; else the member with which the first line has most
-    fields. Title lines are skipped. If the fields of the first line occur again below it, that line
-    is a record and columns are numbered.
+    first of these: a member of `DELIMITERS` with which nearly all lines have the same number of
+    fields, at least 2; a blank, if it has the same property; the member with which the first line
+    has the most fields. Title lines are skipped. If the fields of the first line occur again in
+    later lines, this line is a record, and the names of the columns are numbers.
 
     Args:
-        path: path of the file; a Parquet file is not read.
-        by: a schema, whose entries take precedence.
-        header_only: whether only the header line is read; the file may then be private.
+        path: path of the file. A Parquet file is not read.
+        by: schema. Its entries take precedence over inferred values.
+        header_only: whether only the header line is read. If so, the file may be private.
 
     Raises:
         ValueError: if the file can't be read.
@@ -378,7 +384,7 @@ def text_form(
 
 
 def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) -> TextForm:
-    """Returns the format of a file, inferred from its first lines."""
+    """Infers the format of a file from its first lines."""
     delimiter = delimiter or _delimiter(lines)
     form = TextForm(
         delimiter=delimiter,
@@ -407,17 +413,17 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
 
 
 def _has_quoted_fields(lines: Sequence[str]) -> bool:
-    """Whether all fields between tabs that begin with a quotation mark also end with one."""
+    """Whether quotation marks enclose fields in a tab-separated file."""
     fields = [field for line in lines for field in line.rstrip().split("\t")]
     quoted = [field.endswith('"') for field in fields if field.startswith('"')]
     return bool(quoted) and all(quoted)
 
 
 def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line is a record: its fields occur again below, unlike column names."""
+    """Whether the first line is a record: its fields occur again in later lines."""
     names = [name for name in header if name]
     if names in ([str(start + place) for place in range(len(names))] for start in (0, 1)):
-        return False  # column numbers
+        return False  # column names that are numbers
     columns = zip(*others, strict=True)
     num_again = sum(name in column for name, column in zip(header, columns, strict=False) if name)
     is_numbers = all(re.fullmatch(number_pattern(), name) for name in names)
@@ -425,7 +431,7 @@ def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def header_of(path: pathlib.Path) -> TextForm:
-    """Returns the format of a file and its column names; reads only the header line.
+    """Returns the format and the column names of a file. Reads only the header line.
 
     Raises:
         ValueError: if the file can't be read.
@@ -448,24 +454,23 @@ def header_of(path: pathlib.Path) -> TextForm:
 
 
 def check_other_file(public: pathlib.Path | None, private: pathlib.Path | None) -> None:
-    """Raises ValueError if a public file is the private file, perhaps under another name."""
+    """Raises ValueError if a public path and a private path are the same file."""
     if public and private and public.exists() and private.exists() and public.samefile(private):
-        raise ValueError(f"public: {public} is also the private file. Name another file.")
+        raise ValueError(f"public: {public} is also the private file. Pass another file.")
 
 
 def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
-    """Returns the format of a PRIVATE file; refuses a file whose first line may be a record.
+    """Returns the format of a PRIVATE file. Fails if the first line may be a record.
 
-    Otherwise a draft would publish the fields of that record.
+    If the first line were a record, a draft of a schema would publish its values.
 
     Args:
-        path: path of the file. Its records are only read to decide whether the first line is a
-            header.
-        named: columns that the first line must contain.
+        path: path of the file. Records are read only to decide whether the first line is a header.
+        named: column names that the first line must contain.
 
     Raises:
         ValueError: if a column is missing, or if the first line contains numbers, dates or fields
-            that occur again below. The message contains no field of the file.
+            that occur again in later lines. The message contains no value from the file.
     """
     form = header_of(path)
     header = form.names
@@ -480,22 +485,22 @@ def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
     is_again = any(name in columns.get(name, ()) for name in named)
     values = [name for name in header if re.fullmatch(r"[\W_]*\d[\W\d_]*", name)]
     if len(values) > 2 and "".join(values).isdecimal() and set(np.diff([*map(int, values)])) == {1}:
-        values = []  # column numbers, or years
+        values = []  # column names that are numbers or years
     if values or is_again or _is_record(header, others) or not GAPS.isdisjoint(header):
         raise ValueError(
-            f"private: the first line of {path} looks like a record, not like column names. Add a "
-            "header line, or write a schema by hand with names = [...] for all columns"
+            f"private: the first line of {path} looks like a record. Add a line with the column "
+            "names, or write a schema by hand with names = [...] for all columns"
         )
     if lacking := [name for name in named if name not in header]:
         raise ValueError(
-            f"private: the first line of {path} has no column {', '.join(lacking)}. Spell the name "
-            "as in that line, or add a header line if it is a record"
+            f"private: the first line of {path} has no column {', '.join(lacking)}. Use the "
+            "spelling in that line, or add a header line if it is a record"
         )
     return form
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Returns the delimiter of a file, inferred from its first lines."""
+    """Infers the delimiter of a file from its first lines."""
     if lines and (match := SEPARATOR.fullmatch(lines[0])):
         return match[1]
 
@@ -510,8 +515,9 @@ def _delimiter(lines: Sequence[str]) -> str:
     best = max(DELIMITERS, key=widths)
     if widths(best)[0] < CONSISTENT:
         best = max(DELIMITERS, key=lambda delimiter: widths(delimiter)[2])
-        # If one name is above lines of many words, the file has one column of texts. If one name is
-        # above lines of two fields, the first field numbers the rows.
+        # If the header has one name and lines have many words, the file has a single column of
+        # texts. If the header has one name and lines have two fields, the first field is the row
+        # number.
         fraction, width, num_names = widths(BLANK)
         is_blank = fraction >= CONSISTENT and (num_names != 1 or width == 2)
         if is_blank and (len(lines) > 1 or widths(best)[1] < 2):
@@ -520,7 +526,7 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def not_text(path: object, form: TextForm) -> ValueError:
-    """Returns the error for a file that does not have the format; it quotes no field."""
+    """Returns the error for a file that does not have this format. It quotes no values."""
     return ValueError(
         f"{path} is not text in {form.encoding} with the delimiter {form.delimiter!r}{NAMED}"
     )
@@ -528,7 +534,7 @@ def not_text(path: object, form: TextForm) -> ValueError:
 
 @contextlib.contextmanager
 def open_bytes(path: pathlib.Path) -> Iterator[Any]:
-    """Opens a text file, compressed by gzip or not; raises ValueError if it is not text."""
+    """Opens a text file, which may be compressed by gzip; raises ValueError if it is not text."""
     try:
         with open(path, "rb") as file:
             start = file.read(16)
@@ -545,7 +551,10 @@ def open_bytes(path: pathlib.Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
-    """Opens a file as text; raises ValueError, now or while it is read, if it is not text."""
+    """Opens a file as text.
+
+    Raises ValueError when the file is opened or read, if it is not text.
+    """
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     try:
         with open_bytes(path) as file:
@@ -557,7 +566,7 @@ def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
 
 
 def _encoding(contents: Iterable[bytes]) -> str:
-    """Returns the encoding of a file from its bytes, given in order."""
+    """Infers the encoding of a file from its bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for content in contents:
         if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -565,17 +574,18 @@ def _encoding(contents: Iterable[bytes]) -> str:
         try:
             decoder.decode(content)
         except UnicodeDecodeError:
-            return "utf-8" if b"\0" in content else "cp1252"  # text of Windows has no zero bytes
+            # Windows-1252 texts have no zero bytes.
+            return "utf-8" if b"\0" in content else "cp1252"
     return "utf-8"
 
 
 def records_of(
     text: Iterable[str], form: TextForm, *, strict: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields records that are not empty, each with the number of its last line.
+    """Yields all records that are not empty, each with the number of its last line.
 
     Raises:
-        csv.Error: names the line of an unclosed quotation mark.
+        csv.Error: if a quotation mark is not closed. The message contains its line number.
     """
     csv.field_size_limit(MAX_BLOCK)
     reader = csv.reader(
@@ -591,7 +601,7 @@ def records_of(
             last = reader.line_num
             line = form.delimiter.join(record)
             if last > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-                is_ended = form.delimiter == BLANK and not record[-1]  # the line ends in blanks
+                is_ended = form.delimiter == BLANK and not record[-1]  # the line ends with blanks
                 fields = record[:-1] if is_ended else record
                 if fields:
                     yield last, fields
@@ -605,10 +615,10 @@ def records_of(
 def named_records(
     text: Iterable[str], form: TextForm, wanted: Collection[str | None] | None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the column names, then the records, each with the number of its last line.
+    """Yields the column names, then all records, each with the number of its last line.
 
-    If the file has a header, it is the line among the first ones that contains most of the
-    `wanted` names. Lines above it are skipped.
+    Among the first lines, the header is the line that contains the most names in `wanted`. Lines
+    above the header are skipped.
     """
     records = records_of(text, form)
     if not form.has_header:
@@ -628,7 +638,7 @@ def named_records(
 def _records(
     path: pathlib.Path, form: TextForm, wanted: Collection[str | None] | None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the column names and records of a file, as `named_records` does."""
+    """Yields the column names and records of a file; see `named_records`."""
     with open_text(path, form) as text:
         yield from named_records(text, form, wanted)
 
@@ -645,12 +655,14 @@ def read_table(
     Args:
         path: path of the file.
         form: format of the file.
-        by: a schema; only its columns are read. None for all columns.
-        *others: names of columns that are also read if they exist.
-        in_order: whether positions of misshapen records are needed; then one thread reads.
+        by: schema. Only its columns are read. If None, all columns are read.
+        *others: names of additional columns to read if they exist.
+        in_order: whether to return ascending positions of misshapen records, which needs a single
+            thread.
 
     Raises:
-        ValueError: if the file has another format, or can't be read. The message contains no field.
+        ValueError: if the file has another format, or can't be read. The message contains no
+            values.
     """
     wanted = None
     if by is not None:
@@ -662,8 +674,8 @@ def read_table(
     table, misshapen = _parsed(path, form, line, len(names), places, in_order)
     fields = {name: table.column(str(place)) for name, place in places.items()}
     if form.is_quoted:
-        # A field of several lines may be in a column that is not read. A block that ends between
-        # the two bytes of a line end counts one line more, which does no harm.
+        # A field with several lines may be in a column that is not read. If a block ends between
+        # the two bytes of a line end, one line too many is counted, which is harmless.
         number = 0
         content = b"\n"
         with open_bytes(path) as file:
@@ -692,14 +704,14 @@ def whole_records(
     by: Schema | None,
     labels: Sequence[str] = (),
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields names and records as `named_records` does; refuses a field that may contain records.
+    """Like `named_records`, but raises an error if a field may contain other records.
 
-    A field may have several lines if its column is a text or is not read, and if none of these
-    lines is a record with a valid label by itself. So an unclosed quotation mark in one record
-    can't change how other records are read.
+    A field may have several lines if its column is a text or is not read, and if no single one of
+    these lines is a record with a valid label. So an unclosed quotation mark in one record can't
+    change other records.
 
     Raises:
-        ValueError: if a field may contain records. The message contains no field.
+        ValueError: if a field may contain other records. The message contains no values.
     """
     before, names = next(records, (0, []))
     yield before, names
@@ -726,7 +738,7 @@ def whole_records(
 def _is_labeled_record(
     line: str, names: Sequence[str], form: TextForm, by: Schema, labels: Sequence[str]
 ) -> bool:
-    """Whether a line by itself has a field for each column, and a valid label."""
+    """Whether a single line has a field for each column, and a valid label."""
     fields = next(csv.reader([line], delimiter=form.delimiter), [])
     places = [names.index(name) for name in labels if name in names]
     if len(fields) != len(names) or not places:
@@ -742,7 +754,7 @@ def _parsed(
     places: Mapping[str, int],
     in_order: bool,
 ) -> tuple[pyarrow.Table, list[int]]:
-    """Returns the columns at `places`, and which records have a wrong number of fields.
+    """Returns the columns at `places`, and the positions of records with a wrong number of fields.
 
     Every field is read as text, so its meaning never depends on another record.
     """
@@ -755,13 +767,14 @@ def _parsed(
     kinds = {str(place): pyarrow.string() for place in places.values()}
     opened: Any = functools.partial(open_bytes, path)
     if form.has_blanks:
-        # Rewrites the file without blanks before fields.
+        # Writes a copy of the file without blanks before fields.
         text = io.StringIO(newline="")
         records = _records(path, form, list(places))
         before, _ = next(records, (0, []))
         for line, record in records:
             num_lines = 1 + sum(field.count("\n") for field in record)
-            text.write("\n" * (line - before - num_lines))  # empty lines keep their positions
+            # So that empty lines keep their positions.
+            text.write("\n" * (line - before - num_lines))
             csv.writer(text).writerow(record)
             before = line
         opened = functools.partial(io.BytesIO, text.getvalue().encode())
@@ -785,15 +798,15 @@ def _parsed(
                         delimiter=form.delimiter,
                         quote_char='"' if form.is_quoted else False,
                         newlines_in_values=form.is_quoted,
-                        # If positions identify owners, an empty line needs a position as well.
-                        # Otherwise it would change the owners of all later records.
+                        # If positions identify owners, an empty line needs a position, too.
+                        # Otherwise, it would change the owners of all later records.
                         ignore_empty_lines=not in_order,
                         invalid_row_handler=skip,
                     ),
                     pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds)),
                 )
-                # A thread of Arrow may release these objects about a millisecond later. If the
-                # interpreter ended before that, the process would crash.
+                # A thread of Arrow may release these Python objects about a millisecond later. If
+                # the interpreter ended before, the process would crash.
                 last = time.monotonic() + MAX_RELEASE_SECONDS
                 while num_references < (sys.getrefcount(skip), sys.getrefcount(file)):
                     if time.monotonic() > last:
@@ -801,12 +814,12 @@ def _parsed(
                     time.sleep(0.001)
             return table, misshapen
         except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
-            # Arrow's error messages quote fields.
+            # Arrow's error messages may quote values.
             if "Empty CSV" in str(error):
                 return pyarrow.table(dict.fromkeys(kinds, pyarrow.array([], pyarrow.string()))), []
             if "straddl" not in str(error):
                 break
-    for _ in _records(path, form, None):  # names an unclosed quotation mark
+    for _ in _records(path, form, None):  # reports an unclosed quotation mark
         pass
     raise not_text(path, form)
 
@@ -821,13 +834,13 @@ def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> 
         names = list(places_of(names, wanted, str(path)))
         table = file.read(columns=names)
         fields = {name: of_arrow(table.column(name)) for name in names}
-    except (OSError, pyarrow.ArrowException):  # the message may quote values
+    except (OSError, pyarrow.ArrowException):  # their message may quote values
         raise ValueError(f"{path} is not a Parquet file, or is damaged") from None
     return TextTable(fields=fields, what=str(path), left_out=nested)
 
 
 def of_arrow(values: Any) -> Column:
-    """Returns a pyarrow array as numbers or texts, with null for empty fields."""
+    """Converts a pyarrow array to numbers or texts, with null for empty fields."""
     kind = values.type
     if pyarrow.types.is_dictionary(kind):
         return of_arrow(values.cast(kind.value_type))
@@ -842,7 +855,7 @@ def of_arrow(values: Any) -> Column:
         return values
     fields = values.to_pylist()
     if pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
-        # A field that is not UTF-8 must not change how others are read.
+        # A field that is not UTF-8 must not change other fields.
         fields = [None if value is None else value.decode(errors="replace") for value in fields]
     return pyarrow.array([field_text(value) for value in fields], pyarrow.string())
 
@@ -853,7 +866,7 @@ def places_of(
     """Returns the positions of the wanted columns, or of all columns with unique names.
 
     Raises:
-        ValueError: if there is no column, or if a wanted name occurs several times.
+        ValueError: if there are no columns, or if a wanted name occurs several times.
     """
     if not any(names):
         raise ValueError(f"{what}: the first line contains no column names")

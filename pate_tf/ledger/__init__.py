@@ -1,4 +1,4 @@
-"""The ledger: every label is charged durably before it is released."""
+"""The privacy ledger: the cost of every release is stored on disk before noise is drawn."""
 
 from pate_tf.core.sensitive import SensitiveWarning as SensitiveWarning
 from pate_tf.ledger.ledger_file import BudgetExceeded as BudgetExceeded

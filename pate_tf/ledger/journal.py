@@ -1,4 +1,4 @@
-"""A durable journal: adds up the rows of a ledger and detects missing rows.
+"""A durable journal of privacy charges, which detects missing rows.
 
 `Ledger`, the ledger of a silo and the journals of aggregators are subclasses of `Store`.
 """
@@ -30,30 +30,28 @@ from pate_tf.ledger.ledger_file import (
 
 
 class Store(LedgerFile):
-    """Rows about one subject, stored on disk across runs, processes and crashes.
+    """Base class of ledgers: rows stored on disk across runs, processes and crashes.
 
     Guarantees. A store has the guarantees of `LedgerFile`. In addition, the registry
     (`RollbackGuard`) or a commitment detects that a store was deleted, that it was restored from an
-    older copy, or that a copy of it was continued. Such a store is refused until its user
-    acknowledges that rows are missing. After that, the charges of the missing rows are charged
-    again.
+    older copy, or that a copy of it was used separately. Such a store can't be opened until the
+    user acknowledges that rows are missing. The costs of the missing rows are then charged again.
 
     Assumptions. Everyone who can write to the folder is trusted not to rewrite the store. The file
-    system
-    honors fsync and file locks. The registry covers only this user on this machine. A commitment
-    covers only the rows that its keeper has received.
+    system supports fsync and file locks. The registry covers only this user on this machine. A
+    commitment covers only rows that were written before it was made.
 
-    All attributes are read-only; `LedgerFile` has more.
+    All attributes are read-only. See `LedgerFile` for inherited attributes.
 
     Attributes:
-        guard: the `RollbackGuard`, which notes the rows outside the folder; None for a store that
-            is read-only or in memory.
+        guard: the `RollbackGuard`, which records rows outside the folder; None for a store that is
+            read-only or in memory.
         opened: the row that opened the store; None before it is written.
         source: the private data source that the store charges, fixed at first use.
-        was_reset: whether the user ever continued this store after acknowledging that rows, or an
-            earlier store, were missing.
-        charges: maps each kind of charge to the number of times that it was charged.
-        num_debits: number of debit rows.
+        was_reset: whether the user ever acknowledged that rows or an earlier store were missing,
+            and then continued to use this store.
+        charges: charges, each with the number of times that it was made.
+        num_debits: number of rows with a charge.
         epsilon_budget: the current budget; None if there is no budget.
         delta: the current delta; NaN if there is no delta.
         was_raised: whether the user ever raised the budget or its delta.
@@ -69,18 +67,18 @@ class Store(LedgerFile):
         read_only: bool = False,
         acknowledge_reset: bool = False,
     ) -> None:
-        """Opens the files; call `open_or_verify` next, or `catch_up` to read.
+        """Opens the files. Call `open_or_verify` next, or `catch_up` for reading.
 
         Args:
-            folder: the folder of the files; its mode is set to 0700. None for an unguarded store in
-                memory, for simulations.
+            folder: the folder of the files; its mode is set to 0700. None for simulations: the
+                store is then in memory, without a guard.
             source: the private data source that the store charges; None if the run folder is its
                 own source.
-            identity: see `RollbackGuard`.
-            unit: the unit that the charges protect, such as "record" or "owner"; see
-                `RollbackGuard`.
+            identity: identity of a subject that may have only one store, see `RollbackGuard`.
+            unit: protected unit of the charges, such as "record" or "owner"; see `RollbackGuard`.
             read_only: whether the store is opened for reading only.
-            acknowledge_reset: whether to continue although the file of an earlier store is missing.
+            acknowledge_reset: whether to create a new store although the file of an earlier store
+                is missing.
 
         Raises:
             LedgerError: if the store is damaged, was changed, or can't be used.
@@ -110,14 +108,14 @@ class Store(LedgerFile):
         if row.kind == "opened":
             self.opened = row
             self._salt = str(details["salt"]).encode()
-        if details.get("source") is not None:  # in the first row, except in older ledgers
+        if details.get("source") is not None:  # contained in the first row, except in older ledgers
             fixed = PrivateSource(**details["source"])
             source = self.source
-            # A file that was moved in the meantime is still the same source.
+            # A file that was moved is still the same source.
             if source is not None and source.is_named and not source.shares(fixed.key):
                 was = "a file" if source.name == fixed.name else fixed.name or "its run folder"
                 raise LedgerError(
-                    f"{self.folder}: this ledger charges the source {was}, not {source.name}"
+                    f"{self.folder}: this ledger belongs to the source {was}, not to {source.name}"
                 )
             self.source = fixed
             self._has_source = True
@@ -147,20 +145,21 @@ class Store(LedgerFile):
         *,
         runs: Sequence[pathlib.Path] = (),
     ) -> None:
-        """Creates a new store, or checks that an existing store has all rows that were seen.
+        """Creates a new store, or checks that an existing store contains all earlier rows.
 
         Warns if other ledgers of the same source are known.
 
         Args:
             opening: content of the first row. This method adds the source, a secret `salt`, and
                 whether an earlier store is missing.
-            verify: function that checks whether the store agrees with the arguments that the caller
-                opened it with; raises LedgerError if it does not.
-            runs: run folders that may quote an earlier ledger; see `RollbackGuard.missing_before`.
+            verify: function that compares the store with the arguments of the caller; raises
+                LedgerError if they differ.
+            runs: run folders with statements that may refer to an earlier ledger; see
+                `RollbackGuard.missing_before`.
 
         Raises:
-            LedgerError: if the store was changed, if it charges another source, or if rows are
-                missing that the user did not acknowledge.
+            LedgerError: if the store was changed, if it belongs to another source, or if rows are
+                missing and the user did not acknowledge this.
         """
         with self._locked():
             rows = self.catch_up()
@@ -175,7 +174,7 @@ class Store(LedgerFile):
                         raise LedgerError(missing.reason)
                     with self.transaction():
                         self._append_missing(missing)
-                self._note(rows)  # a process may have died before it noted its last row
+                self._note(rows)  # an earlier process may have died before it noted its last row
                 if self.guard is not None and not self._has_source:
                     self.write("source", {"source": dataclasses.asdict(self.guard.source)})
         name = None if self.source is None else self.source.name
@@ -188,8 +187,8 @@ class Store(LedgerFile):
         total = f"epsilon {spending.epsilon(self.delta):.4g} at delta {self.delta:g}"
         if not is_known:
             total = (
-                "an unknown epsilon, because they protect different units, have charges that are "
-                "not registered here, or drew noise from a seed"
+                "unknown, because they protect different units, have charges that are not "
+                "registered here, or drew noise from a seed"
             )
         rollback_guard.warn(
             f"{self.folder}: {spending.num_ledgers} ledgers use the records of the source {name}. "
@@ -203,19 +202,19 @@ class Store(LedgerFile):
             if not missing.left_nothing:
                 raise LedgerError(missing.reason)
             rollback_guard.warn(
-                f"{self.folder}: an earlier ledger in this folder was deleted with its results; "
-                f"its known costs are charged again, and every statement will report this"
+                f"{self.folder}: an earlier ledger in this folder was deleted with its results. "
+                "Its known costs are charged again, and every statement will report this."
             )
-        # A process may have died after it committed the first rows and before it noted them.
+        # An earlier process may have died after it wrote the first rows and before it noted them.
         self._note([])
         details = {
             **opening,
-            # The published head is a hash of all rows. Without the secret salt, it could confirm a
-            # guess of the private data.
+            # The head, a hash of all rows, is published. Without the secret salt, anybody could
+            # check a guess of the private data against it.
             "salt": secrets.token_hex(32),
             "source": None if self.guard is None else dataclasses.asdict(self.guard.source),
             "acknowledged": missing is not None,
-            "raised": missing is not None,  # the missing store's budget is unknown
+            "raised": missing is not None,  # the budget of the missing store is unknown
         }
         with self.transaction():
             self.append("opened", details)
@@ -223,17 +222,20 @@ class Store(LedgerFile):
                 self._append_missing(missing)
 
     def _missing_rows(self) -> rollback_guard.Missing | None:
-        """Returns the noted rows that are missing from this store; None if no row is missing."""
+        """Returns rows that the guard has noted and this store does not have.
+
+        None if no row is missing.
+        """
         if self.guard is None or self.opened is None:
             return None
         return self.guard.missing_from(self.opened.digest, self._sequences, self._acknowledged)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Locks out all other processes, threads and objects, and reads the latest rows.
+        """Gets exclusive access to the store, and reads the latest rows.
 
         Raises:
-            LedgerError: if the store was changed, or a copy of it was continued.
+            LedgerError: if the store was changed, or if a copy of it was used separately.
         """
         with self._locked():
             rows = self.catch_up()
@@ -244,11 +246,11 @@ class Store(LedgerFile):
             yield
 
     def resume(self, **details: Any) -> None:
-        """Notes that answers of an earlier charge will be drawn. Call it inside `exclusive`.
+        """Records that answers of an earlier charge will be drawn. Call it inside `exclusive`.
 
         Raises:
-            LedgerError: if a copy of this store did the same. If two copies do so at once, at least
-                one of them sees the rows of both, and fails.
+            LedgerError: if a copy of this store has resumed the same charge. If two copies do so at
+                the same time, at least one of them fails, because it sees the rows of both.
         """
         self.write("resumed", details)
         missing = self._missing_rows()
@@ -256,7 +258,7 @@ class Store(LedgerFile):
             raise LedgerError(missing.reason)
 
     def replace_budget(self, epsilon_budget: float, delta: float) -> LedgerRow:
-        """Sets a new budget and delta, in a permanent row; call it inside `exclusive`."""
+        """Records a new budget and delta in a permanent row. Call it inside `exclusive`."""
         old = math.inf if self.epsilon_budget is None else self.epsilon_budget
         return self.write(
             "budget",
@@ -270,11 +272,11 @@ class Store(LedgerFile):
         )
 
     def witness(self, digest: str | None = None) -> bytes:
-        """Returns a commitment to a row, 32 bytes, which another party keeps.
+        """Returns a commitment to a row, 32 bytes, for another party to keep.
 
         The key of the commitment is the secret salt of the first row, so the commitment reveals
-        nothing about the row. When the party later returns the commitment, `holds_witness` detects
-        whether the store lost the row.
+        nothing about the row. When the party returns the commitment later, `holds_witness` checks
+        whether the store still has the row.
 
         Args:
             digest: digest of the row. Default: the last row.
@@ -283,10 +285,10 @@ class Store(LedgerFile):
         return hmac.digest(self._salt, content, "sha256")
 
     def holds_witness(self, witness: bytes) -> bool:
-        """Returns whether the store has the row of a commitment, or recorded the row as missing.
+        """Returns whether the store has the row of a commitment, or a record that it is missing.
 
-        If neither is the case, this store was restored from an older copy, a copy of it was
-        continued, it is a different store, or the commitment is forged.
+        If the result is False, this store was restored from an older copy, a copy of it was used
+        separately, it is a different store, or the commitment is forged.
         """
         return witness.hex() in self._acknowledged or any(
             hmac.compare_digest(self.witness(digest), witness)
@@ -297,10 +299,10 @@ class Store(LedgerFile):
         """Records that the row of a commitment is missing, if a reset was acknowledged.
 
         Call it inside `exclusive`. After the store is opened, only the first call can record a
-        missing row: every commitment that this store makes later is to a row that it has.
+        missing row, because all later commitments are to rows that this store has.
 
         Returns:
-            Whether the reset was acknowledged, so that the store may continue without the row.
+            Whether the reset was acknowledged. If so, the store can be used without the row.
         """
         is_acknowledged = self._acknowledge_reset
         self._acknowledge_reset = False
@@ -324,7 +326,7 @@ class Store(LedgerFile):
             return guard.source_spending(self.opened.digest, debits)
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
-        """Notes durable rows outside the database, so that lost rows are detected."""
+        """Records durable rows outside the database, so that their loss is detected."""
         super()._note(rows)
         if self.guard is None or self.opened is None or not rows:
             return
@@ -345,7 +347,7 @@ class Store(LedgerFile):
         self.guard.note(self.opened.digest, noted)
 
     def _append_missing(self, missing: rollback_guard.Missing) -> None:
-        """Appends a row that lists the missing rows, and charges the missing debits again."""
+        """Appends a row with the digests of the missing rows, and charges their costs again."""
         self.append("acknowledged", {"missing": list(missing.digests)})
         if self.guard is None:
             return
@@ -358,6 +360,7 @@ class Store(LedgerFile):
                 first = debit["carried_from"]
                 if first not in charged:
                     charged.add(first)
-                    queries_digest = hashlib.sha256().hexdigest()  # for an empty list of queries
+                    # The digest of an empty list of queries.
+                    queries_digest = hashlib.sha256().hexdigest()
                     details = {**debit, "queries_digest": queries_digest, "past": True}
                     charge_of(self.append("debit", details))

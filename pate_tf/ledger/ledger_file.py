@@ -1,12 +1,12 @@
-"""The files of a ledger: a database of rows and answers, a note of the last row, and a lock file.
+"""Reads and writes the files of a ledger: a database, a note of the last row, and a lock file.
 
-The rows form a hash chain, and record what was charged.
+The database contains answers and rows. The rows form a hash chain and record all charges.
 
 Opening a ledger detects any change to a row or an answer, a missing or inserted row, a damaged page
 or index, a changed schema, and a truncated tail (every write updates `ledger.head.json`, which
-notes the last row). It can't detect that an attacker who can write to the folder rewrote the table
-and the head together. For that case, a released statement quotes the `Head` of its ledger, and
-`LedgerFile.holds` checks whether a ledger still contains it.
+notes the last row). An attacker who can write to the folder could rewrite the table and the head
+together, which is not detected. For that case, a released statement contains the `Head` of its
+ledger, and `LedgerFile.holds` checks whether a ledger still contains this row.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from pate_tf.accounting.composition import Charge
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
 
-DEBITS: Final = ("debit",)  # the kinds of rows that charge the budget
+DEBITS: Final = ("debit",)  # kinds of rows that contain a charge
 
 # JSON with sorted keys and no spaces, so that equal values have equal texts.
 canonical_json: Callable[[object], str] = json.JSONEncoder(
@@ -41,7 +41,7 @@ canonical_json: Callable[[object], str] = json.JSONEncoder(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerRow:
-    """One row of a store. Rows are ordered by `sequence`, not by time: clocks may go backwards.
+    """One row of a store. Rows are ordered by `sequence`, because clocks may go backwards.
 
     >>> import numpy as np, pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -56,28 +56,27 @@ class LedgerRow:
 
     Attributes:
         sequence: 1 for the row that opens the store, then one more for each row.
-        time: UTC time by the machine's clock, in ISO 8601 format. It is only for information: no
-            check or charge depends on it.
+        time: UTC time of the machine's clock, in ISO 8601 format. It is only for information.
         kind: "opened", "debit", "resumed", "answers", "released", "budget", "source" or
             "acknowledged" in a ledger. Other stores have different kinds.
-        details: JSON values, which depend on the kind.
+        details: JSON values that depend on the kind.
 
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
               `epsilon_budget` (None without a budget), `delta`, `acknowledged` (whether an earlier
               ledger was missing; the next row then lists the rows of that ledger),
-              `planned_release` (how the data-dependent cost will be released), `source` (name and
-              key of the data source that the ledger charges; sensitive).
+              `planned_release` (plan to release the data-dependent cost), `source` (name and key of
+              the private data source; sensitive).
             - source: `source` as in "opened". Only earlier versions wrote this row.
-            - acknowledged: `missing`, the digests of rows that were seen earlier and are missing.
-            - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and
-              `queries_digest` of the queries to be answered, `secure_noise`, `past` (whether the
-              release happened before it was recorded), `delta`. If the row repeats the charge of a
-              missing row, `carried_from` is the digest of the missing row.
-            - resumed: `debit`, the sequence of a debit whose answers are drawn after the process
-              that charged them was killed.
+            - acknowledged: `missing`, the digests of missing rows that existed earlier.
+            - debit: a charge: `charge` (its `to_dict()`) and the `number` of times it is charged,
+              `num_queries` and `queries_digest` of the queries to be answered, `secure_noise`,
+              `past` (whether the release happened before it was recorded), `delta`. If the row
+              repeats the charge of a missing row, `carried_from` is the digest of the missing row.
+            - resumed: `debit`, the sequence of a debit row. The process that charged it was killed,
+              and another process draws the answers.
             - answers: `debit` (the sequence of the row that charged the answers), `num_queries`,
               `num_answered`, `answers_digest`.
-            - released: `debit`, `kept` (sensitive: the draw, and what it was drawn for).
+            - released: `debit`, `kept` (sensitive: the draw and its settings).
             - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`,
               `raised` (False only if a ledger without a budget got its first one).
 
@@ -93,12 +92,12 @@ class LedgerRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Head:
-    """The last row of a ledger. A statement quotes it to commit to the whole history.
+    """The last row of a ledger. A statement contains it as a commitment to the whole history.
 
     Attributes:
         sequence: the `sequence` of the last row; 0 for an empty ledger.
-        digest: digest of the last row, which depends on all earlier rows. It may be published: the
-            secret salt in the first row hides the content of the rows.
+        digest: digest of the last row, which depends on all earlier rows. It may be published,
+            because the secret salt in the first row hides the content of the rows.
     """
 
     sequence: int = 0
@@ -107,11 +106,11 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredAnswer:
-    """The only answer that a query ever gets from a mechanism.
+    """A stored answer. A query gets only one answer from a mechanism, ever.
 
     Attributes:
         label: the noisy label, or None if the mechanism withheld it.
-        debit: the `sequence` of the row that charged the answer.
+        debit: the `sequence` of the row with the charge for this answer.
         noisy_counts: the noisy counts released with the label, `[num_classes]` in units of
             1 / LATTICE votes; None if only the label was released.
     """
@@ -122,7 +121,7 @@ class StoredAnswer:
 
 
 def charge_of(row: LedgerRow) -> tuple[Charge, int]:
-    """Returns the charge of a row of `DEBITS`, and how many times it was charged.
+    """Returns the charge in a row, and the number of times that it was charged.
 
     Raises:
         LedgerError: if the charge is not registered in this program.
@@ -131,17 +130,17 @@ def charge_of(row: LedgerRow) -> tuple[Charge, int]:
         return charge_from_dict(row.details["charge"]), int(row.details["number"])
     except (ValueError, TypeError) as error:
         raise LedgerError(
-            f"row {row.sequence} has an unknown charge; import the module that defines it: {error}"
+            f"row {row.sequence} has an unknown charge. Import the module that defines it: {error}"
         ) from error
 
 
 def first_debit(row: LedgerRow) -> str:
-    """Returns the digest of the original debit if `row` repeats one, else the digest of `row`."""
+    """Returns the digest of `row`, or of the original debit row if `row` repeats its charge."""
     return str(row.details.get("carried_from", row.digest))
 
 
 def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
-    """Returns how many times the rows charged each charge. Only debit rows charge anything."""
+    """Returns the total number of each charge in the rows. Only debit rows contain charges."""
     charges: Counter[Charge] = Counter()
     for row in rows:
         if row.kind in DEBITS:
@@ -153,15 +152,15 @@ def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
 def batches_before(
     history: Iterable[LedgerRow], mechanism: Charge, *, last: int
 ) -> Counter[Charge]:
-    """Returns the charges of whole batches, made by earlier versions, that led to these labels.
+    """Returns charges for whole batches that earlier versions made for these labels.
 
-    If the mechanism itself was charged once per batch, the result contains all such batches. If
-    not, the result contains only the batches without a stored answer.
+    If `mechanism` was charged once per batch, the result contains all such batches. Otherwise, it
+    contains only the batches without a stored answer.
 
     Args:
         history: rows of a ledger.
         mechanism: the mechanism that drew the labels.
-        last: the `sequence` of the last row that charged the labels.
+        last: the `sequence` of the last row with a charge for the labels.
     """
     debits: dict[int, tuple[Charge, int]] = {}
     unanswered: set[int] = set()
@@ -186,7 +185,10 @@ Answer = tuple[int, int, bytes, int | None, bytes | None]  # position, debit, qu
 
 
 def chained(before: str, sequence: int, moment: str, kind: str, text: str) -> LedgerRow:
-    """Returns the row that follows the row with digest `before`; `text` is its details in JSON."""
+    """Returns the row after the row with the digest `before`.
+
+    `text` contains its details in JSON.
+    """
     content = canonical_json([sequence, moment, kind, text]).encode()
     digest = hashlib.sha256(bytes.fromhex(before) + content).hexdigest()
     details = json.loads(text)
@@ -212,7 +214,7 @@ class LedgerError(Exception):
 
 
 class BudgetMismatch(LedgerError):  # noqa: N818
-    """The requested budget differs from the budget that was fixed at the ledger's first use."""
+    """The requested budget differs from the budget that was set at the ledger's first use."""
 
 
 class BudgetExceeded(LedgerError):  # noqa: N818
@@ -223,7 +225,7 @@ class BudgetExceeded(LedgerError):  # noqa: N818
     3
 
     Attributes:
-        num_affordable: how many more times the same charge fits into the remaining budget.
+        num_affordable: number of times that the same charge fits into the remaining budget.
     """
 
     def __init__(self, message: str, *, num_affordable: int) -> None:
@@ -237,7 +239,7 @@ class BudgetExceeded(LedgerError):  # noqa: N818
 FAULT_VARIABLE: Final = "PATE_TF_FAULT_POINT"
 DATABASE: Final = "ledger.sqlite3"
 WAIT_SECONDS: Final = 120.0
-QUERIES_PER_SELECT: Final = 500  # every SQLite build takes up to 999 values
+QUERIES_PER_SELECT: Final = 500  # every SQLite build accepts up to 999 values
 VERSION: Final = 3
 TABLES: Final = """
     CREATE TABLE rows (
@@ -252,19 +254,20 @@ SCHEMA_QUERY: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER
 
 
 def fault_point(name: str) -> None:
-    """Kills this process if an environment variable, set by a test, names this point."""
+    """For tests: kills this process if an environment variable contains this name."""
     if os.environ.get(FAULT_VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class LedgerFile(contextlib.ExitStack):
-    """Rows and answers on disk, verified as they are read; `Store` interprets them.
+    """Rows and answers on disk, which are verified when they are read.
 
-    All rows of one `transaction` become durable together, before `_record` takes them into account.
-    Rows are never changed or deleted, even if several processes and threads write at the same time.
+    The subclass `Store` interprets the rows. All rows of one `transaction` become durable together,
+    before `_record` adds them to the totals. Rows are never changed or deleted, even if several
+    processes and threads write at the same time.
 
-    A subclass defines how its rows add up (`_record`) and the names of its files (`name`). The
-    object can't be used after `close`.
+    A subclass defines `_record`, which adds up the rows, and `name`, the base name of the files.
+    The object can't be used after `close`.
 
     Attributes:
         folder: the folder of the files, mode 0700; None for a ledger in memory.
@@ -280,7 +283,7 @@ class LedgerFile(contextlib.ExitStack):
         read_only: bool = False,
         acknowledge_reset: bool = False,
     ) -> None:
-        """Opens the files; call `catch_up` next.
+        """Opens the files. Call `catch_up` next.
 
         SQLite runs in WAL mode with `synchronous=FULL`: committed rows survive a power cut.
 
@@ -319,7 +322,8 @@ class LedgerFile(contextlib.ExitStack):
                     folder.mkdir(parents=True, exist_ok=True)
                     folder.chmod(0o700)
                     stack.enter_context(self._locked())
-                    # SQLite would use the mode of the umask; WAL files copy the mode of this file.
+                    # SQLite would use the default mode of new files. WAL files get the mode of this
+                    # file.
                     os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                     self._path.chmod(0o600)
             self._connection = sqlite3.connect(
@@ -351,7 +355,7 @@ class LedgerFile(contextlib.ExitStack):
         elif version != VERSION:
             raise LedgerError(
                 f"{self._path}: this ledger has format {version}, but this version of pate_tf "
-                f"reads format {VERSION}; use the version that wrote it, or use a new folder"
+                f"reads format {VERSION}. Use the version that wrote it, or a new folder."
             )
         with contextlib.closing(sqlite3.connect(":memory:")) as pattern:
             pattern.executescript(TABLES)
@@ -362,7 +366,7 @@ class LedgerFile(contextlib.ExitStack):
             raise LedgerError(f"{self._path}: the file is damaged")
 
     def _record(self, row: LedgerRow) -> None:
-        """Updates the totals of this object with one durable row; called for each row in order."""
+        """Adds one durable row to the totals of this object. It is called for each row in order."""
         self._sequences[row.digest] = row.sequence
 
     def history(self) -> tuple[LedgerRow, ...]:
@@ -371,12 +375,12 @@ class LedgerFile(contextlib.ExitStack):
             return tuple(self._rows_after(Head(), last=self.head.sequence))
 
     def holds(self, head: Head) -> bool:
-        """Returns whether this ledger contains a row that a statement quotes."""
+        """Returns whether this ledger contains a row, such as the row in a statement."""
         return self._sequences.get(head.digest) == head.sequence
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Locks out all other processes, threads and objects; the lock ends with the process."""
+        """Gets exclusive access, for this object in this thread. The lock ends with the process."""
         if self._read_only:
             raise LedgerError(f"{self._path}: this ledger was opened for reading only")
         with self._threads, contextlib.ExitStack() as stack:
@@ -390,7 +394,7 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Makes the rows that are appended inside of the block durable: either all or none of them.
+        """Makes all rows that are appended in the block durable, or no row if there is an error.
 
         Call it inside `exclusive`.
         """
@@ -406,7 +410,7 @@ class LedgerFile(contextlib.ExitStack):
         fault_point(f"{kind}_noted")
 
     def write(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
-        """Appends one durable row and returns it; call it inside `exclusive`."""
+        """Appends one durable row and returns it. Call it inside `exclusive`."""
         with self.transaction():
             return self.append(kind, details)
 
@@ -416,8 +420,8 @@ class LedgerFile(contextlib.ExitStack):
         Call it inside `transaction`.
 
         Args:
-            kind: kind of the row.
-            details: JSON values; see `LedgerRow`.
+            kind: kind of the row, see `LedgerRow`.
+            details: JSON values for this kind, see `LedgerRow`.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         text = canonical_json(dict(details))
@@ -434,7 +438,7 @@ class LedgerFile(contextlib.ExitStack):
         labels: Sequence[int | None],
         noisy_counts: IntArray | None = None,
     ) -> None:
-        """Durably stores the answers that `debit` charged; call it inside `exclusive`.
+        """Durably stores the answers of a debit row. Call it inside `exclusive`.
 
         Args:
             debit: the `sequence` of the row that charged the answers.
@@ -445,8 +449,8 @@ class LedgerFile(contextlib.ExitStack):
                 withheld labels are not stored.
 
         Raises:
-            LedgerError: if a query already has an answer, or the answers can't be made durable. In
-                both cases no label may be released.
+            LedgerError: if a query already has an answer, or if the answers can't be made durable.
+                In both cases, no label may be released.
         """
         released: list[bytes | None] = [None] * len(queries)
         if noisy_counts is not None:
@@ -469,7 +473,10 @@ class LedgerFile(contextlib.ExitStack):
             self.append("answers", details)
 
     def stored_answers(self, queries: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-        """Maps the digest of each query to its stored answer; leaves out unanswered queries."""
+        """Returns the stored answers by the digest of the query.
+
+        Unanswered queries are left out.
+        """
         answers = {}
         with self._reporting():
             for start in range(0, len(queries), QUERIES_PER_SELECT):
@@ -485,10 +492,10 @@ class LedgerFile(contextlib.ExitStack):
         return answers
 
     def catch_up(self, *, is_own: bool = False) -> list[LedgerRow]:
-        """Verifies, records and returns the rows that were written since the last call.
+        """Verifies, adds up and returns the rows that were written since the last call.
 
         Args:
-            is_own: whether this object has just written the rows and has not noted them yet.
+            is_own: whether this object wrote these rows and has not noted them yet.
 
         Raises:
             LedgerError: if a row or an answer was changed, or if rows are missing.
@@ -503,8 +510,8 @@ class LedgerFile(contextlib.ExitStack):
             is_unnoted = noted is None and self.folder is not None and not is_own
             if is_unnoted and head.sequence > 1:
                 raise LedgerError(f"{self._refused} {self.name}.head.json is missing")
-            # A process may die after it commits a row and before it notes the row, so the database
-            # may have more rows than the note.
+            # The database may have more rows than the note: a process may die after it writes a row
+            # and before it updates the note.
             if noted is not None and noted.sequence > head.sequence:
                 raise LedgerError(
                     f"{self._refused} rows were removed: {self.name}.head.json notes "
@@ -520,7 +527,10 @@ class LedgerFile(contextlib.ExitStack):
     def _rows_after(
         self, head: Head, *, noted: Head | None = None, last: int | None = None
     ) -> Iterator[LedgerRow]:
-        """Verifies and yields the rows after `head`, up to the sequence `last` if given."""
+        """Verifies and yields the rows after `head`.
+
+        Stops after the sequence `last` if it is given.
+        """
         stored = self._connection.execute(
             "SELECT * FROM rows WHERE sequence > ? AND sequence <= coalesce(?, sequence) "
             "ORDER BY sequence",
@@ -538,7 +548,7 @@ class LedgerFile(contextlib.ExitStack):
             yield row
 
     def _check_answers(self, rows: Sequence[LedgerRow]) -> int:
-        """Checks that the table has exactly the recorded answers; returns the number of answers."""
+        """Checks that the table contains exactly the recorded answers; returns their number."""
         number = self._num_answers
         for row in rows:
             if row.kind == "answers":
@@ -560,19 +570,19 @@ class LedgerFile(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Turns errors of SQLite and the operating system into a one-line LedgerError."""
+        """Converts errors of SQLite and the operating system to a LedgerError of one line."""
         with self._threads:
             try:
                 yield
             except sqlite3.IntegrityError as error:
                 raise LedgerError(f"{self._path}: a query would get a second answer") from error
             except (sqlite3.Error, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-                # SQLite quotes damaged text in its messages, so a message may fail to decode.
+                # SQLite quotes damaged text in its messages, so decoding a message may fail.
                 reason = " ".join(str(error).split())
                 raise LedgerError(f"{self._path}: the ledger can't be used: {reason}") from error
 
     def _read_note(self) -> Head | None:
-        """Returns the last row that the note names; None if there is no note."""
+        """Returns the last row according to the note; None if there is no note."""
         if self._note_path is None or not self._note_path.exists():
             return None
         try:
@@ -582,7 +592,7 @@ class LedgerFile(contextlib.ExitStack):
             raise LedgerError(f"{self._note_path} must describe the last row") from error
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
-        """Notes the last row outside the database, so that a lost row is detected."""
+        """Writes the last row to a file outside the database, so that lost rows are detected."""
         if self._note_path is not None and self._noted != self.head:
             with self._reporting(), artifacts.atomic_file(self._note_path, private=True) as file:
                 file.write(json.dumps(dataclasses.asdict(self.head)).encode())

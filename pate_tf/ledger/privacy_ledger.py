@@ -1,4 +1,4 @@
-"""The ledger of one ensemble: its releases, their privacy cost, and the remaining budget."""
+"""The ledger of an ensemble: all releases, their privacy cost, and the remaining budget."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ from pate_tf.ledger.ledger_file import (
 from pate_tf.ledger.rollback_guard import Identity
 
 MAX_DELTA = 0.5
-MAX_CHARGES = 2**40  # a charge that fits more times than this is treated as unlimited
+MAX_CHARGES = 2**40  # if a charge fits more often into the budget, it is treated as unlimited
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,44 +50,43 @@ class Spending(QueryCounts, EpsilonDelta):
     True
 
     Attributes:
-        num_queries: number of charged queries, whether or not they were answered; feature sums have
-            no queries.
+        num_queries: number of charged queries, answered or not. Feature sums have no queries.
     """
 
 
 class Ledger(Store):
-    """The privacy budget of one ensemble, stored on disk across runs, processes and crashes.
+    """The privacy ledger of one ensemble, stored on disk across runs, processes and crashes.
 
-    Costs are data-independent: they hold for every pair of data sets in which one record was
-    replaced, or one owner was added or removed. Moments of different charges add up, so charges can
-    be mixed. If all debits are of the same charge, the composition theorem of this charge is used
-    where it gives a lower cost.
+    An ensemble is a set of teachers or a set of feature sums. Costs are data-independent: they hold
+    for all pairs of data sets that differ in one replaced record, or in one added or removed owner.
+    Moments of different charges add up, so different charges can be combined. If all charges are
+    equal, their composition theorem is used where it gives a lower cost.
 
-    Guarantees. A debit is durable before its noise is drawn, so releases never cost more than the
-    ledger has recorded. Rows are never deleted or changed. Each mechanism answers a query only
-    once. The sum of all debits never exceeds the budget, even if several processes write at the
-    same time. The only exceptions are releases that had already happened when they were recorded.
-    Other ledgers of the same source have separate budgets; `source_spending` returns the total.
+    Guarantees. A charge (a debit row) is durable before its noise is drawn, so releases never cost
+    more than the ledger has recorded. Rows are never deleted or changed. Each mechanism answers a
+    query only once. The total of all charges never exceeds the budget, even if several processes
+    write at the same time. The only exceptions are releases that had already happened when they
+    were recorded. Other ledgers of the same source have separate budgets; `source_spending` returns
+    their total.
 
-    All attributes are read-only; `Store` has more.
+    All attributes are read-only. See `Store` for inherited attributes.
 
     Assumptions. The assumptions of `Store` hold. Mechanisms and numbers of queries are chosen
     without looking at earlier noisy answers. If this choice depends on answers, the budget still
-    holds: at the same delta if all debits are of one mechanism, else at a larger delta. But the
-    reported cost does not hold if the time at which it is read depends on answers
+    holds: at the same delta if all charges are of one mechanism, else at a larger delta. However,
+    the reported cost is not valid if the time at which it is read depends on answers
     (docs/proofs/theory.md, Proposition S4).
 
     Attributes:
-        ensemble_digest: digest of the ensemble that this ledger was opened for.
-        num_queries: number of charged queries, whether or not they were answered.
-        num_answered: number of queries that were answered with a label.
+        ensemble_digest: digest of the ensemble to which this ledger belongs.
+        num_queries: number of charged queries, answered or not. num_answered: number of queries
+            that were answered with a label.
         is_secure: whether all debits and releases used noise from the operating system's entropy.
-        planned_release: how the data-dependent cost would be released, as fixed when the ledger
-            was opened.
-        plan_is_late: whether there may already have been votes when `planned_release` was fixed.
+        planned_release: plan to release the data-dependent cost, fixed when the ledger was opened.
+        plan_is_late: whether votes may already have existed when `planned_release` was fixed.
     """
 
-    folder: pathlib.Path  # unlike other stores, a ledger is never in memory
+    folder: pathlib.Path  # never None, because a ledger is never in memory
     ensemble_digest = ""
     num_queries = 0
     num_answered = 0
@@ -110,39 +109,39 @@ class Ledger(Store):
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
     ) -> "Ledger":
-        """Opens the ledger of `folder` for labeling; the first call creates it.
+        """Opens the ledger in `folder` for labeling. The first call creates the ledger.
 
-        The ledger is entered in this user's registry (`pate_tf.ledger.rollback_guard`). If the
-        registry can't be used, the user gets a `LedgerWarning`. Another warning reports the total
-        cost of all ledgers of the source.
+        The ledger is added to this user's registry (`pate_tf.ledger.rollback_guard`). If the
+        registry can't be used, a `LedgerWarning` is issued. If there are several ledgers of the
+        source, another warning reports their total cost.
 
         Args:
             folder: the sensitive folder of the ensemble; its mode is set to 0700.
-            ensemble_digest: digest of the ensemble; fixed by the first call.
-            delta: the delta of the budget; fixed by the first call.
-            epsilon_budget: the maximum epsilon of all labels together; fixed by the first call that
-                passes a budget. Default: no budget; every charge is still recorded.
-            source: the named data source that the ledger charges; fixed by the first call. Default:
-                the run folder itself.
-            identity: identity of a subject that may have only one ledger, in any folder, such as a
-                run that is named by random bytes. Default: no such restriction.
-            unit: the unit that the charges protect, "record" (default), "owner" or "participant";
-                None for a ledger that already exists. Costs of different units don't add up.
-            student_runs: run folders that may contain students of the ensemble, whose statements
-                quote this ledger. The ledger's own run folder is always checked.
+            ensemble_digest: digest of the ensemble; set by the first call.
+            delta: delta of the budget; set by the first call.
+            epsilon_budget: maximum epsilon of all labels together; set by the first call that
+                passes a budget. Default: no budget, but every charge is recorded.
+            source: named private data source of the ledger; set by the first call. Default: the run
+                folder is the source.
+            identity: identity of a subject that may have only one ledger in all folders, such as a
+                run that is identified by random bytes. Default: no such restriction.
+            unit: protected unit of the charges, "record" (default), "owner" or "participant"; None
+                for a ledger that already exists. Costs for different units can't be added.
+            student_runs: run folders that may contain students of the ensemble, with statements
+                that refer to this ledger. The ledger's own run folder is always checked.
             acknowledge_reset: whether to continue although an earlier ledger of this folder, or
-                later rows of this ledger, are missing. A permanent row and every later statement
-                report this. The known costs of the missing rows are charged again.
-            planned_release: how the data-dependent cost would be released; fixed by the first call,
-                before there are votes. Default: the earlier value, or `PlannedRelease()` for a new
-                ledger.
+                rows of this ledger, are missing. A permanent row and every later statement report
+                this. The known costs of the missing rows are charged again.
+            planned_release: plan to release the data-dependent cost; set by the first call, before
+                there are votes. Default: the earlier value, or `PlannedRelease()` for a new ledger.
 
         Raises:
             ValueError: if delta is outside [0, 1), or the budget is not positive and finite.
-            BudgetMismatch: if the budget, delta or planned release was fixed to another value.
+            BudgetMismatch: if the budget, delta or planned release was set to a different value
+                before.
             LedgerError: if the ledger is damaged, was changed or can't be used; if it is new, but
-                votes, a statement or the registry show that there was an earlier ledger; or if rows
-                are missing that were seen before.
+                votes, a statement or the registry show that there was an earlier ledger; or if
+                earlier rows are missing.
         """
         checks.between(0, 1, ends="[)", delta=delta)
         if epsilon_budget is not None:
@@ -162,16 +161,16 @@ class Ledger(Store):
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
                 raise LedgerError(
-                    f"{folder}: this ledger is for other teachers or sums; use another folder"
+                    f"{folder}: this ledger belongs to other teachers or sums. Use another folder."
                 )
             if delta != ledger.delta or (
                 ledger.epsilon_budget is not None
                 and epsilon_budget not in (None, ledger.epsilon_budget)
             ):
                 raise BudgetMismatch(
-                    f"{folder}: the budget was fixed at first use as epsilon "
-                    f"{ledger.epsilon_budget} at delta {ledger.delta}; it can't become epsilon "
-                    f"{epsilon_budget} at delta {delta}"
+                    f"{folder}: the budget was set at first use to epsilon {ledger.epsilon_budget} "
+                    f"at delta {ledger.delta}. It can't be changed to epsilon {epsilon_budget} at "
+                    f"delta {delta}."
                 )
             if planned_release is not None:
                 ledger.check_plan(planned_release)
@@ -214,19 +213,19 @@ class Ledger(Store):
         elif row.kind == "opened":
             if "ensemble_digest" not in details:
                 raise LedgerError(
-                    f"{self.folder}: this is not the ledger of an ensemble; if it belongs to a "
-                    "silo, read it with pate silo status, and verify it with `statement`"
+                    f"{self.folder}: this is not the ledger of an ensemble. If it belongs to a "
+                    "silo, read it with pate silo status, and verify it with `statement`."
                 )
             self.ensemble_digest = details["ensemble_digest"]
             self.planned_release = PlannedRelease(**details["planned_release"])
-            # If an earlier ledger was lost, its user may already have seen votes.
+            # If an earlier ledger was lost, votes may already have existed.
             self.plan_is_late = details["acknowledged"]
 
     def spent(self, delta: float | None = None) -> Spending:
-        """Returns the total cost of all debits of this ledger; see `compose`.
+        """Returns the total privacy cost of all charges in this ledger; see `compose`.
 
         Args:
-            delta: the delta of the cost. Default: the ledger's delta.
+            delta: delta of the total cost. Default: the ledger's delta.
 
         Raises:
             ValueError: if delta is outside [0, 1).
@@ -234,17 +233,20 @@ class Ledger(Store):
         return compose([self], delta=self.delta if delta is None else delta)
 
     def remaining(self) -> float | None:
-        """Returns the budget minus the spent epsilon, at least 0; None if there is no budget.
+        """Returns the budget minus the spent epsilon, or 0 if negative; None if there is no budget.
 
-        Epsilons of different charges don't simply add up. Use `affordable` to find out how many
-        more queries fit.
+        The epsilons of several charges do not simply add up. To get the number of further queries,
+        use `affordable`.
         """
         if self.epsilon_budget is None:
             return None
         return max(0.0, self.epsilon_budget - self.spent().epsilon)
 
     def affordable(self, charge: Charge) -> int | None:
-        """Returns how many more times `charge` fits into the budget; None if there is no limit."""
+        """Returns the number of times that `charge` still fits into the budget.
+
+        None if unlimited.
+        """
         exceeds = 1
         while self._fits(charge, exceeds):
             exceeds *= 2
@@ -253,10 +255,10 @@ class Ledger(Store):
         return least(lambda number: not self._fits(charge, number), exceeds // 2, exceeds) - 1
 
     def check_affordable(self, charge: Charge, number: int) -> None:
-        """Checks that `charge` fits into the budget `number` more times, in the worst case.
+        """Checks that `charge` still fits into the budget `number` times, in the worst case.
 
         Raises:
-            BudgetExceeded: if it doesn't fit; the message says how many times it fits.
+            BudgetExceeded: if it does not fit. The message contains how often it fits.
             LedgerError: if the charge has no finite epsilon at the ledger's delta.
         """
         if self._fits(charge, number):
@@ -267,8 +269,8 @@ class Ledger(Store):
         epsilon, _ = composition.moments_epsilon(charges, self.delta)
         spent, _ = composition.smallest_epsilon(self.charges, self.delta)
         too_much = f"would raise epsilon to {epsilon:.4g}"
-        if math.isinf(epsilon):  # the charges' deltas exceed the ledger's delta
-            too_much = f"would use up delta {self.delta:g}; give the mechanism a smaller delta"
+        if math.isinf(epsilon):  # the deltas of the charges exceed the delta of the ledger
+            too_much = f"would exceed delta {self.delta:g}; give the mechanism a smaller delta"
         raise BudgetExceeded(
             f"`epsilon_budget` allows at most {affordable} more {charge.counted[1]} of "
             f"{charge.summary()}; {number} {too_much} (spent so far: epsilon {spent:.4g} of "
@@ -280,7 +282,7 @@ class Ledger(Store):
         """Raises LedgerError if `charge` has no finite cost."""
         if math.isinf(composition.moments_epsilon({charge: 1}, self.delta)[0]):
             raise LedgerError(
-                f"{charge.several(1)} has no finite epsilon at delta {self.delta}; increase delta"
+                f"{charge.several(1)} has no finite epsilon at delta {self.delta}: increase delta"
             )
 
     def _fits(self, charge: Charge, number: int) -> bool:
@@ -290,11 +292,14 @@ class Ledger(Store):
         return not math.isinf(composition.moments_epsilon(charges, self.delta)[0])
 
     def mac(self, content: Mapping[str, Any]) -> str:
-        """Returns a message authentication code of JSON values; the ledger's salt is the key."""
+        """Returns a message authentication code of JSON values.
+
+        The key is the ledger's secret salt.
+        """
         return hmac.digest(self._salt, canonical_json(dict(content)).encode(), "sha256").hex()
 
     def stored_release(self) -> Mapping[str, Any] | None:
-        """Returns the last draw that `store_release` stored; None if there is no stored draw."""
+        """Returns the last result of `store_release`; None if there is no stored draw."""
         kept = [row.details["kept"] for row in self.history() if row.kind == "released"]
         return kept[-1] if kept else None
 
@@ -302,13 +307,13 @@ class Ledger(Store):
         """Replaces budget and delta, which weakens privacy; a permanent row records the change.
 
         Args:
-            epsilon_budget: the new maximum epsilon of all answers of this ensemble, earlier ones
-                included.
-            delta: the delta of the new budget.
+            epsilon_budget: new maximum epsilon of all answers of this ensemble, including earlier
+                answers.
+            delta: delta of the new budget.
 
         Raises:
-            ValueError: if a number is out of range, or if more than the new budget is already
-                spent.
+            ValueError: if a number is out of range, or if the spent epsilon already exceeds the new
+                budget.
             LedgerError: if the row can't be written.
         """
         checks.between(0, 1, ends="[)", delta=delta)
@@ -330,16 +335,16 @@ class Ledger(Store):
         secure_noise: bool,
         was_released: bool = False,
     ) -> int:
-        """Durably charges the worst-case cost of a release; call it inside `exclusive`.
+        """Durably charges the worst-case cost of a release. Call it inside `exclusive`.
 
         Args:
             charge: the mechanism that will answer, or the planned release.
             queries: digests of the queries to be answered, distinct and not answered yet. The
-                number charged is `charge.number_charged(len(queries))`.
-            secure_noise: whether the noise comes from the operating system's entropy; if it does
-                not, the ledger is marked permanently.
+                number of charges is `charge.number_charged(len(queries))`.
+            secure_noise: whether the noise comes from the operating system's entropy. If not, the
+                ledger is marked permanently.
             was_released: whether the release has already happened. Such a release is charged even
-                beyond the budget, because refusing the charge would only hide the cost.
+                beyond the budget, because otherwise its cost would be hidden.
 
         Returns:
             The `sequence` of the new row. No noise may be drawn before this method returns.
@@ -347,8 +352,8 @@ class Ledger(Store):
         Raises:
             BudgetExceeded: if the charge doesn't fit; nothing is charged.
             LedgerError: if the charge has no finite cost, if a ledger with this charge could not be
-                read again, or if the row can't be made durable. In the last case, the charge may
-                have been recorded.
+                read again, or if the row can't be made durable. If the row can't be made durable,
+                the charge may still have been recorded.
         """
         number = charge.number_charged(len(queries))
         try:
@@ -375,21 +380,23 @@ class Ledger(Store):
     def debited(
         self, charge: Charge, queries: Sequence[bytes], *, secure_noise: bool
     ) -> Iterator[int]:
-        """Charges queries, or reuses their open debit; yields the debit's `sequence`.
+        """Charges queries, or reuses an open debit (a charge without answers).
+
+        Yields its `sequence`.
 
         Call it inside `exclusive`.
 
-        The caller draws and stores the answers inside of the block, and must not use them in any
-        way before they are stored. If the process is killed or interrupted inside of the block, the
-        debit stays open, and the next call reuses it. Reusing the debit is safe because the noise
-        does not influence whether a process is killed (docs/proofs/theory.md, Proposition S6). An
-        error closes the debit, because the noise may have caused the error: for example, longer
-        answers may not fit on a full disk.
+        The caller draws and stores the answers inside the block, and must not use the answers in
+        any way before they are stored. If the process is killed or interrupted inside the block,
+        the debit stays open, and the next call reuses it. Reusing the debit is safe because the
+        noise does not influence whether a process is killed (docs/proofs/theory.md, Proposition
+        S6). An error closes the debit, because the noise may have caused the error: for example,
+        longer answers may not fit on a full disk.
 
         Args:
-            charge: see `debit`.
+            charge: mechanism that will answer, see `debit`.
             queries: digests of all queries of the debit, in order.
-            secure_noise: see `debit`.
+            secure_noise: whether the noise comes from the operating system, see `debit`.
 
         Raises the same errors as `debit`.
         """
@@ -400,34 +407,34 @@ class Ledger(Store):
             with self._reporting(), artifacts.atomic_file(mark, private=True) as file:
                 file.write(str(self.head.sequence).encode())
             debit = self.debit(charge, queries, secure_noise=secure_noise)
-        else:  # Only one of several copies of the ledger can write this row.
+        else:  # Among several copies of the ledger, only one can write this row.
             self.resume(debit=debit)
         try:
             yield debit
         except Exception:
-            mark.unlink(missing_ok=True)  # works even on a full disk
+            mark.unlink(missing_ok=True)  # possible even if the disk is full
             artifacts.sync_folder(mark.parent)
             raise
         mark.unlink(missing_ok=True)
 
     def _mark_of(self, queries: Sequence[bytes]) -> pathlib.Path:
-        """Returns the path of the file that marks the debit of these queries as open.
+        """Returns the path of a file that marks the debit row of these queries as open.
 
-        The file contains the sequence of the last row before the debit, because any earlier debit
+        The file contains the sequence of the last row before the debit row. Any earlier debit row
         of the same queries is closed.
         """
         return self.folder / f"open-{hashlib.sha256(b''.join(queries)).hexdigest()[:32]}"
 
     def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
-        """Returns the sequence of the debit that `debited` would reuse; None if it would charge.
+        """Returns the sequence of the open debit that `debited` would reuse, or None.
 
-        A debit for secure noise is not reused with noise from a seed. A debit from before an
+        A debit for secure noise is not reused with noise from a seed. A debit before an
         acknowledged reset is not reused either, because another copy of the ledger may have
-        released its answers.
+        released the answers.
 
         Args:
             queries: digests of all queries of the debit, in order.
-            secure_noise: see `debit`.
+            secure_noise: whether the noise comes from the operating system, see `debit`.
         """
         try:
             before = int(self._mark_of(queries).read_text())
@@ -449,7 +456,7 @@ class Ledger(Store):
         return debit
 
     def check_plan(self, planned: PlannedRelease) -> None:
-        """Checks that `planned` equals the release that was fixed when the ledger was opened.
+        """Checks that `planned` equals the plan that was fixed when the ledger was opened.
 
         Raises:
             BudgetMismatch: if `planned` differs from the fixed release.
@@ -459,13 +466,13 @@ class Ledger(Store):
         differing = [name for name in fixed if wanted[name] != fixed[name]]
         if differing:
             raise BudgetMismatch(
-                f"{self.folder}: {' and '.join(differing)} of the release were fixed before there "
-                f"were votes, as {[fixed[name] for name in differing]}, and can't be changed to "
-                f"{[wanted[name] for name in differing]}"
+                f"{self.folder}: {' and '.join(differing)} of the planned release can't be "
+                f"changed: before there were votes, {[fixed[name] for name in differing]} was "
+                f"fixed, and now it is {[wanted[name] for name in differing]}"
             )
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
-        """Stores drawn noisy values, so that they are never drawn again.
+        """Stores drawn noisy values, which must never be drawn again.
 
         Call it inside `exclusive`.
 
@@ -474,8 +481,7 @@ class Ledger(Store):
             kept: JSON values: the draw, and the values for which it was drawn.
 
         Raises:
-            LedgerError: if the draw can't be made durable. The caller must not publish the draw
-                then.
+            LedgerError: if the draw can't be made durable. The caller must then not publish it.
         """
         self.write("released", {"debit": debit, "kept": kept})
 
@@ -484,16 +490,15 @@ class Ledger(Store):
 
 
 def compose(ledgers: Sequence[Store], *, delta: float) -> Spending:
-    """Returns the total cost of several ledgers, whose ensembles were trained on the same records.
+    """Returns the total privacy cost of several ledgers that belong to the same records.
 
-    All charges count, whether or not their labels were ever released. If copies of one ledger were
-    continued separately, the rows of all branches count, and the rows that they have in common
-    count once. Two rows are identical if their digests are equal, because a digest depends on all
-    earlier rows.
+    All charges are added, even if their labels were never released. If copies of one ledger were
+    used separately, all their rows are added, and common rows are added only once. Two rows are
+    identical if their digests are equal, because a digest depends on all earlier rows.
 
     Args:
-        ledgers: the ledgers whose costs are added.
-        delta: the delta of the total.
+        ledgers: ledgers of the same records.
+        delta: delta of the total cost.
 
     Raises:
         ValueError: if delta is outside [0, 1).
@@ -525,19 +530,19 @@ def distinct_rows(ledgers: Sequence[Store]) -> list[LedgerRow]:
 
 
 def source_facts(ledger: Store) -> dict[str, Any]:
-    """Returns the fields of a privacy statement about resets and about all ledgers of the source.
+    """Returns the fields of a privacy statement about resets and about other ledgers.
 
     The fields are `ledger_was_reset`; `source_name`, which is None if the run folder is its own
     source; `epsilon_source` and `delta_source`, the total cost of the source, or None if this cost
     is unknown; `num_ledgers`, the number of ledgers of the source, or None without a registry; and
-    `num_other_units`, how many of these ledgers protect a different unit.
+    `num_other_units`, the number of these ledgers that protect a different unit.
     """
     spending = ledger.source_spending()
     epsilon = delta = None
     if spending is not None and not (spending.num_unknown or spending.num_other_units):
         delta = ledger.delta
         epsilon = spending.epsilon(delta)
-        if not math.isfinite(epsilon):  # other ledgers have used more delta than this one allows
+        if not math.isfinite(epsilon):  # the deltas of other ledgers exceed this ledger's delta
             spent = sum(
                 number * Fraction(charge.approximate[1])
                 for charge, number in spending.charges.items()

@@ -1,23 +1,23 @@
-"""Detects whether a store was rolled back, copied or deleted, and adds up the cost of a source.
+"""Detects whether a ledger was rolled back, copied or deleted, and adds up the cost of a source.
 
 A ledger cannot detect from its own rows that its folder was copied, restored from a copy, or
-deleted, and it does not know about other ledgers for the same private data. For this purpose, the
-registry, a database outside of all run folders, notes every row of every store that is opened for
-writing, every folder in which a store was seen, and the named source that the store's releases
-charge. Statements and votes in the folders around a store are further evidence that there was an
-earlier store.
+deleted. It also does not know about other ledgers for the same private data. For this purpose,
+there is a registry: a database outside of all run folders. The registry notes every row of every
+store (ledger) that is opened for writing, the folders in which a store was seen, and its private
+data source. Statements and votes in nearby folders are further evidence that there was an earlier
+store.
 
-A store with missing rows is refused, unless its user acknowledges that rows are missing. A
-permanent "acknowledged" row then lists the missing rows, and their charges are charged again as
-past releases.
+A store with missing rows can't be opened unless the user acknowledges that rows are missing. A
+permanent "acknowledged" row then lists the missing rows, and their costs are charged again as past
+releases.
 
-Charges and releases never depend on a comparison of private records. Data holders name their
-sources (`pate_tf.core.source`), and ledgers with the same source name add up. If the same records
-were used under two names, only the data holder is told.
+Charges and releases never depend on a comparison of private records. Data holders give names to
+their sources (`pate_tf.core.source`), and the costs of ledgers with the same source name are added.
+If the same records were used under two names, a warning informs only the data holder.
 
 The registry is in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else `~/.local/state/pate_tf`.
 The folder has mode 0700, the file 0600. The registry does not cover other machines, other users, or
-runs at times when the registry was missing.
+runs that could not use the registry.
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
-# Start of a query for rows that the registry has noted, with their ledgers and sources.
+# Start of an SQL query for rows in the registry, with their ledgers and sources.
 SEEN: Final = "SELECT rows.rowid AS place, * FROM rows JOIN ledgers USING (ledger) WHERE "
 
-# A subject that may have only one store: its kind ("silo", "party" or "run") and its name.
+# Kind ("silo", "party" or "run") and name of a subject that may have only one store.
 Identity = tuple[str, str]
 
 TABLES: Final = """
@@ -74,22 +74,22 @@ CREATE TABLE keys AS SELECT randomblob(32) AS key
 
 
 class LedgerWarning(UserWarning):
-    """A warning of one line to the user of a ledger."""
+    """A one-line warning to the user of a ledger."""
 
 
-# Warns the user in one line.
+# Function that issues a one-line warning to the user.
 warn: Callable[[str], None] = functools.partial(warnings.warn, category=LedgerWarning)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Missing:
-    """Rows that are missing from a store.
+    """Rows that existed earlier and are missing in a store.
 
     Attributes:
-        reason: a message of one line that says what is missing and what to do.
+        reason: one-line message with the reason and what to do.
         digests: digests of the missing rows.
         left_nothing: whether the folder contains neither votes nor a statement of the missing rows.
-            If so, the whole run was deleted, and only the registry knows about it.
+            If so, the whole run was deleted, and only the registry shows that it existed.
     """
 
     reason: str
@@ -102,16 +102,15 @@ class SourceSpending:
     """The charges of all ledgers of a named source, for this user on this machine.
 
     Attributes:
-        charges: maps each kind of charge to the number of times that it was charged. If copies of a
-            ledger were continued separately, the rows of all branches count, and the rows that the
-            branches have in common count once.
+        charges: charges, each with the number of times that it was made. If copies of a ledger were
+            used separately, all their rows are included, and common rows are included only once.
         num_ledgers: number of ledgers.
-        num_unknown: number of ledgers whose cost is unknown, because they have a charge that is not
-            registered here, or drew noise from a seed. This ledger's own seeded noise does not make
-            its cost unknown.
-        num_other_units: number of ledgers whose unit is unknown or differs from the unit of this
-            ledger. Their costs can't be added to this ledger's costs: a charge per record does not
-            bound the cost for an owner with many records, and a cost for adding or removing an
+        num_unknown: number of ledgers with unknown cost, because they have a charge that is not
+            registered here, or drew noise from a seed. Seeded noise of this ledger itself is not
+            counted.
+        num_other_units: number of ledgers whose protected unit is unknown or differs from the unit
+            of this ledger. Their costs can't be added to this ledger's costs. A cost per record
+            does not bound the cost for an owner with many records. A cost for adding or removing an
             owner does not bound the cost for replacing a record.
     """
 
@@ -128,23 +127,23 @@ class SourceSpending:
 
 
 class RollbackGuard:
-    """Checks a store against the user's registry and against the files around the store.
+    """Compares a store with the user's registry and with the files in nearby folders.
 
-    If the registry can't be used, the guard warns once and checks only the files.
+    If the registry can't be used, the guard warns once and compares only the files.
 
     Args:
-        folder: the folder of the store.
-        source: the source that the store charges; None for a store that is only read.
-        identity: the kind and name of the store's subject, such as a silo, if the subject may have
-            only one store in all folders. Rows in another store of the same subject are treated as
-            missing here. None for a ledger, because a source may have several ledgers.
-        unit: the unit that the store's charges protect, "record" or "owner"; None if it is unknown.
-            A unit that was noted earlier takes precedence.
+        folder: path of the store's folder.
+        source: private data source of the store; None for a store that is only read.
+        identity: kind and name of a subject, such as a silo, that may have only one store in all
+            folders. Rows in another store of the same subject are treated as missing in this store.
+            None for a ledger, because a source may have several ledgers.
+        unit: protected unit of the store's charges, "record" or "owner"; None if it is unknown. A
+            unit that was noted earlier takes precedence.
 
     Attributes:
-        source: the source that the store charges; `Store` sets this attribute after reading the
-            source from the first row.
-        registry: the database in which the store's rows are noted; None if it can't be used.
+        source: private data source of the store. `Store` sets this attribute when it has read the
+            first row.
+        registry: database that notes the rows of stores; None if it can't be used.
     """
 
     def __init__(
@@ -168,7 +167,7 @@ class RollbackGuard:
             state.mkdir(parents=True, exist_ok=True, mode=0o700)
             state.chmod(0o700)
             path = state.resolve() / REGISTRY
-            # SQLite would use the mode of the umask.
+            # SQLite would use the default mode of new files.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
             self.registry = registry = sqlite3.connect(
@@ -181,7 +180,7 @@ class RollbackGuard:
                 registry.execute("BEGIN IMMEDIATE")  # another process may create the tables
                 (version,) = registry.execute("PRAGMA user_version").fetchone()
                 if version not in (0, VERSION):
-                    raise OSError(f"{path}: version {version} is unsupported; move this file away")
+                    raise OSError(f"{path}: version {version} is unsupported. Move this file away.")
                 if version == 0:
                     for statement in TABLES.split(";"):
                         registry.execute(statement)
@@ -195,12 +194,12 @@ class RollbackGuard:
             self.registry.close()
 
     def note(self, ledger: str, rows: Sequence[tuple[int, str, str | None]]) -> None:
-        """Notes rows that are durable in the store; does not change rows that are already noted.
+        """Adds durable rows of the store to the registry. Rows that it already has are not changed.
 
         Args:
             ledger: digest of the row that opened the store.
-            rows: the sequence, digest and charge of each row. The charge is in JSON; it is None if
-                the row charges nothing.
+            rows: sequence, digest and charge of each row. The charge is in JSON; None for a row
+                without a charge.
         """
         if self.registry is None:
             return
@@ -223,12 +222,12 @@ class RollbackGuard:
             self._disable_registry(error)
 
     def missing_before(self, runs: Iterable[pathlib.Path]) -> Missing | None:
-        """Returns the rows of an earlier store that is missing; None if there was no such store.
+        """Returns the rows of a missing earlier store; None if there was no earlier store.
 
         Call it before a new store is created.
 
         Args:
-            runs: run folders whose privacy statements may quote an earlier ledger.
+            runs: run folders with privacy statements that may refer to an earlier ledger.
         """
         if self._identity is None:
             here = "ledger IN (SELECT ledger FROM folders WHERE folder = ?)"
@@ -244,16 +243,17 @@ class RollbackGuard:
         if any((self._folder / VOTES).glob("*.npz")):
             reasons.append(f"{self._folder / VOTES} contains votes")
         for path, digest, sequence in self._quoted(runs):
-            # A statement in the folder may also quote another ledger, which the registry knows.
+            # A statement in the folder may also refer to another ledger, which the registry
+            # contains.
             if digest in lost or not self.query(f"{SEEN}digest = ?", digest):
-                reasons.append(f"{path} quotes row {sequence} of a ledger")
+                reasons.append(f"{path} refers to row {sequence} of a ledger")
                 lost[digest] = sequence
         if not reasons:
             return None
         return Missing(
             reason=(
-                f"{self._folder}: the earlier ledger is missing, although {' and '.join(reasons)}; "
-                f"restore it with all of its files, or use its folder, {ACKNOWLEDGE}"
+                f"{self._folder}: an earlier ledger is missing: {' and '.join(reasons)}. Restore "
+                f"the ledger with all of its files, or use its folder, {ACKNOWLEDGE}"
             ),
             digests=tuple(lost),
             left_nothing=len(reasons) == 1 and bool(seen) and self._identity is None,
@@ -262,11 +262,11 @@ class RollbackGuard:
     def missing_from(
         self, ledger: str, held: Mapping[str, int], acknowledged: Container[str]
     ) -> Missing | None:
-        """Returns the rows that this store had earlier and lacks now; None if no row is missing.
+        """Returns rows that this store had earlier and does not have now; None if it has all rows.
 
         Args:
             ledger: digest of the row that opened the store.
-            held: maps the digest of each row in the store to the sequence of the row.
+            held: digests of all rows in the store, each with its sequence.
             acknowledged: digests of rows whose loss was acknowledged.
         """
         column = "ledger" if self._identity is None else "identity"
@@ -274,7 +274,7 @@ class RollbackGuard:
         for row in self.query(later, self._identity or ledger, self._last_place):
             self._last_place = row["place"]
             self._unsettled[row["digest"]] = row
-        # Stores and the registry only add rows, so a row that was found is not checked again.
+        # Stores and the registry never remove rows, so a row that was found is not checked again.
         self._unsettled = {
             digest: row
             for digest, row in self._unsettled.items()
@@ -291,16 +291,16 @@ class RollbackGuard:
         last = max(lost.values())
         here = max(held.values())
         if any(row["ledger"] != ledger for row in gone):
-            reason = f"another ledger of this subject was continued in {self._places(gone)}; use it"
+            reason = f"another ledger of this subject was used in {self._places(gone)}; use it"
         elif here < last:
             reason = (
                 f"this ledger was restored from an older copy: it ends at row {here}, but row "
-                f"{last} was seen before; restore the newer copy"
+                f"{last} existed before. Restore the newer copy"
             )
         else:
             reason = (
-                f"this ledger and a copy of it were continued separately: their rows {last} "
-                f"differ; use only the other copy"
+                f"this ledger and a copy of it were used separately: their rows {last} differ. Use "
+                "only the other copy"
             )
         return Missing(reason=f"{self._folder}: {reason}, {ACKNOWLEDGE}", digests=tuple(lost))
 
@@ -311,8 +311,8 @@ class RollbackGuard:
 
         Args:
             ledger: digest of the row that opened the ledger.
-            debits: the charges of this ledger: maps the digest of each original debit to its charge
-                and the number of times that it was charged.
+            debits: charges of this ledger, by the digest of the original debit row: the charge and
+                the number of times that it was made.
         """
         ledgers = self.query("SELECT ledger, unit FROM ledgers WHERE shares(source)")
         units: dict[str, str | None] = {row["ledger"]: row["unit"] for row in ledgers}
@@ -323,7 +323,7 @@ class RollbackGuard:
             debit = json.loads(row["debit"])
             first = debit["carried_from"]
             if not debit["secure_noise"] and first not in debits:
-                unknown.add(row["ledger"])  # its true cost exceeds its charges
+                unknown.add(row["ledger"])  # its true cost exceeds the recorded charges
             try:
                 together[first] = (charge_from_dict(debit["charge"]), int(debit["number"]))
             except (ValueError, TypeError):
@@ -344,7 +344,7 @@ class RollbackGuard:
         )
 
     def _quoted(self, runs: Iterable[pathlib.Path]) -> Iterator[tuple[pathlib.Path, str, int]]:
-        """Yields the path of each run's statement, and the digest and sequence of the quoted row.
+        """Yields the path of each run's statement, and the ledger row (digest and sequence) in it.
 
         The run of the store is included. Files that are not statements are skipped.
         """
@@ -358,7 +358,7 @@ class RollbackGuard:
                 continue
 
     def _places(self, rows: Iterable[sqlite3.Row]) -> str:
-        """Lists the folders in which the ledgers of these rows were seen, oldest first."""
+        """Returns the folders in which the ledgers of these rows were seen, oldest first."""
         ledgers = {row["ledger"]: None for row in rows}
         condition = f"ledger IN ({', '.join('?' * len(ledgers))})"
         places = self.query(f"SELECT folder FROM folders WHERE {condition}", *ledgers)
@@ -387,15 +387,14 @@ class RollbackGuard:
 def warn_of_same_records(
     source: PrivateSource | None, content: bytes, sensitive: pathlib.Path
 ) -> None:
-    """SENSITIVE: warns the data holder if the same records were used under another source before.
+    """SENSITIVE: warns the data holder if the same records were already used as another source.
 
     No release and no charge depends on this. The warning is also stored in `same_records.json` in
     the sensitive folder. Without the registry, there is no warning.
 
     Args:
-        source: the source that releases from these records are charged to; None if it is the run
-            folder.
-        content: a digest of all records that does not depend on their order.
+        source: private data source of these records; None if it is the run folder.
+        content: digest of all records, independent of their order.
         sensitive: the sensitive folder of the run.
     """
     guard = RollbackGuard(sensitive, source)
@@ -413,9 +412,9 @@ def warn_of_same_records(
             names = [name for (name,) in others]
             artifacts.write_json(path, {"sources": names}, private=True)
             warnings.warn(
-                f"sensitive, only for the data holder: the same private records were used under "
-                f"another source, {names[0]}, so their costs are not added up; give both runs the "
-                f"same --source_name ({path})",
+                "sensitive, only for the data holder: the same private records were used with "
+                f"another source name, {names[0]}, so the costs are not added. Give both runs the "
+                f"same --source_name ({path}).",
                 SensitiveWarning,
                 stacklevel=2,
             )

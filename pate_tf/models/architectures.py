@@ -32,14 +32,14 @@ from pate_tf.data.named_function import (
 )
 
 layers = keras.layers
-MIN_IMAGE_SIDE = 6  # pixels; three convolutions and a pooling need at least this side
+MIN_IMAGE_SIDE = 6  # pixels; minimum for three convolutions and a pooling layer
 NO_SEED = 87654321  # TensorFlow's default for its global seed
 
 Builder = Callable[[Dataset], keras.Model]
 
 
 def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
-    """Returns a model that scales inputs, applies `hidden`, and returns a logit for each class."""
+    """Builds a model that scales inputs, applies the layers `hidden`, and returns logits."""
     low, high = (np.asarray(values) for values in dataset.value_range)
     scale = 1.0 / (high - low)
     rescaling = layers.Rescaling(scale.tolist(), offset=(-low * scale).tolist())
@@ -49,17 +49,17 @@ def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
 
 def _check_image(dataset: Dataset, smallest: int = 0) -> None:
     if dataset.kind != "image":
-        raise ValueError(f"model: this network needs images; use mlp for {dataset.kind} data")
+        raise ValueError(f"model: this network needs images. Use mlp for {dataset.kind} data.")
     height, width = dataset.input_shape[:2]
     if min(height, width) < smallest:
         raise ValueError(
             f"model: this network needs images of at least {smallest} x {smallest}, got {height} x "
-            f"{width}; use mlp, which takes inputs of any shape"
+            f"{width}. Use mlp, which accepts inputs of any shape."
         )
 
 
 def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> keras.Model:
-    """Three small convolutions. Training on a few hundred images takes about half a second."""
+    """Builds a network of three small convolutions, which trains in about half a second."""
     _check_image(dataset, MIN_IMAGE_SIDE)
     size, stride = (4, 2) if min(dataset.input_shape[:2]) >= 16 else (3, 1)
     first, second, third = channels
@@ -74,12 +74,12 @@ def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> ker
 
 
 def mlp(dataset: Dataset) -> keras.Model:
-    """One hidden layer of 128 units, for inputs of any shape."""
+    """Builds a network with one hidden layer of 128 units, for inputs of any shape."""
     return _classifier(dataset, layers.Flatten(), layers.Dense(128, activation="relu"))
 
 
 def _paper(dataset: Dataset, hidden: tuple[int, ...]) -> keras.Model:
-    """The paper's network: two 5x5 convolutions with max-pooling, and dense layers."""
+    """Builds the PATE paper's network: two 5x5 convolutions with max-pooling, and dense layers."""
     _check_image(dataset)
     return _classifier(
         dataset,
@@ -93,7 +93,7 @@ def _paper(dataset: Dataset, hidden: tuple[int, ...]) -> keras.Model:
 
 
 def deeper(dataset: Dataset) -> keras.Model:
-    """Three pairs of 3x3 convolutions and two dense layers with dropout, for larger shards."""
+    """Builds a larger network: three pairs of 3x3 convolutions and two dense layers."""
     _check_image(dataset)
     blocks: list[Any] = []
     for filters in (48, 96, 128):
@@ -109,7 +109,7 @@ def deeper(dataset: Dataset) -> keras.Model:
 
 BUILDERS: dict[str, Builder] = {
     "cnn": functools.partial(_three_convolutions, channels=(16, 32, 48)),
-    # For students, which learn from the whole pool.
+    # For students, which learn from all inputs of the pool.
     "wide_cnn": functools.partial(_three_convolutions, channels=(32, 64, 96)),
     "mlp": mlp,
     "deeper": deeper,
@@ -119,7 +119,7 @@ BUILDERS: dict[str, Builder] = {
 
 
 def default_model(dataset: Dataset) -> str:
-    """Returns the name of the default model."""
+    """Returns the name of the default model for a data set."""
     return "cnn" if dataset.kind == "image" else "mlp"
 
 
@@ -127,8 +127,8 @@ def default_model(dataset: Dataset) -> str:
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the global random generators of Python, NumPy, TensorFlow and Keras.
 
-    Code of other libraries, such as Keras' `fit`, uses these generators. At the end of the block,
-    the earlier states are restored. TensorFlow does not expose the state of its generator, so this
+    Other libraries, for example in Keras' `fit`, use these generators. At the end of the block, the
+    earlier states are restored. TensorFlow does not expose the state of its generator, so this
     generator restarts from its earlier seed.
     """
     before = tf.compat.v1.get_seed(0)[0]
@@ -138,23 +138,22 @@ def seeded(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        keras.utils.set_random_seed(seed)  # the number of draws may depend on private records
+        keras.utils.set_random_seed(seed)  # resets the state, which may depend on private records
         random.setstate(state_of_python)
         np.random.set_state(state_of_numpy)
         tf.random.set_seed(None if before == NO_SEED else before)
 
 
 def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
-    """Builds a Keras model that maps raw inputs to logits, and checks that it fits the data set.
+    """Builds a Keras model that maps raw inputs to logits, and checks its input and output shapes.
 
     Args:
-        name: a key of `BUILDERS`; or a user's function, given as an object or by its name
-            `module:function`.
-        dataset: data set that states the shape of the inputs and the number of classes.
+        name: a key of `BUILDERS`; or a user's function, as an object or as `module:function`.
+        dataset: data set with the shape of the inputs and the number of classes.
         seed: seed of the initial weights and of dropout.
 
-    If a model is not compiled and ends in a softmax, the logarithms of its probabilities become its
-    logits, with a warning. Layers that contain statistics of data cause a warning as well.
+    If a model is not compiled and ends with a softmax, the logarithms of its probabilities are used
+    as logits, with a warning. Layers that contain statistics of data also cause a warning.
 
     Raises:
         ValueError: if the model is unknown or does not map inputs of the data set to logits.
@@ -162,7 +161,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     is_shipped = isinstance(name, str) and name in BUILDERS
     if not (is_shipped or is_named_function(name)):
         raise ValueError(f"model {name!r} is unknown; use {', '.join(BUILDERS)} or module:function")
-    # Keras draws the seeds of initializers and dropout from Python's generator.
+    # Keras draws the seeds of initializers and dropout from Python's random generator.
     with seeded(seed):
         if is_shipped:
             model = BUILDERS[str(name)](dataset)
@@ -172,13 +171,13 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     adapted = {type(layer).__name__ for layer in model._flatten_layers() if holds_statistics(layer)}
     if adapted:
         warnings.warn(
-            f"model {name_of(name)}: {', '.join(sorted(adapted))} contains statistics of data, "
-            f"which must come from public data: nothing charges them",
+            f"model {name_of(name)}: {', '.join(sorted(adapted))} contains statistics of data. "
+            "They must come from public data, because they are not charged.",
             stacklevel=2,
         )
     if not model.compiled and ends_in_softmax(model):
         warnings.warn(
-            f"model {name_of(name)} ends in a softmax; logarithms of its outputs are the logits",
+            f"model {name_of(name)} ends in a softmax. Its outputs' logarithms become logits.",
             stacklevel=2,
         )
         return with_logits(model)
@@ -187,7 +186,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
 
 def ends_in_softmax(model: keras.Model) -> bool:
     """Whether the last layer of a model, or of a model inside it, is a softmax."""
-    # The operations of functional models include `keras.ops`.
+    # The operations of a functional model include `keras.ops`.
     operations = getattr(model, "operations", model.layers)
     last = operations[-1] if operations else None
     if isinstance(last, keras.Model):
@@ -197,7 +196,7 @@ def ends_in_softmax(model: keras.Model) -> bool:
 
 
 def with_logits(model: keras.Model) -> keras.Model:
-    """Returns a model whose outputs are the logarithms of `model`'s probabilities, as logits."""
+    """Returns a model with logits: the logarithms of the probabilities that `model` returns."""
     probabilities = keras.ops.cast(model.outputs[0], "float32")
     smallest = float(np.finfo(np.float32).tiny)
     return keras.Model(model.inputs[0], keras.ops.log(keras.ops.maximum(probabilities, smallest)))
@@ -222,12 +221,12 @@ def check_model(model: Any, dataset: Dataset, name: str) -> None:
     if not (model.built and hasattr(model, "input_shape")):
         raise ValueError(
             f"model {name} must be a Sequential or functional Keras model with a known input "
-            f"shape: begin with keras.Input(dataset.input_shape)"
+            "shape. Begin with keras.Input(dataset.input_shape)."
         )
     if wrong := {weight.dtype for weight in model.trainable_weights} - {"float32"}:
         raise ValueError(
-            f"model {name} needs float32 weights, got {', '.join(sorted(wrong))}; the policies "
-            f"mixed_float16 and mixed_bfloat16 keep them"
+            f"model {name} needs float32 weights, got {', '.join(sorted(wrong))}. The policies "
+            "mixed_float16 and mixed_bfloat16 are allowed."
         )
     expected_in = (None, *dataset.input_shape)
     expected_out = (None, dataset.num_classes)
@@ -239,7 +238,7 @@ def check_model(model: Any, dataset: Dataset, name: str) -> None:
 
 
 def load_keras_file(path: pathlib.Path) -> Any:
-    """Returns the model of a `.keras` file; refuses a model that contains code.
+    """Loads the model in a `.keras` file. A model that contains code is an error.
 
     Raises:
         ValueError: if the path contains no such model.
@@ -250,10 +249,10 @@ def load_keras_file(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} is not a Keras model, is damaged, or contains code") from error
 
 
-# A model draws either from its own random generators or from generators of the whole process.
+# A layer draws random numbers from its own generator or from a generator of the whole process.
 
 
-# Names of TensorFlow operations that draw from a generator without a variable for its state.
+# Names of TensorFlow operations that draw from a generator whose state is not a variable.
 _SHARED_STATE = (
     "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal "
     "ParameterizedTruncatedNormal RandomShuffle Multinomial RandomGamma RandomPoisson "
@@ -263,10 +262,10 @@ SHARED_STATE = set(_SHARED_STATE.split())
 
 
 def check_draws(model: keras.Model, *, training: bool) -> None:
-    """Checks that a model's outputs only depend on its inputs and its variables.
+    """Checks that the outputs of a model depend only on its inputs and its variables.
 
-    All teachers of a process would share a global random generator, or a variable that Keras does
-    not track. Neither can be exported.
+    All teachers in a process would share a global random generator, or a variable that Keras does
+    not track. Neither of these can be exported.
 
     Args:
         model: a built model.
@@ -278,7 +277,7 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
     called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
     graph = called.get_concrete_function(signature).graph
-    # Under a distribution strategy, the graph reads the part of a variable on each device.
+    # With a distribution strategy, the graph reads the part of a variable on each device.
     held = [variable.value for variable in model.variables]
     parts = [part for variable in held for part in getattr(variable, "values", ())]
     owned = {variable.ref() for variable in (*held, *parts)}
@@ -293,16 +292,16 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
 
 
 LIBRARIES = ("builtins", "keras", "numpy", "pate_tf", "scipy", "sklearn", "tensorflow")
-MAX_DEPTH = 8  # objects that are nested more deeply are identified only by their class
+MAX_DEPTH = 8  # deeper objects are identified only by their class
 
 
 def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
-    """Returns a digest of a Keras model, which is given as an object or by its name for `build`.
+    """Returns a digest of a Keras model, or of the model that `build` would return.
 
-    The digest covers the settings, the source text, and the weights that do not depend on a seed.
+    The digest covers the settings, the source code, and the weights that do not depend on a seed.
 
     Raises:
-        ValueError: see `build`.
+        ValueError: if the model is unknown or not valid, see `build`.
     """
     if isinstance(model, keras.Model):
         parts = [definition_of(model)]
@@ -318,16 +317,16 @@ def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
 def source_of(function: Any, depth: int = 2) -> list[Any]:
     """Returns the name and source of a function or class, and the plain values in its closure.
 
-    Plain values are numbers and texts. Other values may be private data and are ignored.
+    Plain values are numbers and texts. All other values may be private data and are ignored.
     """
     if isinstance(function, str):
         function = import_function(function, flag="model")
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
     module = getattr(function, "__module__", None) or type(function).__module__
     text = ""
-    # The source text of a lambda also contains the rest of its line, so it is ignored.
+    # The source code of a lambda also contains the rest of its line, so it is ignored.
     if module.partition(".")[0] not in LIBRARIES and not name.endswith("<lambda>"):
-        with contextlib.suppress(OSError, TypeError):  # there is no source, or it is no function
+        with contextlib.suppress(OSError, TypeError):  # it has no source code, or is no function
             text = inspect.getsource(function)
     enclosed: list[Any] = []
     for cell in getattr(function, "__closure__", None) or () if depth else ():
@@ -347,14 +346,14 @@ def definition_of(
     of_array: Callable[[npt.NDArray[Any]], str] = lambda array: f"{array.dtype}{list(array.shape)}",
     depth: int = MAX_DEPTH,
 ) -> Any:
-    """Returns JSON values that identify an object: its class and its contents.
+    """Returns JSON values that identify an object by its class and its contents.
 
-    Ignores addresses, random states and the numbers in Keras' layer names.
+    Memory addresses, random states and the numbers in Keras' layer names are ignored.
 
     Args:
         value: any object; the values of a Keras layer's weights are ignored.
-        of_array: function that returns a text to identify an array. Default: the array's type and
-            shape, because its values may be private.
+        of_array: function that returns a text to identify an array. Default: the type and shape of
+            the array, because the values may be private.
         depth: maximum depth of nested objects.
     """
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):
@@ -373,7 +372,7 @@ def definition_of(
     if isinstance(value, functools.partial):
         return inner([value.func, value.args, value.keywords])
     if isinstance(value, keras.Layer):
-        loss = getattr(value, "loss", None)  # a compiled model may have the user's function
+        loss = getattr(value, "loss", None)  # a compiled model may contain the user's function
         return [*_definition_of_layer(value, inner), inner(loss)]
     held = getattr(value, "__dict__", {})
     described = {name: inner(each) for name, each in held.items() if name != "random_state"}
@@ -381,7 +380,7 @@ def definition_of(
 
 
 def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> list[Any]:
-    """Returns the settings of a layer, the shapes of its weights, and the source of all sublayers.
+    """Returns the settings of a layer, the shapes of its weights, and the code of its sublayers.
 
     Args:
         layer: a Keras layer.
@@ -393,7 +392,7 @@ def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> lis
     except Exception:  # the user's class may raise any exception
         text = json.dumps([definition_of(part, depth=1) for part in parts[1:]])
     names = dict.fromkeys(re.findall(r'"name": "([^"]*)"', text))
-    for number, name in enumerate(names):  # Keras numbers the layers of the whole process
+    for number, name in enumerate(names):  # Keras numbers all layers of the process
         text = text.replace(f'"{name}"', f'"part {number}"')
     settings = json.loads(
         text,

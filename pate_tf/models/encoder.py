@@ -1,7 +1,7 @@
 """Encoders, which map raw inputs to features and depend only on public values.
 
-A pool is the set of public inputs. `pate_tf.representations` trains encoders on a pool; this module
-contains everything that applies them, so that it does not import the training.
+A pool is a set of public inputs. `pate_tf.representations` trains encoders on a pool. This module
+applies encoders and does not import the code for training.
 """
 
 import dataclasses
@@ -25,20 +25,20 @@ from pate_tf.core.public import Pool
 from pate_tf.core.source import Digests, record_digests
 from pate_tf.data.preprocessing import input_spec, load_graph
 
-BATCH = 512  # inputs per batch; larger batches exceed the cache and are slower per input
+BATCH = 512  # inputs per batch; larger batches exceed the CPU cache and are slower per input
 PLACES = 256  # records per batch
 
 
 class Part(tf.Module):
-    """A network or a rule that maps a raw input to one or several views (vectors of features).
+    """A network or a function that maps a raw input to one or several vectors of features (views).
 
     Attributes:
         widths: number of features of each view.
-        learnt: variables of Keras or TensorFlow with the learned values, in a fixed order.
-        variances: for each view, the variances of its features in the pool, `[width]`; None if they
-            are unknown.
+        learnt: Keras or TensorFlow variables with the learned values, in a fixed order.
+        variances: variances of the features in the pool, one array `[width]` for each view; None if
+            they are unknown.
         groups: one-hot group index of each feature; None if the features are not one-hot.
-        weight: weight of each of this part's views when several parts are joined.
+        weight: weight of each view of this part, if an encoder has several parts.
         least_variance: lower limit of a feature's variance, as a fraction of the mean variance of
             its view (docs/how-to/small_teachers.md).
         places: number of records per batch, see `record_features`; small if a forward pass is
@@ -56,16 +56,16 @@ class Part(tf.Module):
     is_frozen: bool = False
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Copies the `learnt` values of another part of this kind.
+        """Replaces the `learnt` values by the values of another part with the same structure.
 
         Raises:
-            ValueError: if the arrays differ in number or in a shape from `learnt`.
+            ValueError: if the number or the shapes of the arrays differ from `learnt`.
         """
         for variable, value in zip(self.learnt, values, strict=True):
             variable.assign(value)
 
     def train(self, pool: Pool) -> None:
-        """Trains the part on the inputs of a public pool; does nothing by default."""
+        """Trains the part on the inputs of a public pool. By default, it needs no training."""
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Maps raw inputs `[batch, *input_shape]` to the views, each float32 `[batch, width]`."""
@@ -73,22 +73,22 @@ class Part(tf.Module):
 
 
 def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
-    """Returns a float32 variable for each array; training does not change these variables."""
+    """Converts arrays to float32 variables, which training does not change."""
     return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
 
 
 class Directions(tf.Module):
-    """A view with L2 norm 1: features along the first principal components of a pool.
+    """A view with L2 norm 1: projections on the first principal components of a pool.
 
     Attributes:
-        mean: mean of the pool's features, which is subtracted.
-        directions: the principal directions, `[num_features, width]`, in the order of decreasing
+        mean: mean of the pool's features. It is subtracted from features.
+        directions: principal directions, `[num_features, width]`, in the order of decreasing
             variance.
-        variances: the fraction of the pool's variance in each direction.
+        variances: fraction of the pool's variance in each direction, `[width]`.
     """
 
     def __init__(self, num_features: int, most: int) -> None:
-        """Sets all values to zero until `find` is called. `most` is the maximum width."""
+        """Sets all values to zero; `find` computes them later. `most` is the maximum width."""
         super().__init__()
         self.width = min(num_features, most)
         (self.mean,) = constants(np.zeros(num_features))
@@ -100,15 +100,16 @@ class Directions(tf.Module):
         """Computes the directions from the mean and covariance of a pool's features."""
         last = len(covariance) - 1
         chosen = [last - self.width + 1, last]
-        variances, vectors = scipy.linalg.eigh(covariance, subset_by_index=chosen)  # ascending
+        # In ascending order.
+        variances, vectors = scipy.linalg.eigh(covariance, subset_by_index=chosen)
         self._take(mean, vectors, variances, np.trace(covariance))
 
     def find_in(self, features: SingleArray) -> None:
-        """Computes the directions from a pool's features, which this method centers in place.
+        """Computes the directions from a pool's features. The features are centered in place.
 
-        If there are fewer inputs than features, the directions are computed from the inner products
-        of the inputs, whose matrix has the same nonzero eigenvalues. In this case, directions
-        without variance are left out.
+        If there are fewer inputs than features, the directions are computed from the matrix of
+        inner products of the inputs, which has the same nonzero eigenvalues. In this case,
+        directions with variance 0 are left out.
         """
         number, num_features = features.shape
         mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -119,7 +120,7 @@ class Directions(tf.Module):
         products = features @ features.T / number
         chosen = [number - min(self.width, number), number - 1]
         variances, of_inputs = scipy.linalg.eigh(products, subset_by_index=chosen)
-        # A variance below the rounding error of the products counts as zero.
+        # A variance below the rounding error of the products is treated as zero.
         has_variance = variances > number * np.finfo(np.float32).eps * variances[-1]
         variances = variances[has_variance]
         vectors = (features.T @ of_inputs[:, has_variance]) / np.sqrt(number * variances)
@@ -140,36 +141,38 @@ class Directions(tf.Module):
         self.variances.assign(along.astype(np.float32))
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
-        """Maps features `[batch, num_features]` to the view, float32 `[batch, width]`."""
+        """Maps features `[batch, num_features]` to this view, float32 `[batch, width]`."""
         return tf.math.l2_normalize(tf.matmul(features - self.mean, self.directions), axis=1)
 
 
 class Encoder(tf.Module):
-    """Public: maps raw inputs to features, in concatenated views.
+    """Public: maps raw inputs to features, which are concatenated vectors (views).
 
     Each view of an input has an L2 norm of about 1, so that all views have the same weight. The
-    features of an input depend only on that input, not on the other inputs of its batch. Features
-    are always finite: if a part returns NaN or infinity for an input, the features of this input
-    are 0.
+    features of an input depend only on this input, not on the rest of its batch. Features are
+    always finite: if a part returns NaN or infinity for an input, the features of this input are 0.
 
     Attributes:
         dataset: data set of the inputs.
         description: JSON text that identifies the encoder.
-        parts: the joined parts, in the order of their views.
+        parts: `Part` objects, in the order of their views.
         widths: number of features of each view.
-        num_features: number of features of all views.
+        num_features: total number of features of all views.
         num_views: number of views.
-        learnt: variables with all learned values.
-        groups: `groups` of the part if there is only one part; else None, because the joined
-            features of several parts are not one-hot.
+        learnt: all learned values, as Keras or TensorFlow variables.
+        groups: `groups` of the part if there is only one part. Otherwise None, because features of
+            several parts together are not one-hot.
         places: number of records per batch: the smallest `places` of the parts.
-        is_frozen: whether one of the parts is frozen.
+        is_frozen: whether a part is a user's model.
     """
 
     def __init__(
         self, dataset: Dataset, parts: Sequence[Part], description: Mapping[str, Any]
     ) -> None:
-        """Joins at least one part; `description` has JSON values that identify the encoder."""
+        """Creates an encoder from at least one part.
+
+        `description` identifies it, as JSON values.
+        """
         super().__init__()
         self.dataset = dataset
         # TensorFlow would track a dictionary.
@@ -216,7 +219,7 @@ class Encoder(tf.Module):
         """Factors that scale all features to about equal variance, `[num_features]`, or None.
 
         None if the variances are unknown. Features with very little variance in the pool get a
-        limited factor. The expected squared norm of a scaled view is the view's fraction of the
+        limited factor. The expected squared norm of a scaled view is its weight divided by the
         total weight.
         """
         factors = list[FloatArray]()
@@ -224,7 +227,7 @@ class Encoder(tf.Module):
         for part in self.parts:
             for variances in part.variances or ():
                 fractions = np.asarray(variances, np.float64)
-                if not fractions.any():  # all inputs are equal
+                if not fractions.any():  # all inputs of the pool are equal
                     fractions = np.ones_like(fractions)
                 squares = 1.0 / (fractions + part.least_variance * fractions.mean())
                 factors.append(np.sqrt(squares * (part.weight / float(fractions @ squares))))
@@ -237,7 +240,7 @@ class Encoder(tf.Module):
     def digest(self) -> str:
         """Hexadecimal SHA-256 of the encoder's description and weights, and of the target.
 
-        The digest identifies sums of records, which also depend on the target.
+        The digest identifies feature sums, which also depend on the target.
         """
         weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
         dataset = self.dataset
@@ -248,8 +251,8 @@ class Encoder(tf.Module):
     def batch_features(self, batch: npt.NDArray[Any]) -> SingleArray:
         """Returns the features of one batch in a single call.
 
-        In batches of equal size, the features of a row depend only on its input and its position;
-        other rows have no influence.
+        If batches have equal size, the features of a row depend only on its input and its position.
+        Other rows have no influence.
         """
         return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
@@ -257,7 +260,7 @@ class Encoder(tf.Module):
         """Maps raw inputs `[num_inputs, *input_shape]` to features `[num_inputs, num_features]`.
 
         Raises:
-            ValueError: if the inputs have another shape, or are not finite.
+            ValueError: if the inputs have a wrong shape, or are not finite.
         """
         if inputs is self._pool_inputs:
             return self._pool_features
@@ -265,13 +268,13 @@ class Encoder(tf.Module):
         features = np.empty((len(inputs), self.num_features), np.float32)
         for start in range(0, len(inputs), BATCH):
             features[start : start + BATCH] = self.batch_features(inputs[start : start + BATCH])
-        if not (inputs.flags.writeable or self.is_frozen):  # usually the inputs of a pool
+        if not (inputs.flags.writeable or self.is_frozen):  # usually a pool
             features.flags.writeable = False
             self.remember(inputs, features)
         return features
 
     def remember(self, inputs: npt.NDArray[Any], features: SingleArray) -> None:
-        """Caches the features of a read-only array, so that `features` returns them."""
+        """Caches the features of a read-only array for later calls of `features`."""
         self._pool_inputs = inputs
         self._pool_features = features
 
@@ -280,25 +283,26 @@ class Encoder(tf.Module):
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
 
 
-# The contribution of a record to the sum of its class: scaled features with a fixed L2 norm.
-#
-# Features are scaled to equal variance in the public pool, and each vector is normalized to the
-# same L2 norm. A constant is appended, whose sum counts the records. A vector depends only on its
-# input and on public values. If the features have norm 0, or are not finite, the vector is zero.
+# The contribution of a record to the sum of its class is a vector of scaled features with a fixed
+# L2 norm. Features are scaled to equal variance in the public pool, and each vector is normalized
+# to the same L2 norm. A constant is appended, so that the sum also contains the number of records.
+# A vector depends only on its input and on public values. If the features have norm 0, or are not
+# finite, the vector is zero.
 
 
-# The fraction of a vector's squared norm that belongs to the constant. With this value, whenever
-# features are useful, the noisy sums give the number of records of each class with a relative error
-# of a thousandth. The constant increases the relative noise of the features by a fortieth.
+# Fraction of a vector's squared norm that belongs to the constant. With this value, the noisy
+# number of records of each class has a relative error of about a thousandth, if there are enough
+# records for useful features. The constant increases the relative noise of the features by a
+# fortieth.
 CONSTANT_FRACTION = 0.05
 CONSTANT = float(np.sqrt(CONSTANT_FRACTION))
 
 
 def record_vectors(features: SingleArray, scale: FloatArray | None) -> FloatArray:
-    """Returns a vector of L2 norm at most 1 for each input, `[num_inputs, num_features + 1]`.
+    """Converts features to vectors of L2 norm at most 1, `[num_inputs, num_features + 1]`.
 
     Args:
-        features: `[num_inputs, num_features]`.
+        features: features of the inputs, `[num_inputs, num_features]`.
         scale: factors that scale features to equal variance in the pool, `[num_features]`, see
             `Encoder.scale`; None to leave the features unscaled.
     """
@@ -314,7 +318,7 @@ def record_vectors(features: SingleArray, scale: FloatArray | None) -> FloatArra
     return vectors
 
 
-MIN_YIELDED = 4_096  # records whose features are yielded together
+MIN_YIELDED = 4_096  # minimum number of records that are yielded together
 BLOCK = 2**26  # bytes of raw inputs per block
 MAX_ROWS = 2**16  # records per block
 
@@ -326,11 +330,12 @@ def record_features(
     *,
     digests: Digests | None = None,
 ) -> Iterator[tuple[IntArray, SingleArray]]:
-    """Yields positions of records with their features: each record once, in an arbitrary order.
+    """Yields the features of records, with their positions. The order is arbitrary.
 
-    A record's features depend only on that record and on the encoder. Other records, their number
-    and their order have no influence, not even through rounding: a record's position in a batch of
-    fixed size follows from a digest of its input. Features of equal inputs are computed once.
+    Each record is yielded once. The features of a record depend only on this record and on the
+    encoder. Other records, their number and their order have no influence, not even through
+    rounding: a digest of the input determines the position of a record in a batch of fixed size.
+    Features of equal inputs are computed once.
 
     Args:
         encoder: an encoder: an object with the method `batch_features`, and optionally the
@@ -343,10 +348,10 @@ def record_features(
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
 
     Raises:
-        ValueError: after the last record, if the weights of a frozen model changed meanwhile.
+        ValueError: after the last record, if the weights of a frozen model have changed.
     """
     is_frozen = getattr(encoder, "is_frozen", False)
-    # The published digest must not depend on records.
+    # The digest is published, so it must not depend on records.
     digest = encoder.digest if is_frozen else None
     waiting: list[tuple[IntArray, SingleArray]] = []
     number = len(inputs) if rows is None else len(rows)
@@ -368,12 +373,12 @@ def record_features(
 def _batches_of_features(
     encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
 ) -> Iterator[tuple[IntArray, SingleArray]]:
-    """Yields the same as `record_features`, but one batch at a time."""
+    """Like `record_features`, but yields one batch at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
     num_places = getattr(encoder, "places", PLACES)
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
-    # Larger blocks leave fewer empty places in a batch. If digests are given, no whole block of
-    # inputs is copied, so blocks can be large.
+    # With larger blocks, batches have fewer empty places. If digests are given, blocks can be
+    # large, because blocks of inputs are not copied.
     size = MAX_ROWS if digests is not None else min(max(size, num_places), MAX_ROWS)
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
@@ -399,12 +404,13 @@ def _batches_of_features(
                 yield block[distinct[some]], features[places[some]]
                 continue
             equal = np.concatenate([np.arange(ends[index], ends[index + 1]) for index in some])
-            for first in range(0, len(equal), PLACES):  # an input may occur often
+            # An input may occur more often than a batch has places.
+            for first in range(0, len(equal), PLACES):
                 part = equal[first : first + PLACES]
                 yield block[order[part]], features[places[number[part]]]
 
 
-# On disk, an encoder is a SavedModel that takes raw inputs.
+# An encoder is stored as a SavedModel that takes raw inputs.
 
 
 def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
@@ -415,7 +421,8 @@ def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
 def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
     """Writes an encoder as a SavedModel.
 
-    The SavedModel's signature `features` takes raw inputs under the name of the data set's input.
+    The signature `features` takes raw inputs. The name of its argument is the input name of the
+    data set.
     """
     module = tf.Module()
     module.encoder = encoder
@@ -431,13 +438,13 @@ def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
 
 
 class SavedEncoder:
-    """Public: an encoder that is read from a folder that `save_encoder` wrote.
+    """Public: an encoder that was stored by `save_encoder`.
 
     Attributes:
         dataset: data set of the inputs.
         digest: SHA-256 of the learned values.
         num_features: number of features of an input.
-        loaded: the SavedModel.
+        loaded: the loaded SavedModel.
         scale: factors that scale features to equal variance, see `Encoder.scale`; None if unknown.
         is_frozen: whether the encoder is a user's model, which was trained on other data.
     """
@@ -446,7 +453,7 @@ class SavedEncoder:
     is_frozen = False
 
     def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
-        """Loads the encoder; raises ValueError if `folder` contains no encoder or a broken one."""
+        """Loads an encoder; raises ValueError if `folder` contains no valid encoder."""
         self.dataset = dataset
         try:
             self.loaded = load_graph(str(folder))
@@ -454,7 +461,7 @@ class SavedEncoder:
             shape = self.loaded.signatures["features"].structured_outputs["features"].shape
             self.num_features = int(shape[1])
             self.remember(np.zeros(0), np.zeros(0, np.float32))
-        except Exception as error:  # TensorFlow raises several kinds
+        except Exception as error:  # TensorFlow raises several types of exceptions
             raise ValueError(f"{folder} does not contain a representation") from error
 
     def remember(self, inputs: npt.NDArray[Any], features: SingleArray) -> None:

@@ -1,10 +1,10 @@
-"""Scikit-learn classifiers and regressors, stored without pickle.
+"""Fits scikit-learn classifiers and regressors, and stores them without pickle.
 
 Forests are stored as plain arrays (`forest.py`). Any other estimator is stored as a skops archive,
-which contains objects as type names and values. An archive is opened only if each type is trusted
-by skops, is in `TRUSTED`, or is a class that is defined in one of `TRUSTED_MODULES`. Therefore
+which contains the types and values of objects. An archive is opened only if each type is trusted by
+skops, is in `TRUSTED`, or is a class that is defined in one of `TRUSTED_MODULES`. Therefore,
 reading an archive imports and calls only NumPy, SciPy and scikit-learn. The values in the archive
-are not checked, and scikit-learn's compiled code relies on them: somebody with write access to
+are not checked, and scikit-learn's compiled code relies on them. So somebody with write access to
 `sensitive/` can make a run crash.
 """
 
@@ -31,7 +31,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
-# Scikit-learn modules with classes that occur in estimators and that skops does not trust.
+# Scikit-learn modules with classes that estimators contain and skops does not trust.
 TRUSTED_MODULES = (
     "sklearn.calibration",
     "sklearn.ensemble._hist_gradient_boosting.predictor",
@@ -47,7 +47,7 @@ TRUSTED_MODULES = (
     "sklearn.tree._tree",
     "sklearn.utils._bunch",
 )
-# Further trusted types, which occur in estimators that encode columns of categories.
+# More trusted types, which estimators contain if they encode columns of categories.
 TRUSTED = (
     "builtins.range",
     "functools.partial",
@@ -55,12 +55,12 @@ TRUSTED = (
     "sklearn.utils.validation.check_array",
 )
 
-NUM_TRIAL_RECORDS = 10  # made-up records per class, to test whether a classifier learns
+NUM_TRIAL_RECORDS = 10  # artificial records per class, to test whether an estimator can learn
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimator:
-    """A fitted scikit-learn estimator; sensitive if it was fitted to sensitive records.
+    """A fitted scikit-learn estimator. It is sensitive if its training records are sensitive.
 
     Attributes:
         fitted: estimator that takes inputs float32 `[num_inputs, num_features]`.
@@ -69,18 +69,18 @@ class Estimator:
     fitted: Any = dataclasses.field(repr=False)
 
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> npt.NDArray[Any]:
-        """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`.
+        """Predicts labels, int64 `[num_inputs]`, for inputs `[num_inputs, ...]`.
 
         If the target of the data set is a number, the labels are float64 `[num_inputs]`. If the
         target is several labels, the result is float64 `[num_inputs, num_labels]`, from 0 to 1.
         Without a data set, labels are classes.
 
-        Whether an estimator fails on an input can depend on the records that it was fitted to.
-        Therefore a failure raises no error, and the label of the input is 0.
+        Whether an estimator fails for an input can depend on its training records. Therefore, a
+        failure raises no error, and the label of the input is 0.
 
         Raises:
             ValueError: if the inputs are not finite or have a wrong number of features, or if the
-                estimator predicts something else than labels, such as class names.
+                predictions of the estimator are not labels, for example class names.
         """
         are_classes = dataset is None or dataset.target == CLASS
         several = () if dataset is None else dataset.label_shape
@@ -125,22 +125,22 @@ def is_storable(built: Any) -> bool:
 def fit(
     model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: npt.NDArray[Any], seed: int
 ) -> list[npt.NDArray[Any]]:
-    """Fits a scikit-learn estimator in one thread, so that the number of cores has no effect.
+    """Fits a scikit-learn estimator in one thread, so that the result is reproducible.
 
     If all records have the same label, the classifier always predicts this label. Without records,
     it always predicts the first class. An error would reveal something about the records. So if the
-    estimator fails on the records, a constant prediction replaces it: the most frequent class, or
-    the mean if the target is a number or several labels. Call `check_learns` first to find
-    estimators that can't learn at all.
+    estimator fails on the records, it is replaced by a constant prediction: the most frequent
+    class, or the mean if the target is a number or several labels. Call `check_learns` first to
+    find estimators that can't learn at all.
 
     Args:
-        model: the unfitted estimator, by name or as a function, as in `forest.fit`. It may be any
-            classifier or regressor.
+        model: name of an estimator, or a function that returns an unfitted estimator, as in
+            `forest.fit`. Every classifier or regressor is allowed.
         dataset: data set of the inputs.
         inputs: raw inputs `[num_records, *input_shape]`.
-        labels: labels that `checked_labels` returned. Classes may be missing, and there may be no
-            records.
-        seed: the value for every `random_state` parameter of the estimator.
+        labels: labels in the format of `checked_labels`. Some classes may have no records, and
+            there may be no records at all.
+        seed: value for every parameter `random_state` of the estimator.
 
     Returns:
         Arrays from which `from_arrays` rebuilds the fitted estimator.
@@ -164,7 +164,7 @@ def fit(
 
 
 def check_learns(model: Named, dataset: Dataset) -> None:
-    """Raises ValueError unless an estimator can learn from made-up records and can be stored."""
+    """Raises ValueError unless an estimator can learn from artificial records and can be stored."""
     random = np.random.default_rng(0)
     labels: npt.NDArray[Any] = (
         np.arange(NUM_TRIAL_RECORDS * dataset.num_classes) % dataset.num_classes
@@ -175,7 +175,7 @@ def check_learns(model: Named, dataset: Dataset) -> None:
         labels = random.uniform(*dataset.target_range, len(labels))
     low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
     inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
-    # Columns that may contain category codes get integers, because category encoders need them.
+    # Columns that may contain codes of categories get integers, which category encoders need.
     is_whole = (low == np.floor(low)) & (high == np.floor(high)) & (high - low > 1)
     inputs = np.where(is_whole, np.round(inputs), inputs)
     try:
@@ -184,7 +184,7 @@ def check_learns(model: Named, dataset: Dataset) -> None:
     except Exception as error:  # an estimator may raise any exception
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"model: the estimator can't learn from {NUM_TRIAL_RECORDS} made-up records of each "
+            f"model: the estimator can't learn from {NUM_TRIAL_RECORDS} artificial records of each "
             f"class of {dataset.name}. It raised {type(error).__name__}: {reason}"
         ) from None
 
@@ -193,12 +193,12 @@ def _fitted(
     model: Named, dataset: Dataset, rows: npt.NDArray[np.float32], labels: Any, seed: int
 ) -> list[npt.NDArray[Any]]:
     with warnings.catch_warnings(), threadpoolctl.threadpool_limits(1):
-        warnings.simplefilter("ignore")  # warnings may quote records
+        warnings.simplefilter("ignore")  # warnings may contain private values
         if forest.is_forest(model, dataset):
             return forest.fit(model, dataset, rows, labels, seed).arrays()
-        # The estimator is copied, so that fitting does not start from the state of another teacher.
+        # The estimator is copied, so that each teacher starts from the same state.
         estimator = sklearn.base.clone(forest.unfitted(model, dataset))
-        # Many classifiers raise an error if all records have one class.
+        # Many classifiers raise an error if all records have the same class.
         if dataset.target == CLASS and len(np.unique(labels)) == 1:
             estimator = DummyClassifier(strategy="most_frequent")
         states = {
@@ -229,11 +229,11 @@ def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
 def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
     """Returns the compressed archive of an estimator, uint8 `[num_bytes]`.
 
-    Equal estimators have equal archives. So the archive contains neither the time nor the memory
-    addresses that skops uses as names: files are numbered, and objects get no names. Therefore an
-    object that is referenced twice is loaded as two objects.
+    Equal estimators have equal archives. To achieve this, the archive contains no time and no
+    memory addresses, which skops uses as names: files are numbered, and objects have no names. As a
+    consequence, an object that is referenced twice is loaded as two objects.
     """
-    import skops.io  # takes a second; forests don't need it
+    import skops.io  # slow to import; not needed for forests
 
     files: dict[str, str] = {}
 
@@ -254,7 +254,7 @@ def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
             contents["schema.json"] = json.dumps(schema).encode()
             for name, content in contents.items():
                 new.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    except Exception as error:  # getting an object's state may raise any exception
+    except Exception as error:  # reading an object's state may raise any exception
         raise ValueError(
             f"model: skops can't store {type(estimator).__name__}: it raised {type(error).__name__}"
         ) from None
@@ -263,7 +263,7 @@ def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
 
 
 def _untrusted(archive: bytes) -> list[str]:
-    """Returns the types in an archive that this module trusts, but skops does not.
+    """Returns the types in an archive that this module trusts and skops does not trust.
 
     Raises:
         ValueError: if the archive contains a type that neither skops nor this module trusts.
@@ -277,14 +277,14 @@ def _untrusted(archive: bytes) -> list[str]:
         defined = None
         if module in TRUSTED_MODULES:
             defined = getattr(importlib.import_module(module), kind, None)
-        # Imported names are attributes of a module, too, so the class must be defined in the
+        # A module also has imported names as attributes, so check that the class is defined in the
         # module.
         is_of_module = isinstance(defined, type) and defined.__module__ == module
         if not is_of_module and (module in TRUSTED_MODULES or name not in TRUSTED):
             strange.append(name)
     if strange:
         raise ValueError(
-            f"the estimator contains types outside scikit-learn: {', '.join(strange)}. Let such "
-            f"teachers vote by a file of labels."
+            f"the estimator contains types outside scikit-learn: {', '.join(strange)}. Pass the "
+            "votes of such teachers as a file of labels."
         )
     return list(names)

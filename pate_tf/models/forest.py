@@ -1,10 +1,10 @@
-"""Random forests that scikit-learn fits and that are stored as plain arrays, without pickle.
+"""Random forests: fitted by scikit-learn and stored as plain arrays, without pickle.
 
-A scikit-learn forest consists of Python objects around compiled trees. Reading such objects is safe
-only from a trusted file. Arrays of numbers are sufficient for prediction, need a twentieth of the
-space, and are checked: `Forest` refuses arrays that do not form trees. The graph of a served
-student uses the same arrays. Only fitting imports scikit-learn, which takes more memory than a
-whole silo.
+A scikit-learn forest consists of Python objects around compiled trees. It is only safe to read such
+objects from a trusted file. Arrays of numbers are sufficient for prediction and need a twentieth of
+the space. They can also be checked: `Forest` raises an error if arrays do not form trees. A served
+student uses the same arrays in a TensorFlow graph. Only the function `fit` imports scikit-learn,
+which needs more memory than all other parts of a silo.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 
 RANDOM_FOREST = "random_forest"
-NUM_TREES = 100  # as in the paper; also scikit-learn's default
-LEAF = -1  # child index of a leaf
+NUM_TREES = 100  # as in the PATE paper; also scikit-learn's default
+LEAF = -1  # value in `children` for a leaf
 
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Trees whose leaves have class probabilities; sensitive if fitted to sensitive records.
+    """A fitted forest of trees. It is sensitive if its training records are sensitive.
 
-    At each node, an input goes to the left child if the feature that the node compares is at most
-    the threshold. The trees' probabilities are averaged. The label is the most probable class, or
-    the first of these classes in a tie.
+    At each node, an input goes to the left child if the node's feature is at most the threshold.
+    The class probabilities of all trees are averaged. The label is the most probable class. In a
+    tie, it is the first of these classes.
 
     Attributes:
         starts: index of each tree's first node, followed by the total number of nodes, int64
@@ -39,7 +39,7 @@ class Forest:
         children: indices of each node's left and right child, relative to the tree's first node; -1
             at leaves; int32 `[num_nodes, 2]`.
         features: index of the feature that each node compares, int32 `[num_nodes]`; 0 at leaves.
-        thresholds: threshold that the feature is compared with, float64 `[num_nodes]`; 0 at leaves.
+        thresholds: threshold of each node for its feature, float64 `[num_nodes]`; 0 at leaves.
         probabilities: class probabilities of each leaf, float64 `[num_nodes, num_classes]`; 0 at
             inner nodes.
         num_features: number of features of an input.
@@ -107,11 +107,11 @@ class Forest:
         return cls(starts, children, features, thresholds, probabilities, int(num_features))
 
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> IntArray:
-        """Returns the same labels as scikit-learn's fitted forest, int64 `[num_inputs]`.
+        """Predicts the same labels as scikit-learn's fitted forest, int64 `[num_inputs]`.
 
         Args:
             inputs: finite inputs `[num_inputs, ...]` with `num_features` numbers each.
-            dataset: unused, because forests predict classes; see `estimators.Estimator.predict`.
+            dataset: not used; exists for compatibility with `estimators.Estimator.predict`.
 
         Raises:
             ValueError: if the inputs have a wrong number of features, or are not finite.
@@ -132,12 +132,12 @@ class Forest:
                 nodes[walking] = children[at, is_right.astype(np.int8)]
                 walking = walking[children[nodes[walking], 0] != LEAF]
             total += self.probabilities[start:end][nodes]
-        # Divides as scikit-learn does, because rounding can make the scores of two classes equal.
+        # Divide like scikit-learn, because rounding can make the scores of two classes equal.
         return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
 
 def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Returns inputs `[num_inputs, ...]` as float32 rows; ValueError unless all are finite."""
+    """Reshapes inputs to float32 rows; raises ValueError unless all inputs are finite."""
     rows = np.ascontiguousarray(
         inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:]))), np.float32
     )
@@ -147,7 +147,7 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def is_forest(model: Named, dataset: Dataset) -> bool:
-    """Whether a model, given by name or as a function, is a forest that predicts classes."""
+    """Whether a model (a name or a function) is a forest that predicts classes."""
     return dataset.target == CLASS and (
         model == RANDOM_FOREST
         or (is_named_function(model) and _is_forest(unfitted(model, dataset)))
@@ -161,7 +161,7 @@ def _is_forest(estimator: Any) -> bool:
 
 
 def unfitted(model: Named, dataset: Dataset) -> Any:
-    """Returns the unfitted estimator for a model; it need not be a forest."""
+    """Returns the unfitted estimator for a model: a forest or any other estimator."""
     if model == RANDOM_FOREST:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -177,11 +177,10 @@ def fit(
 
     Args:
         model: "random_forest" for scikit-learn's defaults with 100 trees; or a function that takes
-            a `Dataset` and returns an unfitted forest, given as an object or by its name
-            `module:function`.
+            a `Dataset` and returns an unfitted forest, as an object or as `module:function`.
         dataset: data set of the inputs.
         inputs: raw inputs `[num_records, *input_shape]`.
-        labels: `[num_records]`; classes may be missing.
+        labels: classes of the records, `[num_records]`; some classes may have no records.
         seed: seed of the forest.
 
     Raises:
@@ -195,7 +194,7 @@ def fit(
             f"model {name_of(model)} must be a scikit-learn forest, got {type(estimator).__name__}"
         )
     rows = flat_rows(inputs)
-    # A copy, so that fitting does not start from the state of another teacher.
+    # A copy, so that each teacher starts from the same state.
     estimator = clone(estimator).set_params(random_state=seed).fit(rows, labels)
     trees = [tree.tree_ for tree in estimator.estimators_]
     children = np.concatenate(

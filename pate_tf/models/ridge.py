@@ -1,11 +1,11 @@
-"""Ridge regression on features: a closed-form solution that needs only a few records.
+"""Ridge regression on features, which needs only a few records.
 
-With good public features, inputs of one class are close to each other. So private records only have
-to show which region belongs to which class. Ridge regression (Hoerl and Kennard 1970) fits a linear
-function for each class, with targets +1 and -1, by regularized least squares. If there are fewer
-records than features, `fit` solves the dual problem (Saunders et al. 1998), else the primal
-problem; both have the same solution. If the variances of the features in the pool are known,
-features are scaled to equal variance.
+With good public features, inputs of the same class are close to each other. So a few private
+records are enough to learn the class of each region. Ridge regression (Hoerl and Kennard 1970) fits
+a linear function for each class, with targets +1 and -1, by regularized least squares. The solution
+has a closed form. If there are fewer records than features, `fit` solves the dual problem (Saunders
+et al. 1998), else the primal problem; both have the same solution. If the variances of the features
+in the pool are known, features are scaled to equal variance.
 """
 
 from typing import Any
@@ -16,9 +16,9 @@ import scipy.linalg
 
 RIDGE = "ridge"
 RIDGE_FRACTION = 0.075  # penalty as a fraction of the mean squared norm of a feature vector
-SCALED_FRACTION = 1.0  # the same fraction, if features are scaled to equal variance
+SCALED_FRACTION = 1.0  # same as RIDGE_FRACTION, but for features that are scaled to equal variance
 ABSENT = -1e4  # score of a class without records; float16 can represent it
-STORED = np.float16  # halves the memory; a rounding error of 1/2048 changes almost no vote
+STORED = np.float16  # halves the memory; its rounding error of 1/2048 changes almost no vote
 
 
 def fit(
@@ -29,7 +29,7 @@ def fit(
     num_views: int,
     scale: npt.NDArray[np.float64] | None = None,
 ) -> list[npt.NDArray[Any]]:
-    """Fits a classifier to classes, or linear functions to numeric targets. SENSITIVE.
+    """SENSITIVE: fits a linear classifier, or linear functions for numeric targets.
 
     Without records, the classifier predicts the first class. If all records have one class, it
     predicts that class. Linear functions have an intercept; without records, they are 0. Finite
@@ -65,9 +65,10 @@ def fit(
     rows = rows - center
     penalty = RIDGE_FRACTION * num_views
     if scale is not None:
-        # With few records, a teacher mostly learns along the directions in which inputs vary most,
-        # and all teachers make the same errors. If all directions are scaled to about the same
-        # variance, a teacher makes more errors, but different ones, which other teachers outvote.
+        # With few records, a teacher mostly uses the directions in which inputs vary most, and all
+        # teachers make the same errors. If all directions are scaled to about the same variance, a
+        # teacher makes more errors. However, these errors differ between teachers, so other
+        # teachers outvote them.
         rows = rows * scale
         penalty = SCALED_FRACTION
     num_records, num_features = rows.shape
@@ -77,9 +78,9 @@ def fit(
     right = targets if between_records else rows.T @ targets
     solved = right
     if len(gram):
-        # LAPACK is called directly: if features are so large that rounding loses the penalty, it
-        # neither raises nor warns, and the weights become 0. An error would reveal something about
-        # the records.
+        # LAPACK is called directly, because it raises no error and issues no warning if features
+        # are so large that the penalty is lost to rounding. The weights are then 0. An error would
+        # reveal something about the records.
         _, solved, failed = scipy.linalg.lapack.dposv(gram, right)
         if failed:
             solved = np.zeros_like(right)

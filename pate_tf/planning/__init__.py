@@ -1,1 +1,1 @@
-"""Plans a release from public values only, before anything is charged."""
+"""Plans a release from public values only, before privacy budget is spent."""

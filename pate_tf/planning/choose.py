@@ -177,8 +177,9 @@ def _option_of_sums(known: Known, settings: ReleaseSettings, reporting: Reportin
 def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reporting) -> ReleasePlan:
     """Returns the plan of the method with the higher expected label accuracy.
 
-    First compares both methods by assumptions about votes and features. If the pool has enough
-    labels, a trial of feature sums on these labels decides, because it does not need assumptions.
+    Both methods are first compared by assumptions about votes and features. If the pool has enough
+    labels, a trial of feature sums on these labels decides instead, because it needs no
+    assumptions.
     """
     sums = _option_of_sums(known, settings, reporting)
     outlooks = () if sums.planned.refusal else sums.planned.outlooks
@@ -219,7 +220,7 @@ def check_answers(mechanism: Mechanism, delta: float) -> None:
 def _plan_of_given_noise(
     settings: ReleaseSettings, voters: Electorate, known: Known
 ) -> ReleasePlan:
-    """Returns the plan for a mechanism whose noise is given."""
+    """Returns the plan for a mechanism with given noise."""
     mechanism = settings.mechanism
     given = settings.queries
     if mechanism is None or isinstance(mechanism, type):
@@ -254,7 +255,8 @@ def _plan_of_predictions(
         mechanism = GaussianHistogram.for_target(target, profile_counts(1, 2, DEFAULT_MARGIN))
         reason = f"The noise is the least possible for {number:,} queries within epsilon."
     strategy = given.strategy or ("random" if voters.covers_pool else "first")
-    checks.one_of(("random", "first"), query_strategy=strategy)  # the others propagate classes
+    # All other strategies propagate classes.
+    checks.one_of(("random", "first"), query_strategy=strategy)
     description = (
         f"{mechanism.summary()}, {number:,} queries by {strategy}. No accuracy forecast: it would "
         f"need the accuracy of the teachers."

@@ -1,7 +1,7 @@
 """Compares methods and mechanisms at a given epsilon, from public values only.
 
-The result may be published, because no data, votes or ledger are read. The expected accuracies
-assume a vote margin; the privacy cost does not depend on this assumption.
+The result may be published, because no data, votes or ledgers are read. The expected accuracies
+assume a vote margin. The privacy cost does not depend on this assumption.
 """
 
 from __future__ import annotations
@@ -63,28 +63,29 @@ from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
 WIDTH: Final = 96
 NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
 GOOD_SHARE: Final = 0.95
-# Mechanisms count as equally good if their expected numbers of correct labels differ by at most
-# this fraction of the queries.
+# Mechanisms are treated as equally good if their expected numbers of correct labels differ by at
+# most this fraction of the queries.
 EQUALLY_GOOD: Final = 0.005
-# Feature sums with this accuracy are chosen without a comparison with votes.
+# Feature sums with at least this expected accuracy are chosen without a comparison with votes.
 ALWAYS_CHOSEN: Final = 1.0 - EQUALLY_GOOD
-# Similar mechanisms whose noise is much faster to calibrate.
+# Mechanisms, each with a similar mechanism whose noise is much faster to calibrate.
 _SURROGATES: Final[dict[type[Mechanism], type[Mechanism]]] = {
     GaussianNoisyMax: GaussianHistogram,
     ConfidentGaussianNoisyMax: GaussianHistogram,
 }
-MIN_ACCURACY: Final = 0.5  # with a lower fraction of correct labels, a plan counts as noise
+MIN_ACCURACY: Final = 0.5  # with a lower fraction of correct labels, labels are treated as noise
 
-# Assumed difference between a vector's product with the mean of its class and its product with the
-# mean of another class.
+# Assumption about features: the inner product of a vector with the mean of its class, minus its
+# inner product with the mean of another class.
 FEATURE_MARGIN: Final = 0.12
 # Assumed margin between the two most frequent classes of a cluster, as a fraction of its records.
 CLUSTER_MARGIN: Final = 0.9
-_SCALE: Final = 1000.0  # votes that represent one standard deviation of the sums' noise
+# Number of votes for one standard deviation of the noise of sums.
+_SCALE: Final = 1000.0
 
-# Signal-to-noise ratios. CLUSTER_RATIO: number of records per cluster, divided by the noise of a
-# count. The other two: number of records per class, divided by the noise. Below MIN_RATIO, labels
-# are noise. If the ratio is at least ROUNDS_RATIO, sums are released in rounds.
+# Signal-to-noise ratios. CLUSTER_RATIO is the number of records per cluster, divided by the noise
+# of a count. MIN_RATIO and ROUNDS_RATIO are numbers of records per class, divided by the noise.
+# Below MIN_RATIO, labels are noise. From ROUNDS_RATIO, sums are released in several rounds.
 CLUSTER_RATIO: Final = 6.0
 MIN_RATIO: Final = 3.0
 ROUNDS: Final = 16
@@ -119,12 +120,12 @@ TEMPLATES.filters |= {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """Inputs of a plan, all public values from the user; see `plan`.
+    """Inputs of a plan. All of them are public values from the user; see `plan`.
 
     Attributes:
         known: numbers of records, classes and public inputs, and the protected unit.
         release: epsilon, delta, mechanism, queries, margin and number of teachers.
-        purpose: sentence that tells why all noisy counts are used together; empty if they are not.
+        purpose: if all noisy counts are used together, a sentence with the reason; otherwise empty.
     """
 
     known: PublicNumbers
@@ -152,7 +153,7 @@ class PlanSettings:
 
     @property
     def target(self) -> Target:
-        """Target cost of the release."""
+        """Maximum privacy cost of the release."""
         budget = self.release.budget
         delta = default_delta(self.known.num_records) if budget.delta is None else budget.delta
         return Target(epsilon=budget.epsilon or 0.0, delta=delta, unit=self.known.unit)
@@ -167,9 +168,9 @@ class PlanSettings:
 
 
 def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries: int) -> Candidate:
-    """Returns a mechanism of this kind with the least noise within the target, and its outlooks.
+    """Returns a mechanism of a given type with the least noise within the target.
 
-    In the assumed votes, class 0 is correct.
+    The candidate also contains its expected labels. In the assumed votes, class 0 is correct.
 
     Raises:
         ValueError: if the mechanism can't meet the target. The message contains the reason.
@@ -185,7 +186,8 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
     for margin, counts in zip(margins, batches, strict=True):
         correct = mechanism.expected_correct(counts)
         labels = float(num_queries)
-        if mechanism.withholds:  # adds up all classes; computes classes with equal counts only once
+        # Sum over all classes; classes with equal counts are computed only once.
+        if mechanism.withholds:
             _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
             rolled = [np.roll(counts, -label, axis=1) for label in first]
             by_class = [mechanism.expected_correct(votes) for votes in rolled]
@@ -201,13 +203,14 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
 
 
 def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
-    """Returns the number of queries with the most correct labels, if nearly all are correct.
+    """Returns the number of queries that gives the most correct labels with few errors.
 
-    Tries `NUMBERS`: 10, 20, 50 and so on up to 1,000. Prefers numbers for which at least 95 % of
-    the labels are expected to be correct at all `MARGINS`; if no number has this property, at the
-    full and half the margin; else at the full margin. Among these numbers, returns the one with the
-    most expected correct labels. If no number reaches 95 % at the full margin, returns the number
-    with the largest fraction of correct labels.
+    The function compares `NUMBERS`: 10, 20, 50 and so on up to 1,000. It considers numbers for
+    which at least 95 % of the labels are expected to be correct at all `MARGINS`. If there are no
+    such numbers, 95 % are required at the full and half the margin, then only at the full margin.
+    Among these numbers, the result is the number with the most expected correct labels. If no
+    number reaches 95 % at the full margin, the result is the number with the largest fraction of
+    correct labels.
     """
     limit = min(settings.known.pool_size, NUMBERS[-1])
     numbers = [number for number in NUMBERS if number <= limit] or [limit]
@@ -216,7 +219,7 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
     for number in numbers:
         try:
             outlooks = planned_candidate(_SURROGATES.get(kind, kind), settings, number).outlooks
-        except ValueError:  # no noise meets the target; `compared` reports the reason
+        except ValueError:  # no noise meets the target; the function `compared` reports why
             continue
         good = GOOD_SHARE * number
         is_good = [outlook.expected_correct >= good for outlook in outlooks]
@@ -231,7 +234,7 @@ def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Comparison of feature sums and all mechanisms of votes at the same epsilon. Public.
+    """Public: comparison of feature sums and all mechanisms for votes at the same epsilon.
 
     >>> import pate_tf
     >>> pate_tf.plan(2.0, num_teachers=250).forecast("pate").num_labels
@@ -240,11 +243,11 @@ class Plan:
     Attributes:
         settings: inputs of the plan.
         num_queries: number of queries to the teachers.
-        candidates: mechanisms of method pate, the recommended one first; empty without a pool.
-        sums: release of method feature_sums; None if it would be noise. Its outlooks only account
-            for the noise, not for errors of the features. In the same way, outlooks of votes do not
-            account for errors of the teachers.
-        refusal: reason why feature sums would be noise; empty if they would not be.
+        candidates: mechanisms of method pate, from the best to the worst; empty without a pool.
+        sums: release of method feature_sums; None if its labels would be noise. The expected
+            accuracies consider only the noise, not errors of the features. In the same way,
+            expected accuracies of votes do not consider errors of the teachers.
+        refusal: reason why labels from feature sums would be noise; otherwise empty.
     """
 
     settings: PlanSettings
@@ -267,8 +270,9 @@ class Plan:
     def method(self) -> str:
         """The recommended method.
 
-        It is feature_sums if, at half the margin, its labels are at least about as accurate as
-        labels from votes. Feature sums label the whole pool, but votes label only some queries.
+        It is feature_sums if the labels of this method are, at half the margin, at least about as
+        accurate as labels from votes. Feature sums label the whole pool, but votes label only some
+        queries.
         """
         if not self.candidates:
             return FEATURE_SUMS
@@ -283,18 +287,18 @@ class Plan:
 
     @property
     def reason(self) -> str:
-        """Reason for this mechanism, for statements and reports."""
+        """Reason for the choice of the mechanism, for statements and reports."""
         if not self.candidates:
             return "The noise was chosen from public values."
         worst = self.candidates[0].outlooks[-1].expected_correct / self.num_queries
         target = self.settings.target
         return (
-            f"Mechanism, noise and number of queries were planned from public values, not from "
+            "Mechanism, noise and number of queries were planned from public values, not from "
             f"votes. The plan is for epsilon {target.epsilon:g} at delta {target.delta:g} and "
             f"{self.num_queries:,} queries. It assumes that {self.settings.in_words()}. Then "
             f"{self.mechanism.name} labels {self.expected_share:.1%} of the queries correctly, or "
-            f"{worst:.1%} at a quarter of this margin. The cost does not depend on the assumption."
-            f"{' ' if self.settings.purpose else ''}{self.settings.purpose}"
+            f"{worst:.1%} at a quarter of this margin. The cost does not depend on the "
+            f"assumption.{' ' if self.settings.purpose else ''}{self.settings.purpose}"
         )
 
     def forecast(
@@ -302,16 +306,19 @@ class Plan:
     ) -> Forecast | None:
         """Returns the expected accuracy of a method's labels; None if too little is known.
 
-        A forecast for feature sums needs a public number of records; both methods need a pool.
+        For feature sums, the number of records must be public. For both methods, there must be a
+        pool.
 
-        For votes, the accuracy is the fraction of labels that are correct in spite of the noise,
-        at the assumed margin and at a quarter of it, times the accuracy without noise.
+        For votes, the accuracy is the accuracy without noise, times the fraction of labels that are
+        correct in spite of the noise. This fraction is computed at the assumed margin and at a
+        quarter of it.
 
         Args:
             method: "pate" or "feature_sums".
-            num_features: length of a record's vector, for feature sums; see `forecast_of_sums`.
+            num_features: length of a record's feature vector, for feature sums; see
+                `forecast_of_sums`.
             measured: accuracy of votes without noise, measured on public labels of the pool.
-                Default: `WITHOUT_NOISE`, the accuracy on other data sets.
+                Default: the range of accuracies on other data sets (`WITHOUT_NOISE`).
         """
         known = self.settings.known
         if not known.pool_size:
@@ -330,7 +337,8 @@ class Plan:
             highest = measured.high
             worst = accuracies[1]
         low = max(chance, lowest * worst)
-        # With fewer than one record per class and teacher, most teachers have not seen every class.
+        # With less than one record per class and teacher, most teachers have no records of some
+        # classes.
         least = self.settings.num_teachers * known.num_classes
         is_known = (known.num_records or inf) >= least
         return Forecast(
@@ -352,7 +360,7 @@ class Plan:
         return forecast is not None and forecast.is_noise
 
     def commands(self, method: str) -> tuple[str, ...]:
-        """Returns the commands that run a method, one per line."""
+        """Returns the commands that run a method."""
         target = self.settings.target
         cost = f"--epsilon={target.epsilon:.12g} --delta={target.delta:.12g}"
         if not self.settings.known.pool_size:
@@ -373,7 +381,7 @@ class Plan:
         named = [(candidate.mechanism.name, candidate) for candidate in self.candidates]
         if named and self.sums is not None and not of_votes:
             named.append((FEATURE_SUMS, self.sums))
-        # An epsilon within the target must not exceed it after rounding up.
+        # If epsilon is within the target, the rounded epsilon must not exceed the target.
         most = f"{self.settings.target.epsilon:.12g}"
         rows = [
             (name, min(rounded_up(candidate.epsilon), most, key=float), candidate.outlooks)
@@ -394,7 +402,7 @@ class Plan:
     _repr_html_ = card
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values."""
+        """Returns the plan as JSON values."""
         target = self.settings.target
         return {
             "target_epsilon": target.epsilon,
@@ -424,14 +432,15 @@ def plan(
     margin: float = DEFAULT_MARGIN,
     **known: Any,
 ) -> Plan:
-    """Compares both methods and all mechanisms at one epsilon, and recommends one. Reads no votes.
+    """Compares both methods and all mechanisms at one epsilon, and recommends one of them.
 
-    Each mechanism gets the least noise whose worst-case epsilon, over all data, is within the
-    target. Mechanisms are ranked by the expected number of correct labels, averaged over the
-    assumed vote margin, half of it and a quarter of it (`MARGINS`).
+    No votes are read. Each mechanism gets the least noise for which the worst-case epsilon is
+    within the target. Mechanisms are ranked by the expected number of correct labels. This number
+    is averaged over three vote margins: the assumed margin, half of it and a quarter of it
+    (`MARGINS`).
 
-    Mechanisms whose average is at most 0.5 % of the queries below the best average are ranked by
-    their expected number at a quarter of the margin instead.
+    If the averages of the best mechanisms differ by at most 0.5 % of the queries, these mechanisms
+    are ranked by their expected number at a quarter of the margin.
 
     >>> import pate_tf
     >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)
@@ -444,13 +453,13 @@ def plan(
     ...
 
     Args:
-        epsilon: largest total cost of the labels.
-        delta: 0 is only possible for mechanisms with a pure epsilon. Default: 1e-5, or less if
-            there are many records.
+        epsilon: maximum total epsilon of the labels.
+        delta: delta of the guarantee. 0 is possible only for mechanisms with a pure epsilon.
+            Default: 1e-5, or less if there are many records.
         num_teachers: number of teachers that vote.
-        num_queries: number of labels. Default: planned.
-        mechanism: name or class of the only mechanism to compare. Default: all mechanisms.
-        margin: vote margin, as a fraction of the teachers, that is assumed for every query.
+        num_queries: number of queries. Default: chosen by the plan.
+        mechanism: name or class of a single mechanism. Default: all mechanisms are compared.
+        margin: assumed vote margin of every query, as a fraction of the teachers.
         **known: fields of `PublicNumbers`: unit ("record" or "owner"), num_classes, num_records,
             pool_size, has_augmentation.
 
@@ -476,7 +485,7 @@ def plan(
     try:
         if facts.unit == "record":
             sums = planned_sums(stated.target, facts, resolutions, None)
-        else:  # in a run, the number of owners is private, so it must not influence the plan
+        else:  # the number of owners is private in a run, so it must not influence a plan
             uncounted = dataclasses.replace(facts, num_records=None)
             sums = planned_sums(stated.target, uncounted, resolutions)
             outlooks = outlooks_of_sums(cast(ReleasesFeatureSums, sums.mechanism), facts)
@@ -489,15 +498,15 @@ def plan(
 
 
 def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "") -> Plan:
-    """Returns the comparison of mechanisms of votes with planned feature sums.
+    """Compares all mechanisms for votes with planned feature sums.
 
     Args:
         stated: inputs of the plan.
-        sums: planned feature sums; None to compare only mechanisms of votes.
-        refusal: reason why there are no feature sums.
+        sums: planned feature sums; None to compare only mechanisms for votes.
+        refusal: reason why feature sums are not possible; otherwise empty.
 
     Raises:
-        ForecastError: if there is no pool, and sums would be noise.
+        ForecastError: if there is no pool and labels from feature sums would be noise.
         ValueError: if no mechanism has noise within the target.
     """
     if sums is not None:
@@ -533,7 +542,7 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
 
 
 def _ranked(candidates: Sequence[Candidate], number: int) -> tuple[Candidate, ...]:
-    """Returns the candidates, from the best to the worst; see `plan` for the order."""
+    """Sorts the candidates from the best to the worst, by the order that `plan` describes."""
     correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
     good = [each for each in candidates if correct[each][0] >= GOOD_SHARE * number]
     compared = good or candidates
@@ -553,7 +562,7 @@ def _ranked(candidates: Sequence[Candidate], number: int) -> tuple[Candidate, ..
 def planned_sums(
     target: Target, known: PublicNumbers, resolutions: Sequence[int], num_rounds: int | None = 1
 ) -> Candidate:
-    """Returns the planned feature sums within an epsilon, chosen from public values.
+    """Plans feature sums within an epsilon, from public values.
 
     The release consists of sums of features with Gaussian noise. If that noise is too large for the
     number of records, or delta is 0, it consists of counts of records in clusters with Laplace
@@ -562,7 +571,7 @@ def planned_sums(
     several rounds, or second moments are released as well.
 
     Args:
-        target: target cost.
+        target: maximum privacy cost of the release.
         known: numbers of private records, classes and public inputs.
         resolutions: possible numbers of clusters; empty if clusters are not possible.
         num_rounds: number of rounds of residual sums; None to choose it.
@@ -596,8 +605,8 @@ def planned_sums(
         balanced = f"with balanced classes, about {of_class:,.0f} records per class"
         refusal = (
             f"epsilon={target.epsilon:g} needs so much noise that labels would be random: "
-            f"{balanced}, below noise of {least:,.0f}. About {ceil(least) * num_classes:,} records "
-            f"would be enough. {NOTHING_CHARGED}"
+            f"{balanced}, but the noise needs at least {least:,.0f}. About "
+            f"{ceil(least) * num_classes:,} records would be enough. {NOTHING_CHARGED}"
         )
         if mechanism.num_rounds > 1 and known.pool_size:
             refusal = (
@@ -626,7 +635,10 @@ def _number_of_rounds(target: Target, known: PublicNumbers, noise: float) -> int
 def _cluster_counts(
     target: Target, known: PublicNumbers, resolutions: Sequence[int]
 ) -> LaplaceClusterCounts | None:
-    """Returns counts in the largest allowed number of clusters; None if no number is allowed."""
+    """Plans counts of records in as many clusters as possible.
+
+    None if clusters are not possible.
+    """
     moved = 1.0 if target.unit == "owner" else CHANGED
     scale = nextafter(moved / target.epsilon, inf)
     while nextafter(moved / scale, inf) > target.epsilon:
@@ -640,21 +652,23 @@ def _cluster_counts(
 
 
 def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tuple[Outlook, ...]:
-    """Returns the expected labels from feature sums at each margin.
+    """Returns the expected number of labels, and of correct labels, from feature sums.
 
-    The score of an input for a class is the product of its vector with the noisy sum of that class.
-    On average, the score of the correct class exceeds the others by the margin times the number of
-    records per class. The vector has at most norm 1, so the noise of a score has at most standard
-    deviation sigma. For several rounds with a pool, only the first round is considered. For cluster
-    counts, the score is the noisy count of the class in the input's cluster. The score of the
-    correct class exceeds the others by the margin times the number of records per cluster, with
+    The result has one entry for each assumed margin. The score of an input for a class is the inner
+    product of its vector with the noisy sum of this class. The score of the correct class is
+    assumed to exceed all other scores by the margin times the number of records per class. The
+    vector has a norm of at most 1, so the noise of a score has a standard deviation of at most
+    sigma. For several rounds with a pool, only the first round is considered. For cluster counts,
+    the score is the noisy count of the class in the input's cluster. The score of the correct class
+    is assumed to exceed all other scores by the margin times the number of records per cluster. The
+    noise is
     Laplace noise.
 
     Args:
         mechanism: mechanism that releases the sums.
-        known: numbers of classes, private records and public inputs. The result is empty if the
-            number of records is None. Without public inputs, the labels of private records are
-            counted.
+        known: numbers of classes, private records and public inputs. If the number of records is
+            None, the result is empty. Without public inputs, the number of labels is the number of
+            private records.
     """
     law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
     margin = FEATURE_MARGIN
@@ -680,7 +694,7 @@ def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tu
 
 
 def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: int) -> Forecast:
-    """Returns the expected accuracy of labels from feature sums, based on other data sets.
+    """Forecasts the accuracy of labels from feature sums, from results on other data sets.
 
     For sums of vectors, the accuracy is chance + (`WITHOUT_NOISE` - chance) s / (s + a). Here s is
     the number of records per class divided by the noise of all features of a sum, and a is 1/2 for
@@ -689,8 +703,9 @@ def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: i
 
     Args:
         candidate: planned feature sums, with their outlooks.
-        known: see `outlooks_of_sums`; the number of records must be known.
-        num_features: length of a record's vector.
+        known: numbers of classes, private records and public inputs. The number of records must not
+            be None.
+        num_features: length of a record's feature vector.
     """
     sums = candidate.mechanism
     number = known.num_records or 0
@@ -700,10 +715,10 @@ def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: i
     low = max(chance, lowest * min(accuracies))
     high = highest * max(accuracies)
     if isinstance(sums, GaussianFeatureSums):
-        # Noise of a single release at this cost; several rounds are at least as accurate.
+        # The noise of a single release with the same cost. Several rounds are at least as accurate.
         noise = sums.sigma / np.sqrt(sums.num_rounds) * known.num_classes
-        # In rounds without a pool, all features together add noise of only sigma to the product of
-        # a vector with a sum. On twelve tables of benchmarks/board at epsilon 0.1 to 3, 44 of 48
+        # In rounds without a pool, the product of a vector with a sum has noise of only sigma from
+        # all features together. On twelve tables of benchmarks/board at epsilon 0.1 to 3, most
         # accuracies are in the range for this exponent.
         is_gradual = sums.num_rounds > 1 and not known.pool_size
         noise *= num_features ** (0.25 if is_gradual else 0.5)

@@ -1,4 +1,4 @@
-"""Forecasts of label accuracy from public values only, before anything is charged."""
+"""Forecasts label accuracy from public values only, before privacy budget is spent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import MEASURES
 from pate_tf.core.settings import EpsilonDelta
 
-WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
-UNEVEN_SHARE: Final = 0.8  # if the most frequent class has a larger fraction, ranking is judged
+# Lowest and highest accuracy of labels without noise, on other data sets.
+WITHOUT_NOISE: Final = (0.6, 0.97)
+# If the most frequent class has a larger fraction, AUC is used instead of accuracy.
+UNEVEN_SHARE: Final = 0.8
 # With this number of labels, two standard errors of an accuracy are at most 4 points:
 # (2 * 0.5 / 0.04)^2.
 MIN_PRECISE: Final = 625
@@ -39,7 +41,7 @@ TEXT_ENCODER_HELPS: Final = (
 
 
 class ForecastError(ValueError):
-    """Labels are not expected to be worth their cost; nothing was charged.
+    """Labels are not expected to be worth their privacy cost. No privacy budget was spent.
 
     >>> import pate_tf
     >>> forecast = pate_tf.plan(0.1, num_teachers=5).forecast("pate")
@@ -52,7 +54,7 @@ class ForecastError(ValueError):
 
 
 def compared_in_words(majority: float | None) -> str:
-    """Returns a sentence with the accuracy of a constant answer, to compare labels with.
+    """Returns a sentence with the accuracy of a constant answer, as a baseline.
 
     Args:
         majority: fraction of the pool's most frequent class; None if the pool has no labels.
@@ -63,27 +65,28 @@ def compared_in_words(majority: float | None) -> str:
 
 
 class Forecast(NamedTuple):
-    """Expected accuracy of the labels of a method, from public values. Public.
+    """Public: expected accuracy of the labels of a method, computed from public values.
 
     Attributes:
         low: lower end of the expected range.
         high: upper end of the expected range.
         num_labels: expected number of labels.
-        is_measured: whether the accuracy was measured on labels of the pool. Then the range is its
-            uncertainty; otherwise it is the range on other data sets.
-        is_noise: whether labels are no better than guesses, at half the assumed margin: the number
+        is_measured: whether the accuracy was measured on labels of the pool. If so, the range is a
+            confidence interval. Otherwise, it is the range of accuracies on other data sets.
+        is_noise: whether labels are not better than guesses at half the assumed margin: the number
             of correct labels exceeds the number for guesses by at most two standard deviations.
         lead: accuracy on labeled samples of the pool, minus the accuracy of the most frequent class
             on the same samples; None if it was not measured.
-        auc: see `core.public.area_under_curve`; None if it was not measured.
-        balanced: mean recall of the classes; None if it was not measured.
+        auc: area under the ROC curve, see `core.public.area_under_curve`; None if it was not
+            measured.
+        balanced: mean recall over all classes; None if it was not measured.
         public_accuracy: accuracy of a student that learns only from the public labels; None if the
             student does not learn from public labels.
-        gain: expected increase of that accuracy by the private data.
+        gain: expected increase of `public_accuracy` if the private data are added.
         gain_error: standard error of the gain.
-        is_precise: whether enough labels measured the gain to refuse a run.
-        target: kind of target. For "number" and "labels", the range contains values of the target's
-            measure in `core.public.MEASURES` instead of accuracies.
+        is_precise: whether the gain was measured on enough labels, so that it can stop a run.
+        target: type of target. For "number" and "labels", the range is for the quality measure in
+            `core.public.MEASURES` instead of the accuracy.
     """
 
     low: float
@@ -104,7 +107,7 @@ class Forecast(NamedTuple):
     def measured(
         cls, predictions: IntArray, truth: IntArray, num_labels: int, folds: IntArray | None = None
     ) -> Forecast:
-        """Returns the accuracy of predictions for samples, plus and minus two standard errors.
+        """Returns a forecast from predictions: their accuracy, plus and minus two standard errors.
 
         A standard error includes the choice of samples and a single draw of the noise.
 
@@ -112,8 +115,8 @@ class Forecast(NamedTuple):
             predictions: `[num_samples]`, or `[num_draws, num_samples]`.
             truth: true labels, `[num_samples]`.
             num_labels: expected number of labels.
-            folds: fold of each sample, from 0; the noise of each fold and draw is independent. None
-                for predictions without noise.
+            folds: fold of each sample, from 0. The noise of different folds and draws is
+                independent. None for predictions without noise.
         """
         is_correct = np.atleast_2d(predictions == truth)
         number = len(truth)
@@ -140,9 +143,9 @@ class Forecast(NamedTuple):
 
     @classmethod
     def of_scores(cls, scores: Sequence[float], num_labels: int, target: str) -> Forecast:
-        """Returns the forecast for numbers or several labels from scores of trials.
+        """Returns a forecast for numbers or several labels, from scores of several trials.
 
-        The range is the mean plus and minus two standard deviations. Each trial has separate noise
+        The range is the mean, plus and minus two standard deviations. Each trial has its own noise
         and samples, like the release.
         """
         middle = float(np.mean(scores))
@@ -152,7 +155,7 @@ class Forecast(NamedTuple):
         return cls(low, high, num_labels, is_measured=True, target=target)
 
     def with_private(self, gain: float, gain_error: float, num_labeled: int) -> Forecast:
-        """Returns the forecast with private data; this object is the forecast without them."""
+        """Adds the gain from private data to this forecast, which is for public labels only."""
         return self._replace(
             low=self.low + gain,
             high=min(self.high + gain, 1.0),
@@ -165,7 +168,7 @@ class Forecast(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The middle of the range."""
+        """The expected accuracy: the middle of the range."""
         return (self.low + self.high) / 2.0
 
     def excludes(self, reached: float | None) -> bool | None:
@@ -189,8 +192,8 @@ class Forecast(NamedTuple):
         ranking = ""
         if majority is not None and majority > UNEVEN_SHARE and self.auc is not None:
             ranking = (
-                f" Because that is more than {UNEVEN_SHARE:.0%}, compare rankings: the area under "
-                f"the curve is about {self.auc:.0%}, and 50% for a constant answer."
+                f" Because this is more than {UNEVEN_SHARE:.0%}, compare rankings: the area under "
+                f"the curve (AUC) is about {self.auc:.0%}. A constant answer has 50%."
             )
         by = "a trial on labels of the pool" if self.is_measured else "results on other data sets"
         compared = compared_in_words(majority)
@@ -207,7 +210,10 @@ class Forecast(NamedTuple):
     def _with_public_labels(
         self, measure: str, factor: float, form: str, unit: str, points: str
     ) -> str:
-        """Returns sentences about the gain from private data; "" if no public labels are used."""
+        """Returns sentences about the gain from private data.
+
+        Empty if no public labels are used.
+        """
         if self.public_accuracy is None:
             return ""
         values = (self.public_accuracy, self.gain, self.gain_error)
@@ -220,22 +226,23 @@ class Forecast(NamedTuple):
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether private data add nothing to public labels: gain plus standard error is <= 0.
+        """Whether private data are not expected to help: gain plus standard error is at most 0.
 
-        The sum is rounded to the digits that are printed. False if too few labels measured it.
+        The sum is rounded to the printed digits. False if too few labels were available to measure
+        it.
         """
         is_known = self.public_accuracy is not None and self.is_precise
         return is_known and round(self.gain + self.gain_error, 3) <= 0.0
 
     def is_worth(self, majority: float | None) -> bool:
-        """Whether labels are more likely than not to be better than a constant answer.
+        """Whether labels are expected to be better than a constant answer.
 
-        The accuracy must be higher than the fraction of the most frequent class. If that class has
-        more than `UNEVEN_SHARE`, few labels of other classes are expected. Then labels must rank
-        inputs better than a constant does: the area under the curve must be above 1/2. A measured
-        mean is as likely too high as too low, so it is compared directly, without its standard
-        error. The same holds for the measure of numbers and several labels. If the student also
-        learns from public labels, the private data must add something (`adds_nothing`).
+        The accuracy must be higher than the fraction of the most frequent class. If this class has
+        more than `UNEVEN_SHARE`, few labels of other classes are expected. In this case, the area
+        under the curve must be above 1/2 instead. A measured mean is compared directly, without its
+        standard error, because it is as likely too high as too low. The same holds for the measure
+        of numbers and several labels. If the student also learns from public labels, the private
+        data must improve the result (`adds_nothing`).
 
         Args:
             majority: fraction of the pool's most frequent class; None if the pool has no labels.
@@ -251,14 +258,14 @@ class Forecast(NamedTuple):
         return (self.accuracy - majority if self.lead is None else self.lead) > 0.0
 
     def check(self, majority: float | None) -> None:
-        """Checks that labels are expected to be worth their cost.
+        """Checks that labels are expected to be worth their privacy cost.
 
         Args:
             majority: fraction of the pool's most frequent class; None if the pool has no labels.
 
         Raises:
-            ForecastError: if the planned labels are noise, or a constant answer is expected to be
-                as good (`is_worth`).
+            ForecastError: if the planned labels are noise, or if a constant answer is expected to
+                be as good as the labels (`is_worth`).
         """
         if self.is_worth(majority):
             return
@@ -271,12 +278,12 @@ class Forecast(NamedTuple):
         )
 
 
-# Fractions of the assumed margin at which a plan is evaluated; the last is the worst case.
+# A plan is evaluated at these fractions of the assumed margin. The last is the worst case.
 MARGINS: Final = (1.0, 0.5, 0.25)
 
 
 class Outlook(NamedTuple):
-    """Expected labels of a batch of queries, or of a pool, at one margin. Public.
+    """Public: expected labels of a batch of queries, or of a pool, at one vote margin.
 
     Attributes:
         margin: vote margin as a fraction of the teachers.
@@ -310,16 +317,16 @@ class Outlook(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate(EpsilonDelta):
-    """A mechanism with the least noise within the target. Public.
+    """Public: a mechanism with the least noise within the target cost.
 
     Attributes:
-        mechanism: mechanism with its noise.
+        mechanism: mechanism with its noise scale.
         epsilon: worst-case cost of the labels over all possible votes; at most the target.
         delta: delta at which epsilon holds; 0 for a mechanism with a pure epsilon.
         outlooks: expected labels at each margin of `MARGINS`; empty for feature sums if the number
             of records is unknown.
         refusal: for feature sums, the reason why labels would be noise for this number of records;
-            empty if they would not be.
+            otherwise empty.
     """
 
     mechanism: Mechanism

@@ -54,25 +54,25 @@ from pate_tf.representations.catalogue import (
 )
 from pate_tf.representations.raw import MAX_OF_PAIRS
 
-OF_VOTES = ("num_queries", "strategy")  # settings of method pate
+OF_VOTES = ("num_queries", "strategy")  # settings that only method pate has
 
-MAX_LABELED = 3_000  # public samples in the trial of a representation
-MIN_LABELED: Final = 20  # n p (1 - p) reaches 5, so a binomial is close to normal
+MAX_LABELED = 3_000  # maximum number of public samples in the trial of a representation
+MIN_LABELED: Final = 20  # then n p (1 - p) reaches 5, and a binomial is close to normal
 FOLDS: Final = 3
-DRAWS: Final = 3  # noise draws per fold
-WITHOUT_NOISE: Final = 10**6  # number of records for which the noise is negligible
-WITHOUT_SUMS: Final = 1e9  # standard deviation of noise for which the sums are negligible
+DRAWS: Final = 3  # number of noise draws per fold
+WITHOUT_NOISE: Final = 10**6  # number of records so large that noise is negligible
+WITHOUT_SUMS: Final = 1e9  # standard deviation of noise so large that sums are negligible
 
 
 class SumsOption:
     """Planned feature sums within an epsilon, and the expected accuracy of their labels.
 
-    The constructor chooses the mechanism. `tried` and `plan` take longer, so they are computed when
-    needed.
+    The constructor chooses the mechanism. `tried` and `plan` are slow, so they are computed only
+    when needed.
 
     Attributes:
-        planned: the mechanism with its expected labels, and the reason if they would be noise for
-            this number of records.
+        planned: the mechanism with its expected labels. If labels would be noise for this number of
+            records, it contains the reason.
     """
 
     def __init__(self, known: Known, settings: ReleaseSettings, reporting: Reporting) -> None:
@@ -99,11 +99,13 @@ class SumsOption:
             has_vectors = self._stored.has_vectors
         elif self._name is not None:
             check_representation(self._name, pool.dataset, has_pool=has_pool)
-        # Whether the representation belongs to the library; else it is the user's function.
+        # Whether the representation is part of this library. If not, it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
         num_rounds = settings.num_rounds
-        settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)  # raises if it is impossible
-        if settings.public_labels == TRAIN:  # labels can only be added to sums of a single round
+        # Raises an error if it is impossible.
+        settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)
+        # Public labels can be added only to sums of a single round.
+        if settings.public_labels == TRAIN:
             num_rounds = 1
         num_rounds = _checked_rounds(num_rounds, has_vectors=has_vectors, has_pool=has_pool)
         resolutions = list[int]()
@@ -116,28 +118,29 @@ class SumsOption:
         self._trains_on_labels = settings.trains_on_labels(
             pool, FEATURE_SUMS, self._mechanism.num_rounds
         )
-        # Whether a trial on labeled public samples is possible.
+        # Whether a trial (cross-validation) on labeled public samples is possible.
         has_labels = pool.num_labeled >= MIN_LABELED
         self._can_try = known.num_records is not None and has_labels
 
     def _by_formula(self, num_features: int) -> Forecast | None:
-        """Returns the forecast based on other data sets; None if owners are protected."""
+        """Returns a forecast from results on other data sets; None if owners are protected."""
         known = self._known
         if known.num_records is None:
             return None
-        if known.pool.dataset.target != CLASS:  # there are no results on other data sets
+        if known.pool.dataset.target != CLASS:  # no results on other data sets exist
             return None
         return forecast_of_sums(self.planned, known, num_features)
 
     @functools.cached_property
     def tried(self) -> tuple[Named, Forecast | None, float]:
-        """The representation, the forecast of its labels, and the factor of its logits.
+        """The best representation, the forecast of its labels, and the factor of its logits.
 
-        For tables, tries bins, raw features and, if there are few features, pairs. For each third
-        of the pool's labeled samples, each of them predicts the labels from noisy sums of the other
-        two thirds (`trial`). A trial costs no privacy: labels and, without owners, the number of
-        private records are public. For texts, images, stored sums and a chosen representation,
-        there is only one representation to try. There is no forecast if owners are protected.
+        For tables, the representations bins, raw features and, if there are few features, pairs are
+        compared by cross-validation on labeled samples of the pool (`trial`). Each third of the
+        samples is predicted from noisy sums of the other two thirds. A trial costs no privacy:
+        labels and, without owners, the number of private records are public. For texts, images,
+        stored sums and a chosen representation, there is only one representation. There is no
+        forecast if owners are protected.
         """
         pool = self._known.pool
         reporting = self._reporting
@@ -156,7 +159,8 @@ class SumsOption:
         encoders: dict[Any, Any] = {}
         # If owners are protected, there is no forecast, so no encoder is needed here.
         if self._stored is not None and not (self._is_ours and self._can_try):
-            encoders[name] = self._stored.encoder  # the user's function may have changed since
+            # The user's function may have changed in the meantime.
+            encoders[name] = self._stored.encoder
         elif self._known.num_records is not None:
             with reporting.clock("training the representation"):
                 encoders = {each: encoder_of(pool, each, self._seed) for each in names}
@@ -203,7 +207,7 @@ class SumsOption:
 
         Raises:
             ForecastError: if labels would be noise, unless `accept_forecast`.
-            ValueError: if settings of votes are given, or the noise can't be drawn.
+            ValueError: if settings for votes are given, or if the noise can't be drawn.
         """
         settings = self._settings
         pool = self._known.pool
@@ -211,21 +215,21 @@ class SumsOption:
         for field, value in {"mechanism": settings.mechanism, **given}.items():
             if value is not None:
                 raise ValueError(
-                    f"{field} must not be given with method feature_sums, which labels the whole "
-                    f"pool without teachers. Remove it, or use method pate."
+                    f"{field} must not be given with method feature_sums, which labels the "
+                    "whole pool without teachers. Remove it, or use method pate."
                 )
         refusal = self.planned.refusal
         if not settings.budget.accept_forecast:
             if refusal and not self._can_try:
                 raise ForecastError(refusal)
-            # Refuse noise before the slow training of image features.
+            # Fail early if labels would be noise, before the slow training of image features.
             by_formula = self._by_formula(num_features=1)
             is_slow = len(pool) > 0 and pool.dataset.kind == "image"
             if is_slow and by_formula is not None and by_formula.is_noise and not refusal:
                 by_formula.check(pool.majority_share)
         check_drawable(self._mechanism)
         name, forecast, logit_factor = self.tried
-        # A function that was passed as an object has no name, so it can't be loaded later.
+        # A function that was passed as an object can't be loaded later.
         has_name = self._is_ours or (isinstance(name, str) and ":" in name)
         words = TEMPLATES.get_template("sums.md").render(
             epsilon=settings.budget.epsilon,
@@ -252,31 +256,36 @@ class SumsOption:
 
 
 def _checked_rounds(num_rounds: int | None, *, has_vectors: bool, has_pool: bool) -> int | None:
-    """Returns the wanted number of rounds of sums, if these sums allow it; None to plan it."""
+    """Returns the number of rounds that the user wants, or None if it must be planned.
+
+    Raises:
+        ValueError: if this number is not possible for these sums.
+    """
     if not has_vectors:
         if (num_rounds or 1) > 1:
             raise ValueError(
-                f"num_rounds must be 1 for these sums, got {num_rounds}. Several rounds need the "
-                f"vectors of single records, which are only stored for classes, and not for owners "
-                f"or by Beam."
+                f"num_rounds must be 1 for these sums, got {num_rounds}. Several rounds need "
+                "stored vectors of single records. These are stored only if labels are classes, "
+                "and not for owners or by Beam."
             )
         return 1
     if num_rounds == 1 and not has_pool:
         raise ValueError(
-            "num_rounds must be at least 2 without public inputs: a single round of sums by class "
+            "num_rounds must be at least 2 without public inputs, because a single round of sums "
             "is not enough for a linear model. Remove it; the number of rounds is then planned."
         )
     return num_rounds
 
 
-# Trials on labeled public samples, which forecast label accuracy before anything is charged.
+# Trials on labeled public samples, to forecast label accuracy before privacy budget is spent.
 
 
 @functools.lru_cache(maxsize=2)
 def accuracy_without_noise(pool: Pool) -> Forecast | None:
     """Returns the cross-validated accuracy of a linear model on a pool's labels.
 
-    None for images, whose features take long to compute, and for fewer than `MIN_LABELED` labels.
+    The result is None for images, because their features are slow to compute, and for fewer than
+    `MIN_LABELED` labels.
     """
     if pool.num_labeled < MIN_LABELED or pool.dataset.kind == "image":
         return None
@@ -293,32 +302,33 @@ def trial(
     num_draws: int = DRAWS,
     centres: FloatArray | None = None,
 ) -> tuple[Forecast, float]:
-    """Returns the forecast of labels by cross-validation: each fold is labeled from other folds.
+    """Forecasts label accuracy by cross-validation: each fold is labeled from all other folds.
 
-    The ratio of the noise to the sums of the samples is the same as in the release. The noise comes
-    from a seed, because labeled samples are public and nothing is released.
+    The ratio of noise to sums is the same as in the release. The noise comes from a seed, because
+    the labeled samples are public and nothing is released.
 
     Args:
         pool: public pool; the first `MAX_LABELED` samples with a true label are used.
         encoder: encoder of the samples.
         mechanism: mechanism that will release the sums of the private records.
         num_records: public number of private records.
-        views: features from `pool_features_by_name`, if labels are computed by neighborhoods.
-        num_draws: noise draws per fold.
+        views: features from `pool_features_by_name`, if labels are computed from neighbors.
+        num_draws: number of noise draws per fold.
         centres: cluster centres, if the mechanism counts records in clusters.
 
     Returns:
-        The forecast for labels of the whole pool, and the factor of a linear model's logits that
-        maximizes the likelihood of the true labels (temperature scaling,
-        https://arxiv.org/abs/1706.04599). The factor is 1 for labels from neighborhoods.
+        The forecast for labels of the whole pool, and a factor for the logits of a linear model.
+        The factor maximizes the likelihood of the true labels (temperature scaling,
+        https://arxiv.org/abs/1706.04599). It is 1 if labels are computed from neighbors.
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
-    # The seed is `num_draws`, so the final trial does not reuse the noise that chose the encoder.
+    # The seed is `num_draws`. So the final trial has different noise than the trial that chose the
+    # encoder.
     labels = true_labels[rows]
     noise = SeededNoise(num_draws)
     num_labels = len(pool)
-    if encoder.is_frozen or pool.dataset.kind == "image":  # the release needs all features
+    if encoder.is_frozen or pool.dataset.kind == "image":  # these features are needed anyway
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
@@ -326,7 +336,7 @@ def trial(
     if views and mechanism.num_rounds == 1:
         of_samples = [[view[rows] for view in each] for each in views]
         averages = list(neighbourhood_averages(of_samples))
-    # Without augmentation, a linear model is used for images as well.
+    # For images without augmentation, a linear model is used, too.
     pool = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(features, encoder.scale)
     steps = vector_steps(vectors)
@@ -341,7 +351,7 @@ def trial(
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
     clusters = {} if centres is None else {len(centres): centres}
     summands = Summands(dataset, np.ones(features.shape[1]), clusters)
-    first = 0 if centres is None else vectors.shape[1]  # counts come after the sums
+    first = 0 if centres is None else vectors.shape[1]  # in the array, counts come after sums
     of_others = [
         summands.of_records(vectors[folds != fold], labels[folds != fold])[first:]
         for fold in range(FOLDS)
@@ -386,11 +396,12 @@ def trial(
 def trial_with_public_labels(
     pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
 ) -> tuple[Forecast, float]:
-    """Returns the forecast for a model of public labels and noisy sums together; see `trial`.
+    """Forecasts the accuracy of a model that uses public labels and noisy sums together.
 
-    Cross-validation measures the result of public labels only. To measure the gain, a third of the
-    labeled samples represents the private records. Models of another third, with and without noisy
-    sums of those records, are compared on the last third.
+    Cross-validation measures the accuracy with public labels only. To measure the gain, the labeled
+    samples are divided into thirds. One third is used like private records. Models are trained on
+    the second third, with and without noisy sums of the first third, and compared on the last
+    third. See `trial` for the results.
 
     Args:
         pool: public pool; the first `MAX_LABELED` samples with a true label are used.
@@ -452,9 +463,10 @@ def trial_with_public_labels(
 
 
 def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset) -> FloatArray:
-    """Returns numbers whose mean is accuracy, R^2 or mean area under the curve, `[num_samples]`.
+    """Returns the contribution of each sample to accuracy, R^2 or AUC, `[num_samples]`.
 
-    Their standard deviation, divided by the root of the number of samples, is the standard error.
+    The mean is the accuracy, R^2 or mean area under the curve. The standard deviation, divided by
+    the square root of the number of samples, is its standard error.
 
     Args:
         outputs: outputs of the model, `[num_samples, num_outputs]`.
@@ -477,7 +489,7 @@ def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset
 def forecast_of_trial(
     outputs: FloatArray, truth: npt.NDArray[Any], folds: IntArray, dataset: Dataset, num_labels: int
 ) -> Forecast:
-    """Returns the forecast from model outputs for held-out samples.
+    """Computes a forecast from model outputs for held-out samples.
 
     Args:
         outputs: outputs for each noise draw, `[num_draws, num_samples, num_outputs]`.
@@ -486,7 +498,7 @@ def forecast_of_trial(
         dataset: data set of the samples.
         num_labels: expected number of labels.
     """
-    # Each model is scored separately, because outputs of different models are not comparable.
+    # Each model is scored separately, because outputs of different models can't be compared.
     cells = [
         (draw[folds == fold], truth[folds == fold]) for draw in outputs for fold in range(FOLDS)
     ]

@@ -1,4 +1,4 @@
-"""Settings of a release, public facts about the data, and the plan made from both. Public."""
+"""Public: settings of a release, facts about the data, and the resulting plan."""
 
 from __future__ import annotations
 
@@ -41,54 +41,54 @@ MIN_JOINED: Final = 100
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WishedEpsilon(Settings):
-    """The epsilon that the user requests. Public."""
+    """Public: setting for the privacy budget epsilon."""
 
     epsilon: float | None = setting(
         None,
         group="privacy",
         above=0.0,
         help="Privacy budget of the release: its worst-case epsilon at --delta. Mechanism, noise "
-        "and number of queries are planned from public values; with --mechanism, only noise and "
-        "number of queries.",
+        "and number of queries are planned from public values. With --mechanism, only noise and "
+        "number of queries are planned.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Privacy(WishedDelta, WishedEpsilon):
-    """Privacy budget of a release. Public."""
+    """Public: settings for the privacy budget of a release."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasePrivacy(Privacy):
-    """Privacy budgets of a release and of an estimate of its accuracy. Public."""
+    """Public: settings for the privacy budgets of a release and of an accuracy estimate."""
 
     evaluate_epsilon: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="Hold out 10 % of the private records, and release the accuracy on them with noise "
-        "at this epsilon. The ledger adds it to --epsilon. The statement has the larger of "
-        "the two, because each record is in only one part. Default: no estimate.",
+        help="Hold out 10 % of the private records, and release the accuracy on them with noise at "
+        "this epsilon. The ledger adds this epsilon to --epsilon. The statement contains the "
+        "larger of both, because each record is used for only one of them. Default: no estimate.",
     )
     accept_forecast: bool = setting(
         False,
         group="privacy",
         help="Continue even if a constant answer is expected to be as good as the labels: by "
-        "accuracy, or by ranking if the most frequent class of the pool has more than 80 %. "
-        "Without this flag, the command then ends with exit code 4, and nothing is charged.",
+        "accuracy, or by AUC if the most frequent class of the pool has more than 80 %. Without "
+        "this flag, the command then ends with exit code 4 and spends no privacy budget.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget(ReleasePrivacy):
-    """Privacy budgets of this release, and of all releases from the same data. Public."""
+    """Public: settings for the privacy budgets of this release and of all releases."""
 
     epsilon_budget: float | None = setting(
         None,
         group="privacy",
         above=0.0,
-        help="Largest total epsilon at --delta of all releases from these teachers or sums; fixed "
-        "at first use. Default: no limit.",
+        help="Maximum total epsilon at --delta of all releases from these teachers or sums. It is "
+        "set at first use. Default: no limit.",
     )
     replace_budget: bool = setting(
         False,
@@ -103,25 +103,25 @@ class Budget(ReleasePrivacy):
         group="privacy",
         flag="reset_ledger_i_understand",
         advanced=True,
-        help="Continue although the ledger or some of its rows are missing. Their known cost is "
-        "charged again. The ledger and every later statement record this forever.",
+        help="Continue although the ledger or some of its rows are missing. The known cost of "
+        "missing rows is charged again. The ledger and every later statement record this forever.",
     )
     planned_release: str | None = setting(
         None,
         group="privacy",
         choices=("sanitised", "smooth_sensitivity"),
         advanced=True,
-        help="How `pate analysis` will release the data-dependent cost, if you ever release it; "
-        "fixed at first use, before there are votes. Default: sanitised.",
+        help="Kind of release of the data-dependent cost, if you release it later with `pate "
+        "analysis`. It is set at first use, before there are votes. Default: sanitised.",
     )
-    planned: PlannedRelease | None = None  # default: from `planned_release`
+    planned: PlannedRelease | None = None  # by default, set from `planned_release`
     insecure_seed: int | None = setting(
         None,
         group="privacy",
         least=0,
         advanced=True,
-        help="Draw the privacy noise from this seed, for tests and demonstrations only. Then "
-        "NOTHING is private. The ledger and every statement record this forever.",
+        help="Draw the privacy noise from this seed, for tests and demonstrations only. The "
+        "results are then NOT private. The ledger and every statement record this forever.",
     )
 
     def __post_init__(self) -> None:
@@ -134,28 +134,28 @@ class Budget(ReleasePrivacy):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicLabelUse(Settings):
-    """What labels of the public pool are used for. Public."""
+    """Public: setting for the use of labels of the public pool."""
 
     public_labels: str = setting(
         AUTO,
         group="method",
         choices=(AUTO, TRAIN, EVALUATE),
-        help="train: the student also learns from the labels of public records, except for held-"
-        "out records. This costs no privacy. evaluate: public labels only choose settings and "
-        f"measure quality. auto: train for tables and texts with at least {MIN_JOINED} "
-        f"labels, or {MIN_PRECISE} with method pate.",
+        help="train: the student also learns from the labels of public records, except for "
+        "held-out records. This costs no privacy. evaluate: public labels are only used to choose "
+        "settings and to measure quality. auto: train for tables and texts with at least "
+        f"{MIN_JOINED} labels, or {MIN_PRECISE} with method pate.",
     )
 
     def trains_on_labels(self, pool: Pool, method: str, num_rounds: int | None = None) -> bool:
-        """Whether the student also learns from labels of the pool; depends on public values only.
+        """Whether the student also learns from labels of the pool. Depends on public values only.
 
         Args:
             pool: public pool.
             method: "pate" or "feature_sums".
-            num_rounds: rounds of sums; None if they are not planned yet.
+            num_rounds: number of rounds of feature sums; None if it is not planned yet.
 
         Raises:
-            ValueError: if `public_labels` is "train" and it is not possible.
+            ValueError: if `public_labels` is "train" but this is not possible.
         """
         unsupported = ""
         if not pool.num_labeled:
@@ -166,7 +166,7 @@ class PublicLabelUse(Settings):
             unsupported = "several rounds are not supported"
         if self.public_labels == TRAIN and unsupported:
             raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
-        # The student of votes learns from public labels instead of votes on the same inputs.
+        # With method pate, public labels replace votes on the same inputs.
         is_enough = pool.num_labeled >= (MIN_PRECISE if method == PATE else MIN_JOINED)
         is_default = self.public_labels == AUTO and is_enough
         is_default = is_default and pool.dataset.augmentation == "none"
@@ -175,23 +175,23 @@ class PublicLabelUse(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleaseSettings(TeacherNumber, PublicLabelUse):
-    """Settings of released labels and their cost. Public; `planning.choose` completes them.
+    """Public: settings of a release of labels. `planning.choose` completes them.
 
-    Either `budget.epsilon` is given, and the noise is planned without reading private values, or
-    `mechanism` is a mechanism with its noise. Settings that are None are planned.
+    If `budget.epsilon` is given, the noise is planned without reading private values. Otherwise,
+    `mechanism` must be a mechanism with its noise. Settings that are None are planned.
 
     Attributes:
         budget: privacy budgets.
-        queries: queried inputs. Teachers, sums and the choice of queries use its `representation`;
-            its `seed` is for everything except the noise.
+        queries: settings of the queries. Their `representation` is also used for teachers and sums.
+            Their `seed` is used for everything except the noise.
         mechanism: mechanism with its noise; or, if epsilon is given, a type of mechanism.
     """
 
     restated: ClassVar = {
         "num_teachers": {
             "group": "method",
-            "help": "Number of teachers of method pate. Default: chosen by the number of private "
-            "records, or 100 in pate plan. Required with owners, whose number is private.",
+            "help": "Number of teachers of method pate. Default: chosen from the number of private "
+            "records, or 100 in pate plan. Required with owners, because their number is private.",
         }
     }
     budget: Budget = dataclasses.field(default_factory=Budget)
@@ -203,7 +203,7 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         choices=(AUTO, *METHODS),
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of the "
         "clipped feature vectors of each class label all public inputs. auto: the method with the "
-        "better expected labels, from public values only; with owners, feature_sums.",
+        "more accurate expected labels, from public values only; with owners, feature_sums.",
     )
     num_rounds: int | None = setting(
         None,
@@ -212,7 +212,7 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         most=MAX_ROUNDS,
         advanced=True,
         help="With --method=feature_sums: number of rounds of sums within --epsilon. Each later "
-        "round releases the errors of a linear model from the earlier rounds. Default: planned.",
+        "round releases errors of a linear model from the earlier rounds. Default: planned.",
     )
     margin: float = setting(
         DEFAULT_MARGIN,
@@ -237,19 +237,19 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         if self.method == PATE and self.num_rounds is not None:
             raise ValueError(
                 f"num_rounds={self.num_rounds} must not be given with method pate. Use method "
-                f"feature_sums."
+                "feature_sums."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output(PublicationSettings):
-    """Output folders and formats of a run. Public."""
+    """Public: settings for the output folders and formats of a run."""
 
     folder: pathlib.Path | None = setting(
         None,
         group="output",
         flag="train_dir",
-        help="Run folder. No other flag is needed if it contains teachers or feature sums. "
+        help="Run folder. If it contains teachers or feature sums, no other flag is needed. "
         "Default: runs/DATASET-NB_TEACHERS, or runs/DATASET-feature_sums.",
     )
     save_labels: bool = setting(
@@ -259,9 +259,9 @@ class Output(PublicationSettings):
         (),
         group="output",
         choices=("onnx", "litert"),
-        help="Formats of a Keras student in addition to a SavedModel: onnx (needs the package "
-        "tf2onnx), litert, or both with a comma. The files are in assets.extra of the exported "
-        "version.",
+        help="Additional formats for a Keras student, which is always exported as a SavedModel: "
+        "onnx (needs the package tf2onnx), litert, or both with a comma. The files are in "
+        "assets.extra of the exported version.",
     )
     report_file: str | None = setting(
         None, group="output", help="File for the printed report, as JSON."
@@ -274,7 +274,7 @@ class RunSettings:
 
     Attributes:
         release: settings of the released labels and their cost.
-        student: settings of the student that learns from the labels.
+        student: settings of the student, which learns from the labels.
         output: output folders and formats.
         is_published: whether the student is exported with its statement.
     """
@@ -287,7 +287,7 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicNumbers(Settings, ProtectedUnit):
-    """Public numbers that a plan needs in addition to settings."""
+    """Public: numbers of records, classes and inputs, which a plan needs."""
 
     num_classes: int = setting(
         10, group="data", flag="nb_labels", least=2, help="Number of classes."
@@ -298,34 +298,34 @@ class PublicNumbers(Settings, ProtectedUnit):
         flag="nb_records",
         least=1,
         help="Approximate number of private records, or of owners with --unit=owner, if this "
-        "number is public. Without it there is no forecast for feature_sums.",
+        "number is public. Without this number, there is no forecast for feature_sums.",
     )
     pool_size: int = setting(
         1_000,
         group="data",
         flag="stdnt_share",
         least=0,
-        help="Number of public inputs, which form the student's pool; 0 without public inputs.",
+        help="Number of public inputs in the student's pool; 0 without public inputs.",
     )
     has_augmentation: bool = setting(
         True,
         group="data",
         flag="augmented",
-        help="Whether the inputs are images with an augmentation. Only then can feature_sums count "
-        "records in clusters of the pool.",
+        help="Whether the inputs are images with an augmentation. Without one, feature_sums can't "
+        "count records in clusters of the pool.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Electorate(OnFeatures):
-    """Public facts about the teachers, trained or not. Public.
+    """Public: facts about teachers, which may not be trained yet.
 
     Attributes:
         num_teachers: number of teachers that vote.
         model: model of the teachers, see `pate_tf.Teachers`; None for custom teachers.
-        representation: features that teachers learn from; None for raw inputs.
+        representation: features from which teachers learn; None for raw inputs.
         covers_pool: whether the teachers can vote on every input of the pool.
-        is_planned: whether the plan chose the teachers; then it must check that there are enough
+        is_planned: whether the plan chooses the teachers. If so, it checks that there are enough
             records for them.
     """
 
@@ -336,7 +336,7 @@ class Electorate(OnFeatures):
 
     @classmethod
     def of(cls, voter: Voter) -> Self:
-        """Returns the public facts about an ensemble."""
+        """Returns public facts about an ensemble of teachers."""
         return cls(
             num_teachers=voter.num_teachers,
             model=None if voter.config is None else voter.config.model,
@@ -347,12 +347,12 @@ class Electorate(OnFeatures):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Known(PublicNumbers):
-    """Public facts about the data. Public.
+    """Public: facts about the data, teachers and feature sums.
 
     Attributes:
         pool: public inputs.
         voters: trained teachers, or teachers with given settings; None without teachers.
-        sums: feature sums, computed or not; None without feature sums.
+        sums: feature sums, which may not be computed yet; None without feature sums.
     """
 
     pool: Pool
@@ -361,12 +361,12 @@ class Known(PublicNumbers):
 
     @classmethod
     def of(cls, pool: Pool, **facts: Any) -> Self:
-        """Returns the public facts about a pool and private data.
+        """Returns public facts about a pool and private data.
 
         Args:
             pool: public inputs.
-            **facts: `unit`, `voters`, `sums` and `num_records`, which must be None if owners are
-                protected, because the number of owners is private.
+            **facts: `unit`, `voters`, `sums` and `num_records`. If owners are protected,
+                `num_records` must be None, because the number of owners is private.
         """
         return cls(
             pool=pool,
@@ -379,25 +379,28 @@ class Known(PublicNumbers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasePlan:
-    """Plan of a release with its reasons; made by `choose` from public values only. Public.
+    """Public: plan of a release with its reasons. `choose` makes it from public values only.
 
-    A `Labeller` draws noise from this mechanism, so the forecast describes the actual release.
+    A `Labeller` draws noise from the planned mechanism, so the forecast describes the actual
+    release.
 
     Attributes:
-        mechanism: draws the noise and accounts for it; None for silos that randomize their votes,
-            where each silo has a separate epsilon.
-        queries: queried inputs of the pool, and how they are chosen.
+        mechanism: mechanism that draws the noise. None for silos that randomize their votes,
+            because each silo has a separate epsilon.
+        queries: settings for the choice of queries from the pool.
         voters: teachers that vote; None for feature sums and for silos.
-        representation: features of the sums; None for votes.
+        representation: representation for feature sums; None for votes.
         student: kind of student, a name in `pate_tf.students.student_kinds`; empty for silos.
         forecast: expected accuracy of the labels; None if there is no forecast.
-        evaluate_epsilon: cost of an estimate of the accuracy; None without an estimate.
+        evaluate_epsilon: epsilon of an accuracy estimate on private records; None without an
+            estimate.
         trains_on_labels: whether the student also learns from labels of the pool.
         logit_factor: factor that calibrates the probabilities of a linear model, from a trial on
             public labels.
-        reason: how mechanism and noise were chosen, for every statement; None if they were given.
-        choices: a sentence for each choice.
-        description: text of the comparison of mechanisms; empty if there was no comparison.
+        reason: reason for the choice of mechanism and noise, for statements; None if the user chose
+            both.
+        choices: sentences for the user, one for each choice that was made.
+        description: comparison of mechanisms as text; empty if there was no comparison.
     """
 
     mechanism: Any
@@ -420,14 +423,14 @@ class ReleasePlan:
         return FEATURE_SUMS if adds_up else PATE
 
     def notes(self, majority: float | None) -> tuple[str, ...]:
-        """Returns the texts that the user reads before anything is charged.
+        """Returns the texts to show before privacy budget is spent.
 
         Args:
             majority: fraction of the pool's most frequent class; None if the pool has no labels.
         """
         if self.forecast is None:
             return *self.choices, str(self)
-        forecast = f"Forecast, before anything is charged: {self.forecast.in_words(majority)}"
+        forecast = f"Forecast, before privacy budget is spent: {self.forecast.in_words(majority)}"
         return *self.choices, str(self), forecast
 
     def __str__(self) -> str:

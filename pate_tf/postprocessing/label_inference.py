@@ -1,8 +1,8 @@
-"""Infers labels of a whole pool from released labels or noisy counts. Post-processing is free.
+"""Infers labels of a whole pool from released labels, noisy counts or noisy sums.
 
-Labels are inferred twice: first from features that were learned without labels, then from features
-of a network that was trained on the first result. If there is much noise, the network fits noise,
-so the mean of both results is used.
+This is post-processing, which costs no privacy. Labels are inferred twice: first from features that
+were learned without labels, then from features of a network that was trained on the first result.
+With much noise, the network fits the noise, so the mean of both results is used.
 """
 
 import dataclasses
@@ -53,15 +53,15 @@ Views = Sequence[Sequence[RealArray]]
 def infer_from_labels(
     pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
 ) -> PoolLabels:
-    """Infers labels from released labels, for all inputs of the pool whose class is clear.
+    """Infers labels from released labels, for all inputs of the pool with a clear class.
 
     Each input gets labels from its neighbors. Released labels that clearly contradict their
-    neighborhood are left out. For noisy counts of the Gaussian histogram, a regression on all
-    counts computes the weight of each class for each input instead. If no representation can be
-    learned, the released labels are returned.
+    neighborhood are left out. If noisy counts of the mechanism `GaussianHistogram` were released, a
+    regression on all counts computes the weight of each class for each input instead. If no
+    representation can be learned, the released labels are returned.
 
-    If a class has no released label, it is never predicted. In that case no network is trained,
-    because it would confidently predict other classes for the inputs of the missing class.
+    A class without released labels is never predicted. In this case, no network is trained, because
+    it would confidently predict other classes for inputs of this class.
 
     Args:
         pool: public inputs.
@@ -86,7 +86,7 @@ def infer_from_labels(
         return first if len(first.labels) else released
     try:
         features = student_features(pool, first, seed)
-    except TrainingDivergedError:  # The labels that were inferred without a network are used.
+    except TrainingDivergedError:  # Use the labels that were inferred without a network.
         return first
     retrained = _regression([[features]], released)
     if regression is not None and retrained is not None:
@@ -116,9 +116,10 @@ def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
 # The functions below infer labels of a public pool from noisy sums of private records.
 
 
-# For a frozen encoder, these values of `least_variance` are tried; see `standardisation`.
+# Values of `least_variance` to try for a user's encoder; see `standardisation`.
 SHRINKAGES = (MIN_VARIANCE, 10.0 * MIN_VARIANCE, 1e6)
-FALSE_ALARMS: Final = 0.05  # maximum probability that `exceed_noise` is true without any signal
+# Maximum probability that `exceed_noise` is true if sums contain only noise.
+FALSE_ALARMS: Final = 0.05
 # The variance of squared Laplace noise, divided by the variance of squared Gaussian noise.
 LAPLACE_FACTOR: Final = 2.5
 
@@ -156,18 +157,19 @@ def labels_from_sums(
             num_features + 1]`.
         values: noisy sums as multiples of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`. Sums
             that include second moments have more columns; see `weights_of_moments`.
-        noise: standard deviation in each round, in units of the maximum contribution of a record.
+        noise: standard deviation of the noise in each round, in units of the maximum contribution
+            of a record.
         centres: centers of the clusters if `values` are counts in clusters; None for sums of
             vectors.
         moments: second moments of the pool's vectors, `[width, width]`, for a linear model; empty
             without a pool. Required for several rounds.
         num_records: number of private records; None if this number is private.
-        groups: groups of one-hot features, see `weights_of_moments`.
+        groups: one-hot group index of each feature, see `weights_of_moments`.
         representation: name of the representation by which images are compared; None for the
             default.
         seed: seed of this representation.
         is_frozen: whether the user provided the encoder. If so, a linear model is used.
-        num_redrawn: see `target_functions`.
+        num_redrawn: number of bootstrap samples, see `target_functions`.
         public_labels: public labels of the pool, with `UNKNOWN` for inputs without a label; None if
             the pool has no labels. A linear model from one round of sums also learns from them.
 
@@ -203,7 +205,8 @@ def labels_from_sums(
             return labels_of(confidence), weights
     sums = sums_of_pool(vectors, total, noise, centres)
     if is_linear:
-        if public_labels is not None and num_records:  # more accurate than the noisy number
+        # More accurate than the noisy number of records.
+        if public_labels is not None and num_records:
             sums = dataclasses.replace(sums, num_of_class=num_records * sums.shares)
         shrinkages = SHRINKAGES if is_frozen else (MIN_VARIANCE,)
         confidence, weights = linear_model(sums, shrinkages, public_labels)
@@ -212,9 +215,9 @@ def labels_from_sums(
     (regression,) = regress_sums(neighbourhood_averages(views), sums)
     labels = labels_of(class_probabilities(regression))
     if centres is not None:
-        # Counts are released only if there is much noise. Probabilities are much lower than the
-        # accuracy then. A student that learns such probabilities is not confident enough to correct
-        # wrong labels.
+        # Counts are released only if there is much noise. Then the probabilities are much lower
+        # than the accuracy. A student that learns such probabilities is not confident enough to
+        # correct wrong labels.
         labels = dataclasses.replace(labels, weights=None)
     return labels, weights
 
@@ -222,7 +225,7 @@ def labels_from_sums(
 def sums_of_pool(
     vectors: RealArray, total: FloatArray, noise: float, centres: FloatArray | None
 ) -> NoisySums:
-    """Returns `NoisySums` of vectors if `centres` is None, else of counts in these clusters."""
+    """Returns `NoisySums` of vectors, or of counts in clusters if `centres` is given."""
     if centres is None:
         return NoisySums.of_features(vectors, total, noise)
     return NoisySums(
@@ -236,7 +239,7 @@ def sums_of_pool(
 def exceed_noise(
     sums: FloatArray, mechanism: ReleasesFeatureSums, *, has_pool: bool
 ) -> bool | None:
-    """Whether noisy sums differ between classes by more than the noise. Post-processing.
+    """Whether noisy sums differ between classes by more than the noise.
 
     Let S be the exact table of sums and N the noise. If features were independent of classes, the
     columns of S would be proportional to each other: S would be an outer product u v' with |v| = 1.
@@ -249,7 +252,8 @@ def exceed_noise(
     chi-squared distribution with the same mean and variance (Satterthwaite 1946).
 
     Args:
-        sums: noisy sums, `[num_rows, num_classes]`; if there are several rounds, of the first.
+        sums: noisy sums, `[num_rows, num_classes]`. If there are several rounds, the sums of the
+            first.
         mechanism: mechanism that drew the noise.
         has_pool: whether there are public inputs. Without them, the first of several rounds is only
             a small part of the release. The result is then None.

@@ -1,7 +1,8 @@
 """Label propagation over a graph of nearest neighbors.
 
 This is the method of Zhou et al. 2004, "Learning with Local and Global Consistency". Every labeled
-input sends its label to its neighbors, and every input forwards what it receives to its neighbors.
+input sends its label to its neighbors. Every input passes the labels that it receives on to its
+neighbors.
 """
 
 import math
@@ -20,8 +21,8 @@ from pate_tf.core.public import PoolLabels
 
 NEIGHBOURS = 10
 FROM_NEIGHBOURS = 0.95  # fraction of the influence on an input that comes from its neighbors
-PASSES = 50  # Maximum number. The remaining influence is distributed almost uniformly then.
-NEGLIGIBLE = 1e-4  # Propagation stops when this fraction of the initial influence remains.
+PASSES = 50  # maximum number of passes; the remaining influence is then almost uniform
+NEGLIGIBLE = 1e-4  # propagation stops when this fraction of the initial influence remains
 # Minimum margins between two classes, as fractions of the total influence on an input. An input is
 # labeled if its best class exceeds the second-best class by the first margin. A released label is
 # left out if the best class exceeds the released class by the second margin.
@@ -33,8 +34,8 @@ def neighbour_graph(views: Sequence[RealArray]) -> scipy.sparse.csr_array:
     """Returns the graph of nearest neighbors.
 
     Args:
-        views: for each view of the inputs, features `[num_inputs, num_features]`. Inputs that are
-            neighbors in several views get larger weights.
+        views: one or several feature arrays of the same inputs, `[num_inputs, num_features]`.
+            Inputs that are neighbors in several views get larger weights.
 
     Returns:
         Symmetric weights `[num_inputs, num_inputs]`. Each weight is divided by the square roots of
@@ -52,9 +53,9 @@ def _nearest(features: RealArray) -> scipy.sparse.csr_array:
     if number < 1:
         return scipy.sparse.csr_array((num_inputs, num_inputs))
     search = sklearn.neighbors.NearestNeighbors(n_neighbors=number).fit(features)
-    # Without an argument, kneighbors_graph does not count an input as its own neighbor.
+    # If no inputs are passed, kneighbors_graph does not return an input as its own neighbor.
     graph = scipy.sparse.csr_array(search.kneighbors_graph(mode="distance"))
-    distances = graph.data.reshape(num_inputs, number)  # ascending
+    distances = graph.data.reshape(num_inputs, number)  # in ascending order
     furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
     graph.data = np.exp(-2.0 * np.square(distances / furthest)).ravel()
     return graph.maximum(graph.T)
@@ -71,7 +72,7 @@ def propagate(
     Args:
         graph: weights from `neighbour_graph`.
         start: initial values `[num_inputs, ...]`.
-        from_neighbours: fraction of a value that comes from neighbors.
+        from_neighbours: fraction of each value that comes from neighbors, from 0 to 1.
     """
     arrived = start
     for _ in range(min(PASSES, math.ceil(math.log(NEGLIGIBLE) / math.log(from_neighbours)))):
@@ -132,7 +133,7 @@ def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolL
 
 
 def _clear_labels(shares: RealArray, num_classes: int, *, with_weights: bool) -> PoolLabels:
-    """Returns labels of the inputs whose best class has a sufficient margin."""
+    """Returns labels of all inputs with a sufficient margin between classes."""
     first_two = np.sort(shares, axis=1)[:, -2:]
     is_clear = first_two[:, -1] - first_two[:, 0] * (num_classes > 1) >= MIN_MARGIN
     clear = np.flatnonzero(is_clear)
@@ -145,30 +146,31 @@ def _clear_labels(shares: RealArray, num_classes: int, *, with_weights: bool) ->
 
 
 def _shares(influences: RealArray) -> RealArray:
-    """Divides rows `[num_inputs, num_classes]` by their sums; rows of zeros stay 0."""
+    """Divides rows `[num_inputs, num_classes]` by their sums. Rows of zeros are not changed."""
     total = influences.sum(axis=1, keepdims=True)
     return np.divide(influences, total, out=np.zeros_like(influences), where=total > 0)
 
 
-MAX_PASSES = 30  # maximum number of k-means passes; later passes move centers very little
-# Vectors and centers are rounded to multiples of this step. Float64 adds products of such numbers
-# exactly, so the cluster of a record can't depend on other records in the same batch.
+MAX_PASSES = 30  # maximum number of k-means passes; later passes hardly move centers
+# Vectors and centers are rounded to multiples of this step. Sums of products of such numbers are
+# exact in float64, so the cluster of a record can't depend on other records in the same batch.
 CENTRE_STEP = 2.0**-15
 
 
 def cluster_centres(vectors: RealArray, numbers: Sequence[int]) -> list[FloatArray]:
-    """Returns the centers of a pool's clusters, `[num_clusters, width]`, for each resolution.
+    """Computes clusters of a pool; returns their centers for each number of clusters.
 
-    Runs k-means on the first num_clusters - 1 principal components, which solve a relaxation of
-    k-means (Ding and He 2004, "K-means Clustering via Principal Component Analysis").
+    Each array of centers has the shape `[num_clusters, width]`. k-means runs on the first
+    num_clusters - 1 principal components, which solve a relaxation of k-means (Ding and He 2004,
+    "K-means Clustering via Principal Component Analysis").
 
     Args:
         vectors: vectors of norm at most 1, `[num_inputs, width]`.
-        numbers: number of clusters of each resolution, at most the number of inputs.
+        numbers: numbers of clusters, each at most the number of inputs.
     """
     rows = np.asarray(vectors, np.float32)
     most = max(1, min(max(numbers) - 1, *rows.shape))
-    with np.errstate(divide="ignore", invalid="ignore"):  # equal inputs have variance 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # if inputs are equal, variances are 0
         along = sklearn.decomposition.PCA(most, random_state=0).fit_transform(rows)
     centres = []
     for number in numbers:
@@ -179,7 +181,7 @@ def cluster_centres(vectors: RealArray, numbers: Sequence[int]) -> list[FloatArr
         )
         sizes = is_in.sum(axis=0)
         means_of = (is_in.T @ rows) / np.maximum(sizes, 1.0)[:, None]
-        means_of[sizes == 0] = means_of[clusters[0]]  # equal inputs can leave clusters empty
+        means_of[sizes == 0] = means_of[clusters[0]]  # if inputs are equal, clusters can be empty
         centres.append(np.rint(means_of / CENTRE_STEP) * CENTRE_STEP)
     return centres
 

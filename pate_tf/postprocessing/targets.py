@@ -55,7 +55,7 @@ def target_functions(
 
     Args:
         dataset: data set with a number or several labels.
-        vectors: vectors of the public pool, `[num_inputs, width]`; has no rows without a pool.
+        vectors: vectors of the public pool, `[num_inputs, width]`; empty without a pool.
         values: noisy sums of records, in units of 1 / LATTICE: `[width, num_classes]` with a pool,
             and `[width, num_classes + width]` without a pool.
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
@@ -366,7 +366,7 @@ def correctness(outputs: RealArray, labels: npt.NDArray[Any], dataset: Dataset) 
 
     Args:
         outputs: outputs of a student, `[num_records, num_outputs]`.
-        labels: see `checked_labels`.
+        labels: true labels of the records, in the format of `checked_labels`.
         dataset: data set of the labels.
     """
     if dataset.target_range is not None:

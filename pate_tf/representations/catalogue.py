@@ -1,10 +1,10 @@
-"""Finds, trains and caches representations, which map raw inputs to features, by name.
+"""Finds representations by name, trains them and caches them.
 
-Teachers, queries, feature sums and label propagation use these features. A representation is
-trained once on the inputs of a public pool, without labels or private records. It is kept in
-memory, and stored in `cache_folder()` under a digest of the pool and all settings. A representation
-can also be a user's model or a pre-trained model (`pretrained`). The trained model is called an
-encoder.
+A representation maps raw inputs to features. Teachers, queries, feature sums and label propagation
+use these features. A representation is trained once on the inputs of a public pool, without labels
+or private records. The trained model, called an encoder, is kept in memory. It is also stored in
+`cache_folder()` under a digest of the pool and all settings. A representation can also be a user's
+model or a pre-trained model (`pretrained`).
 """
 
 import contextlib
@@ -33,15 +33,15 @@ from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
-JOIN = "+"  # between the names of representations whose features are concatenated
-VERSION = 6  # version of the training, which the digest in the cache includes
+JOIN = "+"  # joins names of representations, to concatenate their features
+VERSION = 6  # version of the training code, a part of the digest in the cache
 NGRAMS_VERSION = 2  # version of the hashed n-grams of texts
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of representation.
+    """Describes a type of representation that has a name.
 
     Attributes:
         parts: function that takes a public pool and a seed, and returns the parts of an encoder.
@@ -55,13 +55,8 @@ class Kind:
 
 
 IMAGES = ("image",)
-WITHOUT_POOL = (
-    "bins",
-    "coarse_bins",
-    "centered",
-    "raw",
-    "gradients",
-)  # need only declared value ranges
+# These need no pool, only declared value ranges.
+WITHOUT_POOL = ("bins", "coarse_bins", "centered", "raw", "gradients")
 KINDS = {
     "contrastive": Kind(
         lambda pool, seed: [ContrastivePart(pool.dataset, seed)], IMAGES, is_trained=True
@@ -79,7 +74,7 @@ KINDS = {
 
 
 def default_representation(dataset: Dataset) -> str:
-    """Returns the name of the default representation in which inputs are compared."""
+    """Returns the name of the default representation for comparing inputs."""
     if dataset.kind == "image" and not dataset.has_colors:
         return "contrastive"
     return default_of_teachers(dataset)
@@ -92,11 +87,11 @@ def default_of_teachers(dataset: Dataset) -> str:
     return "patches+wavelets" if dataset.has_colors else "contrastive+patches"
 
 
-# If the number of records divided by the standard deviation of the noise is below this value, few
-# bins are better. This was measured on 5 tables with 1,000 to 10,000 private records at epsilon 0.1
-# to 3. In 29 settings below the value, few bins raise the mean area under the ROC curve by 0.03. In
-# 27 settings above it, they lower this area by 0.006. The tables are the training file of Adult;
-# DoctorContacts, HI and Males from the R package Ecdat; and diamonds from ggplot2.
+# Few bins are better if the number of records divided by the standard deviation of the noise is
+# below this value. This was measured on 5 tables with 1,000 to 10,000 private records at epsilon
+# 0.1 to 3. In 29 settings below the value, few bins raise the mean area under the ROC curve by
+# 0.03. In 27 settings above it, they lower this area by 0.006. The tables are the training file of
+# Adult; DoctorContacts, HI and Males from the R package Ecdat; and diamonds from ggplot2.
 MIN_RECORDS_OVER_NOISE = 300.0
 # The same for several rounds. This was measured on folds of twelve tables of benchmarks/board. At
 # 380 to 450, the fine bins lower accuracy by 0 to 5 points; at 1,200 to 3,900, they change it by -2
@@ -117,12 +112,13 @@ def default_of_sums(
     bins.
 
     Args:
-        dataset: the data set of the records.
+        dataset: data set of the records.
         has_pool: whether there are public inputs.
         in_rounds: whether the sums are released in several rounds. Then many features need no more
             noise, so numbers and bins of several widths are used together.
         records_over_noise: number of private records divided by the standard deviation of the
-            noise of a single round at the same cost; inf if this ratio is private or not known yet.
+            noise of a single release at the same cost; inf if the number of records is private or
+            the noise is not known yet.
     """
     if not has_pool:
         is_noisy = records_over_noise < (MIN_IN_ROUNDS if in_rounds else MIN_RECORDS_OVER_NOISE)
@@ -154,7 +150,7 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
     got = f"got {name_of(name)!r}{close}"
     if is_named_function(name):
         if close:
-            raise ValueError(f"representation: there is no such encoder, {got}")
+            raise ValueError(f"representation must be the name of an existing encoder, {got}")
         import_function(name, flag="representation")
         return
     if not (has_pool or set(joined_names(name)) <= set(WITHOUT_POOL)):
@@ -164,8 +160,8 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
         )
     if dataset.has_characters:
         raise ValueError(
-            f"representation must be {pretrained.HUB}:FOLDER or module:function for texts that "
-            f"are kept as characters, got {name!r}"
+            f"representation must be {pretrained.HUB}:FOLDER or module:function for texts that are "
+            f"stored as characters, got {name!r}"
         )
     fitting = [each for each, kind in KINDS.items() if dataset.kind in kind.data_kinds]
     if not set(joined_names(name)) <= set(fitting):
@@ -178,7 +174,7 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
 
 @functools.lru_cache(maxsize=4)
 def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
-    """Returns the encoder for a pool: trains it, or reads its weights from the cache.
+    """Returns an encoder for a pool: trains it, or reads its weights from the cache.
 
     Args:
         pool: public inputs `[num_inputs, *input_shape]`.
@@ -208,7 +204,7 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
-    if dataset.kind == "text":  # version 1 hashed n-grams differently
+    if dataset.kind == "text":  # version 1 had different hashes of n-grams
         description["ngrams"] = NGRAMS_VERSION
     if kind.is_trained:
         digest = artifacts.digest_array(pool.inputs)
@@ -255,7 +251,7 @@ def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
 
 
 def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
-    """Returns the encoder that `save_encoder` wrote. Its digest is unchanged.
+    """Loads an encoder that `save_encoder` wrote. Its digest is unchanged.
 
     Raises:
         ValueError: if the file contains no encoder for inputs of the data set.
@@ -280,7 +276,7 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
 
 
 def _described_kinds(description: Any) -> list[Kind]:
-    """Returns the kinds that an encoder's description names; ValueError for unknown kinds."""
+    """Returns the `Kind` objects in an encoder's description. Unknown names are errors."""
     fields = json.loads(description) if isinstance(description, str) else description
     if "joined" in fields:
         return [kind for each in fields["joined"] for kind in _described_kinds(each)]
@@ -301,11 +297,11 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(os.environ.get(CACHE_VARIABLE) or pathlib.Path(base) / "pate_tf")
 
 
-@functools.lru_cache(maxsize=2)  # choosing queries and inferring labels use the same features
+@functools.lru_cache(maxsize=2)  # the choice of queries and label inference use the same features
 def pool_features_by_name(
     pool: Pool, name: Named | None = None, seed: int = 0
 ) -> tuple[tuple[npt.NDArray[np.float32], ...], ...]:
-    """Returns, for each joined name of a representation, a tuple of views of the pool."""
+    """Returns features of a pool: for each name that is joined by `+`, a tuple of views."""
     name = default_representation(pool.dataset) if name is None else name
     encoder = encoder_of(pool, name, seed)
     views = iter(encoder.views(encoder.features(pool.inputs)))
@@ -314,11 +310,12 @@ def pool_features_by_name(
 
 
 class Representation:
-    """Maps inputs to features; is trained on a public pool, or is the user's model. Public.
+    """Public: maps inputs to features. It is trained on a public pool, or is a user's model.
 
     Pass a representation as `representation=` to teachers, feature sums and labellers. The features
     of an input depend only on this input and on public values, never on private records. If you
-    pass your own model, you must guarantee this yourself, and the privacy statement says so.
+    pass your own model, you must guarantee this yourself. The privacy statement then contains a
+    remark about it.
 
     >>> import pate_tf
     >>> data = pate_tf.Data.load("digits")
@@ -327,7 +324,7 @@ class Representation:
     5
 
     Attributes:
-        source: name of the representation in settings, flags and run folders; or a function.
+        source: name of the representation, as in settings, flags and run folders; or a function.
         encoder_: the encoder from raw inputs to features, after `fit`.
     """
 
@@ -380,7 +377,7 @@ class Representation:
         """Maps raw inputs `[num_inputs, *input_shape]` to features `[num_inputs, num_features]`.
 
         Raises:
-            ValueError: before `fit`, or if inputs have another shape or are not finite.
+            ValueError: if `fit` was not called, or if inputs have a wrong shape or are not finite.
         """
         if not hasattr(self, "encoder_"):
             raise ValueError("representation is not fitted: call fit(pool) before transform")
@@ -388,7 +385,7 @@ class Representation:
 
 
 def source_of(representation: "Named | keras.Model | Representation | None") -> Named | None:
-    """Returns a representation's name, with an absolute path, or its function, for settings."""
+    """Returns the name (with an absolute path) or the function of a representation."""
     if isinstance(representation, Representation):
         return representation.source
     if isinstance(representation, keras.Model):

@@ -1,4 +1,4 @@
-"""Contrastive features of images, from networks that are trained on a pool without labels.
+"""Contrastive features of images: networks are trained on a pool without labels.
 
 The method is SimCLR (Chen et al. 2020, arXiv 2002.05709). A network gets two augmented copies of
 each image, and learns to find the second copy of an image among the copies of all images.
@@ -29,25 +29,26 @@ from pate_tf.students.student_training import (
     step_seeds,
 )
 
-# Two networks, each trained for half the steps, make fewer errors than one network.
+# Two networks, each trained for half of the steps, make fewer errors than one network.
 NETWORKS = 2
 # These values were chosen with labels of public pools, never with held-out samples
 # (docs/how-to/small_teachers.md).
 STEPS = 450
 MIN_STEPS = 100
-PASSES = 64  # over the pool, within the limits above; for few images, more passes are useless
+PASSES = 64  # passes over the pool, within the limits above; more passes do not help for few images
 BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
-PROJECTION = (256, 64)  # units of the layers between the features and the loss
-MAX_DIRECTIONS = 256  # maximum number of principal directions of a view
+PROJECTION = (256, 64)  # numbers of units of the layers between the features and the loss
+MAX_DIRECTIONS = 256  # maximum number of principal directions that are kept
 
 
 class ContrastivePart(encoder.Part):
-    """Two views per network: the network's last hidden layer, and its projection's output.
+    """Contrastive features: outputs of the last hidden layer and of the projection layers.
 
-    Each view is projected on at most `MAX_DIRECTIONS` principal directions of the pool. The
-    networks start from different weights, so that they make different errors.
+    Each network gives both outputs as two views. A view is projected on at most `MAX_DIRECTIONS`
+    principal directions of the pool. The networks have different initial weights, so that they make
+    different errors.
     """
 
     def __init__(self, dataset: Dataset, seed: int) -> None:
@@ -81,7 +82,7 @@ class ContrastivePart(encoder.Part):
         self.learnt = [*of_networks, *itertools.chain.from_iterable(of_pool)]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps raw inputs to the views, each float32 `[batch, width]`."""
+        """Maps raw inputs to views (features), each float32 `[batch, width]`."""
         views = zip(self.along, self._with_norm_one(inputs), strict=True)
         return [along(view) for along, view in views]
 
@@ -93,7 +94,7 @@ class ContrastivePart(encoder.Part):
         return [tf.math.l2_normalize(view, axis=1) for view in views]
 
     def train(self, pool: Pool) -> None:
-        """Trains the networks on a pool's images, then computes means and directions of views.
+        """Trains the networks on a pool's images, then computes means and principal directions.
 
         Raises:
             TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -104,7 +105,8 @@ class ContrastivePart(encoder.Part):
         num_steps = min(STEPS, max(MIN_STEPS, PASSES * len(pool) // BATCH_SIZE))
         schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
         model.compile(optimizer=keras.optimizers.Adam(schedule))
-        model.optimizer.build(model.trainable_weights)  # otherwise the first step is traced twice
+        # Otherwise, the first step would be traced twice.
+        model.optimizer.build(model.trainable_weights)
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
         # Small shifts do not change the label of any image, so the copies may always be shifted.
         is_unknown = dataset.augmentation == "none"
@@ -147,14 +149,14 @@ class ContrastiveModel(keras.Model):
     """
 
     def __init__(self, networks: Sequence[tuple[keras.Model, keras.Model]]) -> None:
-        """Takes pairs of networks: one maps raw inputs to features, the other projects features."""
+        """Stores pairs of networks: the first returns features, the second projects them."""
         super().__init__()
         self.networks = list(networks)
         self.tracker = keras.metrics.Mean("loss")
         self.built = True
 
     def train_step(self, data: tf.Tensor) -> dict[str, Any]:
-        """Trains the networks for one step."""
+        """Trains all networks for one step."""
         weights = self.trainable_weights
         num_copies = tf.shape(data)[0]
         itself = tf.eye(num_copies, dtype=tf.bool)
@@ -174,7 +176,7 @@ class ContrastiveModel(keras.Model):
         return {"loss": self.tracker.result()}
 
 
-# Features of a pool, computed by a network that is trained on some labels of the pool.
+# Supervised features of a pool: a network is trained on some labels of the pool.
 #
 # These features separate some classes that unsupervised features can't separate, such as a barred
 # seven and a two.
@@ -182,7 +184,7 @@ class ContrastiveModel(keras.Model):
 
 STUDENT = "consistency"
 STUDENT_STEPS = 1_000
-CHUNK = 5_000  # number of inputs whose features are in memory in double precision
+CHUNK = 5_000  # maximum number of inputs with features in double precision in memory
 
 
 def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:

@@ -39,20 +39,20 @@ PASSES = 15  # passes of k-means over the patches
 # Patches whose pixels, scaled to the range 0 to 1, have a smaller standard deviation are ignored.
 MIN_DEVIATION = 0.02
 MIN_CONTRAST = 0.01
-MIN_VARIANCE = 0.01  # added in whitening, as a fraction of the largest variance
-MAX_DIRECTIONS = 512  # maximum number of directions of a view
-SAMPLE = 10_000  # images of the pool from which the directions are computed
-IMAGE_CHUNK = 16  # number of images whose features at all positions are in memory together
+MIN_VARIANCE = 0.01  # added to variances for whitening, as a fraction of the largest variance
+MAX_DIRECTIONS = 512  # maximum number of principal directions that are kept
+SAMPLE = 10_000  # maximum number of images of the pool for computing the directions
+IMAGE_CHUNK = 16  # number of images that are processed together, to limit memory
 
 
 class ImagePart(encoder.Part):
-    """One view with norm 1: features along the directions in which a pool's images differ most.
+    """Base class of image features, which are projected on a pool's principal directions.
 
     Attributes:
-        view: projects features on at most `MAX_DIRECTIONS` directions.
+        view: projection of features on at most `MAX_DIRECTIONS` directions, with norm 1.
     """
 
-    places = 64  # fewer than for other parts, so that few records fill a batch
+    places = 64  # small, so that few records fill a batch
 
     def __init__(self, dataset: Dataset, num_features: int, fitted: Sequence[tf.Variable]) -> None:
         """Initializes all directions with zeros; `train` computes them.
@@ -74,15 +74,15 @@ class ImagePart(encoder.Part):
         self.learnt = [*fitted, *self.view.learnt]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps inputs to the view, float32 `[batch, width]`."""
+        """Maps inputs to features, float32 `[batch, width]`."""
         return [self.view(self.features(inputs))]
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns features of exactly `IMAGE_CHUNK` images, whose values are from 0 to 1."""
+        """Returns features of exactly `IMAGE_CHUNK` images with values from 0 to 1."""
         raise NotImplementedError
 
     def features(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns features, float32 `[batch, num_features]`; calls `few_features` for each chunk.
+        """Returns features, float32 `[batch, num_features]`, computed by `few_features` in chunks.
 
         The batch is padded with zeros, so that `few_features` is always called with the same shape.
         """
@@ -97,7 +97,7 @@ class ImagePart(encoder.Part):
         return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
 
     def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Returns features of at most `SAMPLE` images of a pool, which determine the directions."""
+        """Returns features of at most `SAMPLE` images of a pool, for computing the directions."""
         signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
         compiled = tf.function(self.features, signature, autograph=False)
         inputs = pool.inputs[:SAMPLE]
@@ -108,7 +108,7 @@ class ImagePart(encoder.Part):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The number and the positions of the filters of patch features.
+    """Settings of patch features: the number and the positions of filters.
 
     Attributes:
         filters: number of filters.
@@ -130,7 +130,8 @@ class Layout:
 
 
 GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
-# These values are for color images, together with wavelets (docs/how-to/small_teachers.md).
+# Values for color images, if patches are used together with wavelets
+# (docs/how-to/small_teachers.md).
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
 
@@ -160,12 +161,12 @@ class PatchPart(ImagePart):
         self._stride = layout.stride * -(-max(height, width) // MAX_PLACES)
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns the root of mean filter responses per cell, `[batch, grid, grid, filters]`."""
+        """Returns the square root of the mean response of each filter in each cell."""
         before = (self._side - 1) // 2
         around = [before, self._side - 1 - before]
         images = tf.pad(images, [[0, 0], around, around, [0, 0]])
-        # Normalizing each patch would need a copy of the patch at each position. Instead, the
-        # response to a normalized patch is computed from the response to the original patch.
+        # Normalizing patches would need a copy of the patch at each position. Instead, the response
+        # to a normalized patch is computed from the response to the original patch.
         mean, square = (
             tf.nn.avg_pool2d(
                 tf.reduce_mean(values, axis=3, keepdims=True), self._side, self._stride, "VALID"
@@ -192,7 +193,7 @@ class PatchPart(ImagePart):
         self.view.find_in(self.sample_features(pool))
 
     def _found_filters(self, pool: Pool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Returns filters `[side, side, channels, n]`; and their responses to the mean, `[n]`."""
+        """Returns filters `[side, side, channels, n]`, and responses to the mean, `[n]`."""
         random = np.random.default_rng(self._seed)
         side = self._side
         height, width, _ = pool.dataset.input_shape
@@ -210,7 +211,7 @@ class PatchPart(ImagePart):
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
         patches = patches[deviations[:, 0] > MIN_DEVIATION]
-        if not len(patches):  # every image has a single color
+        if not len(patches):  # every image is of a single color
             return np.zeros(self._filters.shape), np.zeros(self._offsets.shape)
         patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + MIN_CONTRAST)
         mean = patches.mean(axis=0)
@@ -235,9 +236,9 @@ class PatchPart(ImagePart):
 SCALES = 2
 ANGLES = 8
 STRIDE = 2**SCALES  # pixels between local means
-MAX_PIXELS = 32  # along a side; larger images are reduced by averaging blocks of pixels
+MAX_PIXELS = 32  # maximum length of a side; larger images are reduced by averaging blocks of pixels
 CELLS = 4  # maximum number of cells along each side of an image
-MIN_SCALE = 0.01  # fraction of the largest deviation; added, so that constant features stay small
+MIN_SCALE = 0.01  # added to deviations, as a fraction of the largest; keeps constant features small
 
 
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
@@ -255,9 +256,9 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
             window = np.exp(-(along**2 + (slant * across) ** 2) / (2.0 * width**2))
             window *= slant / (2.0 * np.pi * width**2)
             wave = window * np.exp(1j * frequency * along)
-            mean = wave.sum() / window.sum()  # is subtracted, for a mean of 0
+            mean = wave.sum() / window.sum()  # subtracted, so that the mean is 0
             filters[scale, number] = wave - window * mean
-    # Opposite pixels of a wavelet are conjugates, except at the edge of an even side.
+    # Opposite pixels of a wavelet are complex conjugates, except at the edge of an even side.
     return scipy.fft.fft2(filters).real.astype(np.float32)
 
 
@@ -273,7 +274,7 @@ def means(length: int, padded: int) -> npt.NDArray[np.float32]:
 
 
 def transform(images: tf.Tensor) -> tf.Tensor:
-    """Returns scattering features `[batch, 81 * channels, height // 4, width // 4]` of images.
+    """Computes scattering features, `[batch, 81 * channels, height // 4, width // 4]`.
 
     The features of an image depend only on this image. Features of order 0 come first, then
     features of order 1 by scale and angle, then features of order 2.
@@ -324,7 +325,7 @@ class WaveletPart(ImagePart):
     Each feature is divided by its standard deviation in the pool.
     """
 
-    # This weight was chosen for use together with patches (docs/how-to/small_teachers.md).
+    # This weight was chosen for wavelets together with patches (docs/how-to/small_teachers.md).
     weight = 4.0
     least_variance = 1.0
 
@@ -344,7 +345,7 @@ class WaveletPart(ImagePart):
         self._scale = scale
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns scattering features per cell, `[batch, num_features]`."""
+        """Returns scattering features, averaged in each cell, `[batch, num_features]`."""
         cells = self._in_cells(images)
         return tf.reshape(cells, [-1, self._scale.shape[0]]) * self._scale
 
@@ -363,7 +364,7 @@ class WaveletPart(ImagePart):
         self.view.find_in(features * scale)
 
 
-# Oriented gradients come from fixed filters, which need no pool.
+# Oriented gradients: fixed filters, which need no pool.
 
 GRADIENT_CELLS = 7  # cells along each side of an image
 ORIENTATIONS = 8
@@ -373,7 +374,7 @@ MAX_SCALING = 2.0  # maximum factor by which a side is scaled
 
 
 def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the horizontal and vertical gradients of gray images, and the gradients' magnitudes.
+    """Returns the horizontal gradients, vertical gradients and gradient magnitudes of gray images.
 
     Argument and results have the shape `[batch, height, width, 1]`.
     """
@@ -400,7 +401,7 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
     y = mean(ys)
     x = mean(xs)
-    tiny = 1e-4  # avoids division by zero if all gradients are on one line
+    tiny = 1e-4  # avoids division by zero if all gradients have the same direction
     variance = mean(tf.square(ys - y)) + tiny
     covariance = mean((ys - y) * (xs - x))
     shear = tf.clip_by_value(covariance / variance, -1.0, 1.0)
@@ -428,12 +429,12 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
 
 
 class GradientPart(encoder.Part):
-    """One view with norm 1: the strength of gradients per direction in each cell of a grid.
+    """Histograms of oriented gradients: the strength of gradients by direction in each cell.
 
-    The features are histograms of oriented gradients (Dalal and Triggs 2005) of the mean of all
-    channels, in cells that overlap by half. No feature is negative. Nothing is trained; only the
-    range of the images is needed. If the data set declares that small affine changes keep the
-    label, `_posed` normalizes the images first.
+    The features (Dalal and Triggs 2005) are computed from the mean of all channels, in cells that
+    overlap by half. They have L2 norm 1. No feature is negative. Nothing is trained; only the range
+    of the images is needed. If the data set declares that small affine changes keep the label,
+    `_posed` normalizes the images first.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -452,7 +453,7 @@ class GradientPart(encoder.Part):
         self.learnt = [self._low, self._range, self._spread]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps inputs to the view, float32 `[batch, width]`."""
+        """Maps inputs to features, float32 `[batch, width]`."""
         gray = tf.reduce_mean((inputs - self._low) / self._range, axis=3, keepdims=True)
         across, along, length = _gradients(_posed(gray) if self._is_posed else gray)
         angles = (2.0 * np.pi / ORIENTATIONS * np.arange(ORIENTATIONS)).astype(np.float32)

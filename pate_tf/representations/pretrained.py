@@ -1,8 +1,8 @@
 """Frozen encoders: pre-trained models that the user gives by name, as a file or as an object.
 
-This module can't check on which data such a model was trained. The model's features are public only
-if none of its weights depends on private records. The user vouches for this, and the privacy
-statement says so.
+This module can't check on which data such a model was trained. The features of a model are public
+only if none of its weights depends on private records. The user must guarantee this, and the
+privacy statement contains a remark about it.
 """
 
 import difflib
@@ -37,22 +37,23 @@ from pate_tf.students.student_kinds.linear_head import LinearHead
 
 PREFIX = "encoder"
 HUB = "hub"
-# Side in pixels of the images on which Keras Applications were trained; also used for presets that
-# state no size.
+# Image side in pixels for which Keras Applications were trained. Also used for presets without an
+# image size.
 USUAL_SIDE = 224
 MAX_FACTOR = 4  # maximum factor by which small images are enlarged
 MIN_SIDE = 75  # minimum side in pixels that every network of Keras Applications accepts
 ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # width factors of MobileNets
-ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # ImageNet's colors
-# Number of inputs of one forward pass. Small batches have fewer unused places, but don't keep a GPU
-# busy.
+ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # standard deviations of ImageNet's colors
+# Number of inputs in one forward pass. Small batches have fewer unused places, but are inefficient
+# on a GPU.
 BATCH = 16
 BATCH_ON_GPU = 64
-MAX_DIRECTIONS = 256  # of a view; the noise is the same for each direction
+MAX_DIRECTIONS = 256  # maximum number of directions; each additional direction adds noise
 MAX_PROJECTED = 256  # maximum number of random projections, which are used without a pool
 
 Outputs = Callable[[tf.Tensor], tf.Tensor]  # maps raw inputs, float32, to outputs
-Encoding = tuple[Outputs, Sequence[Any], bool]  # outputs, variables, and whether rows are separate
+# Outputs, variables, and whether rows are independent.
+Encoding = tuple[Outputs, Sequence[Any], bool]
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
@@ -116,12 +117,12 @@ def public_name(name: Named) -> str:
 
 
 def encoder(name: Named, pool: Pool) -> Encoder:
-    """Returns the encoder for a frozen model, after encoding each input of the pool once.
+    """Returns an encoder for a frozen model, after encoding each input of the pool once.
 
     Args:
         name: a name from `resolved`; or a function that takes a `Dataset` and returns a Keras
             model, given as an object or by its name `module:function`.
-        pool: public inputs; the encoder takes raw inputs of the same data set. May be empty.
+        pool: public inputs, possibly none. The encoder takes raw inputs of the same data set.
 
     Raises:
         ValueError: if the model can't be loaded, or does not accept such inputs.
@@ -151,12 +152,12 @@ def encoder(name: Named, pool: Pool) -> Encoder:
 
 
 class ModelPart(Part):
-    """One view with norm 1: the flattened outputs of a frozen model.
+    """Features from the flattened outputs of a frozen model, with L2 norm 1.
 
     With a pool, outputs are centered and projected on the pool's first principal directions.
     Without a pool, outputs are divided by their norm and projected on random directions (Johnson
-    and Lindenstrauss 1984). Each projection then becomes two features, its positive and its
-    negative part, because noisy moments need nonnegative numbers.
+    and Lindenstrauss 1984). Each projection then gives two features, its positive and its negative
+    part, because noisy second moments need nonnegative numbers.
     """
 
     is_frozen = True
@@ -170,15 +171,14 @@ class ModelPart(Part):
         pool: Pool,
         allowed: Container[str] = (),
     ) -> None:
-        """Checks the model, whose outputs become the features.
+        """Checks the model.
 
         Args:
             outputs: function that maps raw inputs to the outputs of the model.
             variables: variables of the model.
-            by_row: whether it is proven that each row of outputs depends only on its row of inputs.
+            by_row: whether each row of outputs certainly depends only on the same row of inputs.
             pool: public inputs; may be empty.
-            allowed: names of the stateful operations that the model may contain; see
-                `refuse_state`.
+            allowed: names of stateful operations that the model may contain; see `refuse_state`.
 
         Raises:
             ValueError: if the model is stateful, or does not return the same number of outputs for
@@ -239,7 +239,7 @@ class ModelPart(Part):
             raise ValueError("representation: all inputs have the same outputs; use another model")
 
     def fit(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Computes directions from a pool's outputs; returns its features `[num_inputs, width]`."""
+        """Computes principal directions from a pool; returns its features `[num_inputs, width]`."""
         outputs = list[npt.NDArray[np.float32]]()
         task = "encoding the pool"
         if self.places == 1:
@@ -265,7 +265,7 @@ class ModelPart(Part):
         unit = max(float(np.abs(raw - mean).max()), float(np.finfo(np.float32).tiny))
         self.view.find_in(((raw - mean) / unit).astype(np.float32))
         self.view.mean.assign(mean.astype(np.float32))
-        self.view.directions.assign(self.view.directions / unit)  # also right for tiny outputs
+        self.view.directions.assign(self.view.directions / unit)  # correct even for tiny outputs
         return np.asarray(self.view(tf.constant(raw)))
 
     def raw(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -280,7 +280,7 @@ class ModelPart(Part):
         return tf.reshape(outputs, [-1, width])
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps raw inputs to the view, float32 `[batch, width]`, in batches of `places` inputs."""
+        """Maps raw inputs to features, float32 `[batch, width]`, in batches of `places` inputs."""
         number = tf.shape(inputs)[0]
         (width,) = self.widths
         parts = tf.TensorArray(
@@ -316,10 +316,10 @@ def _reason(error: Exception) -> str:
 
 
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
-    """Returns the `Encoding` of a Keras model that takes raw inputs.
+    """Returns an `Encoding` (outputs, variables, row independence) for a Keras model.
 
-    If the model needs images of another size, the images are resized by a bilinear filter. If it
-    needs three channels, the channel of gray images is repeated.
+    The model takes raw inputs. If it needs images of another size, images are resized by a bilinear
+    filter. If it needs three channels, the channel of gray images is repeated.
 
     Raises:
         ValueError: if the model does not accept the inputs of the data set.
@@ -355,7 +355,7 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
 
 
 def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding:
-    """Returns the `Encoding` of a network of Keras Applications, with average-pooled outputs.
+    """Returns an `Encoding` for a network of Keras Applications, with average-pooled outputs.
 
     Args:
         name: name of the network.
@@ -364,7 +364,8 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
         where: file with the weights; empty for ImageNet's weights, which Keras downloads.
         dataset: data set of the images.
     """
-    colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))  # checks before a download
+    # Checks the data set before a download.
+    colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))
     height, width, _ = dataset.input_shape
     longest = int(side) if side else min(USUAL_SIDE, MAX_FACTOR * max(height, width))
     size: tuple[int, ...] = tuple(
@@ -391,7 +392,7 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
     # With downloaded weights, Keras also divides colors by these roots. With weights from a file,
-    # Keras does not, so the function `outputs` does.
+    # it does not, so the function `outputs` divides them.
     lacks_roots = path.suffix == ".h5" and preprocess.__module__.endswith(".efficientnet")
     middle = 255.0 * np.ravel(means[0]) if lacks_roots and np.any(means[0]) else None
 
@@ -401,20 +402,20 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
             pictures = middle + (pictures - middle) / ROOTS_OF_DEVIATIONS
         return model(preprocess(pictures), training=False)
 
-    # Networks that Keras builds treat rows independently, and a file of weights changes no layer. A
-    # .keras file may contain other layers.
+    # Networks that Keras builds treat rows independently, and loading weights does not change
+    # layers. However, a .keras file may contain other layers.
     return outputs, model.variables, path.suffix != ".keras" or is_row_wise(model)
 
 
 def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras.Model:
-    """Returns a network with weights from a `.weights.h5` or `.h5` file, with or without a top."""
+    """Loads a network's weights from a `.weights.h5` or `.h5` file."""
     build = applications()[name]
     takes_alpha = "alpha" in inspect.signature(build).parameters
     refused = ValueError(
         f"representation {name}: {path} does not contain weights of this network (a top of "
         f"1,000 classes is allowed). You can save the whole model as .keras instead."
     )
-    kernels: list[str] = []  # of convolutions; networks of all widths have the same number
+    kernels: list[str] = []  # kernels of convolutions; networks of all widths have equally many
     try:
         with h5py.File(path) as file:
             file.visititems(
@@ -434,10 +435,11 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
                     include_top=has_top, weights=None, input_shape=(*size, 3), **top, **width
                 )
                 if sum(len(weight.shape) == 4 for weight in model.weights) != len(kernels):
-                    break  # no width has this number of kernels
+                    break  # no network has this number of kernels
                 model.set_weights([np.full(weight.shape, np.nan) for weight in model.weights])
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # Keras warns about the top in the file
+                    # Keras warns about unused weights of classification layers.
+                    warnings.simplefilter("ignore")
                     model.load_weights(path)
             except Exception:  # h5py and Keras raise different exceptions
                 continue
@@ -447,14 +449,14 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
 
 
 def _without_top(model: Any, name: str) -> keras.Model:
-    """Returns a network without its top, whose outputs are averages of the last feature maps."""
+    """Removes the classification layers; the outputs become averages of the last feature maps."""
     shape = getattr(model, "input_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
         raise ValueError(f"representation {name}: the model does not take color images")
     names = {each: "".join(filter(str.isalnum, each.lower())) for each in applications()}
     given = "".join(filter(str.isalnum, model.name.lower()))
-    # The longest match is the right one, because some names begin with another name. Both NASNets
-    # name their models NASNet.
+    # Use the longest match, because some names begin with another name. Both NASNets have models
+    # with the name NASNet.
     fitting = [each for each, short in names.items() if given.startswith(short)]
     other = max(fitting, key=len, default=name)
     if other != name:
@@ -482,14 +484,13 @@ def _without_top(model: Any, name: str) -> keras.Model:
 
 
 # The functions below check an unknown model before private records are passed to it.
-#
-# They search the model's traced graph for state. A model gets several inputs at a time only if it
-# provably treats the rows of a batch independently.
+# They search the model's traced graph for state. A model gets batches of several inputs only if it
+# certainly treats the rows of a batch independently.
 
 
 # Built-in layers that treat the rows of a batch independently: each row of outputs depends only on
-# the same row of inputs. Each key states why this holds for the layers in its value, provided that
-# `training` is false and `_is_by_row` finds no layer that works along the batch axis.
+# the same row of inputs. Each key is the reason for the layers in its value. It requires that
+# `training` is false and that `_is_by_row` finds no layer that works along the batch axis.
 REASONS = {
     "one function of each number, or of the numbers at one position": (
         "InputLayer Rescaling Normalization Activation ReLU LeakyReLU ELU PReLU Add Subtract "
@@ -516,8 +517,8 @@ LAYERS = {getattr(keras.layers, name) for name in ROW_WISE}
 # Arithmetic of a tensor with a number, or of two tensors of the same rank.
 ARITHMETIC = {keras_numpy.Add, keras_numpy.Subtract, keras_numpy.Multiply, keras_numpy.TrueDivide}
 ACTIVATIONS = {each for each in vars(keras.activations).values() if callable(each)}
-# Encoders of keras-hub in which attention and convolution work within a row, and whose layers are
-# all built by the code of keras-hub.
+# Encoders of keras-hub in which attention and convolution work within a row. All their layers are
+# built by the code of keras-hub.
 _HUB_MODELS = (
     "albert bert deberta_v3 densenet distil_bert efficientnet electra mobilenet resnet "
     "roberta vit xlm_roberta"
@@ -526,7 +527,7 @@ HUB_MODELS = set(_HUB_MODELS.split())
 
 
 def answering(model: Any, dataset: Dataset) -> Any:
-    """Returns an encoder whose features are a student's outputs, for `record_features`.
+    """Wraps a student as an encoder for `record_features`. The features are its outputs.
 
     Args:
         model: the model of a student, which may be a user's model.
@@ -539,7 +540,7 @@ def answering(model: Any, dataset: Dataset) -> Any:
     call = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     function = call.get_concrete_function(spec)
     is_linear_head = isinstance(model, LinearHead)
-    # The encoder of a linear head was checked before, and it divides inputs into batches itself.
+    # The encoder of a linear head was already checked, and it divides inputs into batches itself.
     refuse_state(function, "student", TOKENIZERS if is_linear_head else ())
 
     def batch_features(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -560,7 +561,7 @@ def is_row_wise(model: Any) -> bool:
 
 
 def _is_by_row(node: Any) -> bool:
-    """Whether a node of a model's graph (a layer or an operation) keeps rows separate."""
+    """Whether a node of a model's graph (a layer or an operation) treats rows independently."""
     layer = node.operation
     kind = type(layer)
     leaves = tf.nest.flatten(node.arguments.args)
@@ -630,15 +631,15 @@ CHARACTERS_PER_TOKEN = 3  # a lower bound that is valid for most texts
 
 
 def hub_outputs(where: str, dataset: Dataset) -> Encoding:
-    """Returns the `Encoding` of a keras-hub backbone, with pooled outputs.
+    """Returns an `Encoding` for a keras-hub backbone, with pooled outputs.
 
     Args:
-        where: the name of a preset; a folder that keras-hub saved; or a folder with `config.json`,
+        where: name of a preset; a folder that keras-hub saved; or a folder with `config.json`,
             `model.safetensors` and, for texts, the files of the tokenizer.
-        dataset: data set of images with one or three channels, or of texts kept as characters.
+        dataset: data set of images with one or three channels, or of texts as characters.
 
     Raises:
-        ValueError: if the encoder can't be loaded, or takes another kind of data.
+        ValueError: if the encoder can't be loaded, or takes a different type of data.
     """
     what = f"representation hub:{where}"
     try:
@@ -662,7 +663,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
 
 
 def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns a function from images to mean outputs, and the preset's image converter."""
+    """Returns a function that maps images to mean outputs, and the preset's image converter."""
     convert = hub.layers.ImageConverter.from_preset(where)
     size = tuple(getattr(backbone, "image_shape", None) or ())[:2]
     size = tuple(side or USUAL_SIDE for side in size or convert.image_size or (None, None))
@@ -675,7 +676,7 @@ def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 
 def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns a function from texts to mean outputs over tokens, and the preset's preprocessing."""
+    """Returns a function that maps texts to mean token outputs, and the preset's preprocessing."""
     if not dataset.has_characters:
         raise ValueError(
             "texts must be kept as characters: pass characters=512 to Data.from_arrays, or write "

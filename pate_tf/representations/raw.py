@@ -15,11 +15,11 @@ from pate_tf.data.preprocessing import num_of_words
 from pate_tf.models.encoder import Encoder, Part, constants
 
 MAX_HASHED = 512  # maximum number of features of a text if there is no pool
-MAX_DEVIATIONS = 3.0  # values further from the mean, in standard deviations, are clipped
+MAX_DEVIATIONS = 3.0  # values are clipped to this number of standard deviations from the mean
 
 
 def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
-    """Returns the declared minimum and maximum of each number of a flattened input."""
+    """Returns arrays of the declared minimum and maximum of each number in a flattened input."""
     return [
         np.broadcast_to(np.asarray(side, np.float64), dataset.input_shape).ravel()
         for side in dataset.value_range
@@ -27,11 +27,11 @@ def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
 
 
 class RawPart(Part):
-    """One view with norm 1: scaled numbers and a constant.
+    """Features with L2 norm 1: scaled numbers and a constant.
 
-    Numbers of a table are scaled by the mean and standard deviation in the pool, because a range
-    says little about a number that is nearly always 0. Pixels are scaled by their declared range.
-    If the pool is empty, all numbers are scaled by their declared range: to 0 to 1, or, if
+    Numbers of a table are scaled by the mean and standard deviation in the pool. A declared range
+    would not be suitable for a number that is nearly always 0. Pixels are scaled by their declared
+    range. If the pool is empty, all numbers are scaled by their declared range: to 0 to 1, or, if
     `are_centered`, to -1 to 1.
     """
 
@@ -51,9 +51,9 @@ class RawPart(Part):
         self.learnt = constants(middle, unit)
         self._middle, self._unit = self.learnt
         self.widths = (self.num_numbers + 1,)
-        # Without a pool, features of texts count only single words, in fewer buckets, because each
-        # product of two features gets noise and most pairs of words are rare. At epsilon 0.3, 1 and
-        # 3, accuracy is 2 to 9 points higher than with pairs of words. This was measured on the
+        # Without a pool, texts have fewer features, which are only for single words: each product
+        # of two features gets noise, and most pairs of words are rare. At epsilon 0.3, 1 and 3,
+        # accuracy is 2 to 9 points higher than with pairs of words. This was measured on the
         # sentences of `standard_library` and `packages` of benchmarks/own_data.py, and on the first
         # 160 characters of 6,040 e-mails (SpamAssassin's public corpus).
         self._folded = 0
@@ -64,7 +64,7 @@ class RawPart(Part):
             self.widths = (self._folded,)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps inputs to the view, float32 `[batch, width]`."""
+        """Maps inputs to features, float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
         if self._folded:
             words = scaled[:, : self._num_words]
@@ -93,8 +93,9 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 # 3: 5 bins are worse at every epsilon but 0.1, and 20 bins are worse at every epsilon
 # (docs/how-to/small_teachers.md).
 BINS = 10
-WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
-MAX_BINS = 1_000  # total of all numbers; if there are many numbers, each gets fewer bins
+# L2 norm; chosen on the same data and on three tables of benchmarks/own_data.py.
+WEIGHT_OF_BINS = 0.5
+MAX_BINS = 1_000  # maximum total of all numbers; if there are many numbers, each gets fewer bins
 # Without a pool, a number's range is split into bins of equal widths. The lowest bin is split
 # again, because many numbers are nearly always close to their lowest value. With much noise, few
 # bins are better. The values were chosen on Adult's training file and on tables of R's packages
@@ -105,15 +106,15 @@ COARSE_BINS = 4
 
 
 class BinsPart(Part):
-    """One view with norm 1: the view of `RawPart`, and a one-hot bin for each number.
+    """Features with L2 norm 1: the features of `RawPart`, and a one-hot bin for each number.
 
     A linear function of these features is a generalized additive model (Hastie and Tibshirani
     1986): a sum of one function per column. The squared norm of all bins is a quarter of the
-    squared norm of the other features, so that little accuracy is lost if a linear function of the
-    columns is sufficient. All bins contain about equally many inputs of the pool. A frequent value
-    fills at most one bin, so that a column that is nearly always 0 has bins for its other values. A
-    number with only two values has no bins. Without a pool, declared ranges determine the bins
-    (`edges_of_ranges`).
+    squared norm of the other features. So little accuracy is lost if a linear function of the
+    columns is sufficient. All bins of a number contain about equally many inputs of the pool. A
+    frequent value fills at most one bin, so that a column that is nearly always 0 has bins for its
+    other values. A number with only two values has no bins. Without a pool, declared ranges
+    determine the bins (`edges_of_ranges`).
     """
 
     def __init__(self, pool: Pool, *, are_coarse: bool = False) -> None:
@@ -129,7 +130,7 @@ class BinsPart(Part):
         if not pool:
             self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
             groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
-            if groups is not None:  # ordered bins of numbers have negative groups
+            if groups is not None:  # groups of ordered bins are negative
                 is_number = np.isin(groups, groups[len(self._unbinned) :])
                 self.groups = np.where(is_number, -1 - groups, groups)
         low = [start for edges in inner.values() for start in (-np.inf, *edges)]
@@ -137,7 +138,7 @@ class BinsPart(Part):
         self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Takes stored values, which may have a different number of bins than this object."""
+        """Replaces all values by stored values, which may have a different number of bins."""
         *scales, columns, low, high = values
         self._raw.take(scales)
         if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):
@@ -153,7 +154,7 @@ class BinsPart(Part):
         self.widths = (others + int(self._columns.shape[0]),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps inputs to the view, float32 `[batch, width]`; nonnegative if there is no pool."""
+        """Maps inputs to features, float32 `[batch, width]`; nonnegative if there is no pool."""
         numbers = tf.gather(self._raw.numbers(inputs), self._columns, axis=1)
         is_in_bin = tf.cast((numbers >= self._low) & (numbers < self._high), tf.float32)
         if self._unbinned is not None:
@@ -164,7 +165,7 @@ class BinsPart(Part):
 
 
 def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArray[Any]]:
-    """Maps each number to the edges of its bins, which are quantiles of a pool's inputs.
+    """Returns the edges of the bins of each number: quantiles of a pool's inputs.
 
     Each number has at most `number` bins.
     """
@@ -187,9 +188,9 @@ def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArra
 
 
 def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDArray[Any]]:
-    """Maps each number to the edges of its bins, which follow from its declared range.
+    """Returns the edges of the bins of each number, computed from declared ranges.
 
-    A schema states which features are numbers; without a schema, all features are numbers. A value
+    A schema defines which features are numbers. Without a schema, all features are numbers. A value
     outside of the range is in the first or last bin.
     """
     low, high = ranges_of(dataset)
@@ -211,12 +212,12 @@ def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDAr
 
 
 def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None:
-    """Returns the column of each feature if all columns are one-hot, else None.
+    """Returns the index of each feature's column if all columns are one-hot, else None.
 
     Args:
         dataset: data set that describes the columns.
-        features: for each feature, the position in `RawPart.scaled` of the number that it is
-            computed from. For a number with bins, the position is repeated for each bin.
+        features: for each feature, the position of its number in `RawPart.scaled`. For a number
+            with bins, the position is repeated for each bin.
     """
     columns = np.arange(np.prod(dataset.input_shape))
     if dataset.schema is not None:
@@ -229,14 +230,14 @@ def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None
     return None if (sizes < 2).any() else groups
 
 
-MAX_OF_PAIRS = 64  # numbers and categories of an input; they give 2,145 products
+MAX_OF_PAIRS = 64  # maximum for numbers and categories of an input together; gives 2,145 products
 
 
 class PairsPart(Part):
-    """One view with norm 1: products of any two numbers of `RawPart`, including the constant.
+    """Features with L2 norm 1: products of any two features of `RawPart`.
 
-    The inner product of two inputs in this view is the square of their inner product in `RawPart`:
-    a polynomial kernel of degree 2.
+    This includes products with the constant of `RawPart`. The inner product of two inputs is the
+    square of their inner product in `RawPart`: a polynomial kernel of degree 2.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -251,17 +252,17 @@ class PairsPart(Part):
         if width - 1 > MAX_OF_PAIRS:
             raise ValueError(
                 f"representation: pairs needs inputs of at most {MAX_OF_PAIRS} numbers and "
-                f"categories, got {width - 1:,}; choose bins or raw"
+                f"categories, got {width - 1:,}. Choose bins or raw."
             )
         rows, columns = np.triu_indices(width)
         self.learnt = self._raw.learnt
         self._places = tf.constant(rows * width + columns)
-        # A product of two different numbers occurs in two orders, hence the factor sqrt(2).
+        # A product of two different numbers occurs twice, in both orders, hence the factor sqrt(2).
         self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
         self.widths = (len(rows),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps inputs to the view, float32 `[batch, width]`."""
+        """Maps inputs to features, float32 `[batch, width]`."""
         (raw,) = self._raw(inputs)
         products = tf.reshape(raw[:, :, None] * raw[:, None, :], [-1, raw.shape[1] ** 2])
         return [tf.gather(products, self._places, axis=1) * self._weights]
@@ -270,15 +271,15 @@ class PairsPart(Part):
 # Maximum number of directions of texts and of whitened features. On the pool of `packages` in
 # benchmarks/own_data.py, 100 and 200 directions of texts are equally good; 50 and 400 are worse.
 MAX_DIRECTIONS = 128
-CHUNK = 4_096  # number of a pool's inputs that are in memory in double precision
+CHUNK = 4_096  # maximum number of inputs in double precision in memory
 
 
 class LsaPart(Part):
-    """One view with norm 1: latent semantic analysis of hashed texts (Deerwester et al. 1990).
+    """Features with L2 norm 1: latent semantic analysis of texts (Deerwester et al. 1990).
 
-    For each n-gram with weight w, log(1 + w) is multiplied by the n-gram's inverse document
-    frequency in the pool. The result is projected on the pool's first `MAX_DIRECTIONS` principal
-    directions.
+    Texts are hashed n-grams. For each n-gram with weight w, log(1 + w) is multiplied by the
+    n-gram's inverse document frequency in the pool. The result is projected on the pool's first
+    `MAX_DIRECTIONS` principal directions.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -294,14 +295,15 @@ class LsaPart(Part):
             total += some.sum(axis=0, dtype=np.float64)
             products += some.T.astype(np.float64) @ some
         mean = total / len(rows)
-        _, directions = np.linalg.eigh(products / len(rows) - np.outer(mean, mean))  # ascending
+        # Eigenvalues are in ascending order.
+        _, directions = np.linalg.eigh(products / len(rows) - np.outer(mean, mean))
         turn = directions[:, -min(MAX_DIRECTIONS, len(rows)) :]
         self._mean, self._turn = constants(mean, turn)
         self.learnt = [self._rarity, self._mean, self._turn]
         self.widths = (turn.shape[1],)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps inputs to the view, float32 `[batch, width]`."""
+        """Maps inputs to features, float32 `[batch, width]`."""
         turned = tf.matmul(self._weighed(inputs) - self._mean, self._turn)
         return [tf.math.l2_normalize(turned, axis=1)]
 
@@ -310,7 +312,7 @@ class LsaPart(Part):
         return tf.math.l2_normalize(tf.math.log1p(tf.abs(flat)) * self._rarity, axis=1)
 
 
-# Partly whitened features are for linear models that are trained in few noisy steps.
+# Partly whitened features, for linear models that are trained in few noisy steps.
 #
 # Features vary far more in some directions than in others. Gradient descent learns the directions
 # with little variance last, and noise allows only few steps. Full whitening would give all
@@ -318,7 +320,7 @@ class LsaPart(Part):
 # compromise.
 
 
-POWER = 0.5  # features are divided by this power of their deviation; 1 would whiten fully
+POWER = 0.5  # features are divided by this power of their standard deviation; 1 would whiten fully
 MIN_VARIANCE = 1e-4  # lower limit of a variance, as a fraction of the largest variance
 
 
@@ -334,7 +336,7 @@ def whitened(encoder: Encoder, pool: Pool) -> Encoder:
 
 
 class WhitenedPart(Part):
-    """One view with norm 1: weighted features along the pool's first principal directions."""
+    """Features with L2 norm 1: weighted projections on the pool's first principal directions."""
 
     def __init__(self, encoder: Encoder, pool: Pool) -> None:
         """Computes the mean and the principal directions of a pool's features."""
@@ -342,7 +344,8 @@ class WhitenedPart(Part):
         self._encoder = encoder
         features = encoder.features(pool.inputs).astype(np.float64)
         mean = features.mean(axis=0)
-        variances, directions = np.linalg.eigh(np.cov(features - mean, rowvar=False))  # ascending
+        # Eigenvalues are in ascending order.
+        variances, directions = np.linalg.eigh(np.cov(features - mean, rowvar=False))
         variances = variances[-MAX_DIRECTIONS:]
         least = max(MIN_VARIANCE * float(variances[-1]), float(np.finfo(np.float32).tiny))
         weights = np.maximum(variances, least) ** (-POWER / 2.0)
@@ -351,6 +354,6 @@ class WhitenedPart(Part):
         self.widths = (len(variances),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps inputs to the view, float32 `[batch, width]`."""
+        """Maps inputs to features, float32 `[batch, width]`."""
         turned = tf.matmul(self._encoder(inputs) - self._mean, self._turn)
         return [tf.math.l2_normalize(turned, axis=1)]

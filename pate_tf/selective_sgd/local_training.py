@@ -1,6 +1,6 @@
 """Local training: participants download parameters, train on their records, and upload changes.
 
-All participants in a process share one traced graph. For convolutions on CPUs, training
+All participants in a process use the same traced graph. For convolutions on CPUs, training
 participants one after another is faster than training several at the same time.
 """
 
@@ -32,9 +32,11 @@ class FlatView:
     """Reads and sets the parameters of a model as a vector, float32 `[num_parameters]`.
 
     Args:
-        model: a Keras model that maps raw inputs to logits. Raises: ValueError: if the model has no
-            trainable parameters, or has non-trainable variables, such as statistics of batch
-            normalization.
+        model: a Keras model that maps raw inputs to logits.
+
+    Raises:
+        ValueError: if the model has no trainable parameters, or has non-trainable variables, such
+            as statistics of batch normalization.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -73,7 +75,7 @@ class FlatView:
         """Returns the mean training loss, and its gradient as a vector, float32 `[num_parameters]`.
 
         Args:
-            pieces: the parameters as tensors, in the order of the model; see `pieces`.
+            pieces: the parameters as tensors, in the order of the model; see the method `pieces`.
             inputs: raw inputs, float32 `[batch, *input_shape]`.
             labels: classes, int64 `[batch]`.
         """
@@ -109,7 +111,7 @@ def build(name: Named | None, dataset: Dataset, *, seed: int) -> keras.Model:
 
 
 def linear(dataset: Dataset) -> keras.Model:
-    """Returns a model with a single layer, initialized to zero.
+    """Builds a linear classifier: a single layer, initialized to zero.
 
     Noise harms this model less than other models, because it has few parameters.
     """
@@ -145,7 +147,7 @@ SHUFFLE = 3  # third component of the seed that determines the order of records
 def largest(changes: FloatArray, number: int) -> IntArray:
     """Returns the indices of the largest changes by absolute value, ascending, `[number]`.
 
-    These indices depend on private records, so an upload reveals them without protection.
+    These indices depend on private records. Without noise, an upload reveals them.
     """
     if number >= len(changes):
         return np.arange(len(changes))
@@ -161,7 +163,7 @@ class Participants:
     Args:
         settings: settings of the run.
         model: a Keras model from raw inputs to logits.
-        records: maps the number of each participant, from 0, to its records.
+        records: records of each participant, by its number from 0.
 
     Raises:
         ValueError: if the model does not fit `FlatView`, or a participant has no records.
@@ -171,7 +173,7 @@ class Participants:
         self, settings: TrainingSettings, model: keras.Model, records: Mapping[int, PrivateExamples]
     ) -> None:
         if not all(map(len, records.values())):
-            raise ValueError("a participant has no records; use fewer participants")
+            raise ValueError("a participant has no records. Use fewer participants.")
         self.settings = settings
         self.records = records
         self.view = FlatView(model)
@@ -210,7 +212,9 @@ class Participants:
     def change(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Returns how one epoch of local SGD changes the parameters, and the mean loss.
+        """Trains for one epoch of local SGD.
+
+        Returns the change of the parameters and the mean loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -223,7 +227,7 @@ class Participants:
         changes = np.asarray(change.numpy())
         with np.errstate(over="ignore"):
             if not np.isfinite([loss.numpy(), np.abs(parameters + changes).max()]).all():
-                raise ValueError("training diverged, the loss is not finite; lower `learning_rate`")
+                raise ValueError("training diverged: the loss is not finite; lower `learning_rate`")
         return changes, float(loss)
 
     def _run(
@@ -234,7 +238,7 @@ class Participants:
         order: tf.Tensor,
         learning_rate: tf.Tensor,
     ) -> Any:
-        """Runs local SGD. The loop variable is the change since the download, not the parameters.
+        """Runs local SGD. The loop computes the change of the parameters since the download.
 
         This avoids the rounding error of subtracting parameters. After a single step, the change is
         exactly -learning_rate * gradient.
@@ -263,10 +267,10 @@ class Participants:
 
 MAX_GRADIENT_ENTRIES = 2**25  # maximum total number of entries of a batch's gradients
 MAX_RECORDS = 1024  # maximum number of records in a batch
-# The difference of this factor to 1 exceeds the rounding errors of norms in float64.
+# This factor differs from 1 by more than the rounding errors of norms in float64.
 JUST_BELOW = 1.0 - 1e-9
-# With this TensorFlow operation, the batch in which a record is computed would depend on the
-# branches of other records.
+# A TensorFlow operation for branches. With it, the batch in which a record is computed would depend
+# on the branches of other records.
 BRANCHING_OPERATION = "DynamicPartition"
 CHOICE = 5  # third component of the seed that determines the uploaded parameters
 TWO_TO_64 = 2.0**64
@@ -277,8 +281,8 @@ class RecordGradients:
 
     Guarantee. A sum consists of one vector for each drawn record, and is exact. Each vector has
     integer entries and a norm of at most `LATTICE`. A vector depends only on its record, on the
-    record's position among the participant's records and on public values. A vector does not depend
-    on which other records are drawn, for these reasons:
+    record's position among the participant's records and on public values. The choice of the other
+    drawn records has no influence on it, for these reasons:
 
     - A record is always computed at the same position of a batch of the same size. This position
       and size follow from the record's position among the participant's records and from the number
@@ -294,8 +298,8 @@ class RecordGradients:
     Args:
         view: the parameters of the model. The model must process each record separately, without
             branches that depend on a record.
-        shards: maps the number of each participant to its records. All participants use the same
-            batch size.
+        shards: records of each participant, by its number. All participants use the same batch
+            size.
 
     Raises:
         ValueError: if the model does not process each record separately, or does not accept records
@@ -327,15 +331,15 @@ class RecordGradients:
                 tf.TensorSpec([], tf.float64),
             ],
         )
-        # Traces the graph, and runs it without any record.
+        # Traces the graph and runs it without drawn records.
         graph = self._graph.get_concrete_function().graph.as_graph_def()
         functions = [function.node_def for function in graph.library.function]
         if any(
             node.op == BRANCHING_OPERATION for nodes in (graph.node, *functions) for node in nodes
         ):
             raise ValueError(
-                "the model has branches that depend on a record, so it does not process each "
-                "record separately, as noise for single records requires; remove the branches"
+                "the model has branches that depend on a record. Privacy of single records "
+                "requires a model that processes each record separately. Remove the branches."
             )
         none = np.zeros(len(self._fixed), np.int64)
         try:
@@ -380,14 +384,14 @@ class RecordGradients:
                 total = self._graph(parameters, inputs, labels, is_drawn, indices, np.float64(clip))
                 return np.asarray(total.numpy())
             except tf.errors.InvalidArgumentError:
-                # An operation fails for one of the records. The sum must still include the other
+                # An operation fails for one of the records. The sum must still include all other
                 # records.
                 total = np.zeros(len(indices), np.int64)
                 for row in rows[:, np.newaxis] if len(rows) > 1 else ():
                     total += sum_of(row)
                 return total
 
-        # Records with the same position in the batch are computed in different batches.
+        # Records with the same batch position are computed in different batches.
         total = np.zeros(len(indices), np.int64)
         for start in range(0, len(shard), self._num_places):
             is_here = (drawn >= start) & (drawn < start + self._num_places)
@@ -420,23 +424,23 @@ class RecordGradients:
 
 
 class NoisyParticipants(Participants):
-    """SENSITIVE: participants that add independent Gaussian noise to their uploads.
+    """SENSITIVE: participants in this process, which add Gaussian noise to their uploads.
 
     Guarantee. All uploads of a participant together are differentially private at the cost in the
-    participant's ledger, if one record is replaced. This protects against everyone else, including
-    the server (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed determines which
-    parameters are uploaded. Which records are drawn remains secret. Private records can neither
-    stop a run nor prevent an upload: a record contributes nothing if its gradient is not finite, or
-    if an operation of the model fails for it.
+    participant's ledger, for the replacement of one record. This protects against everyone else,
+    including the server (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed
+    determines which parameters are uploaded. Which records are drawn remains secret. Private
+    records can neither stop a run nor prevent an upload: a record contributes nothing if its
+    gradient is not finite, or if an operation of the model fails for it.
 
     Args:
         settings: settings of the run.
         model: a Keras model from raw inputs to logits.
-        records: maps the number of each participant, from 0, to its records.
-        run: the durable run, which charges all rounds after all other checks have passed. Nothing
-            is drawn before the charge.
-        noise: noise source, which also chooses the drawn records. Default: the operating system's
-            entropy.
+        records: records of each participant, by its number from 0.
+        run: the durable run. It charges all rounds after all other checks have passed and before
+            anything is drawn.
+        noise: source of the noise and of the random choice of records. Default: the operating
+            system's entropy.
         declare: function that is called with the facts of the ledger after the charge.
 
     Raises:
@@ -467,7 +471,7 @@ class NoisyParticipants(Participants):
     def _selected(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[IntArray, FloatArray, float]:
-        """Returns indices and noisy values of an upload; and NaN, because the loss is private."""
+        """Returns indices and noisy values of an upload, and NaN instead of the private loss."""
         settings = self.settings
         num_parameters = self.view.num_parameters
         generator = np.random.default_rng([settings.seed, round_number, CHOICE])
@@ -516,14 +520,14 @@ class SharedTraining:
     _downloaded: dict[int, Parameters] = dataclasses.field(default_factory=dict, init=False)
 
     def run_round(self) -> float:
-        """Lets every participant train and upload once; returns the mean loss. SENSITIVE.
+        """SENSITIVE: every participant trains and uploads once; returns the mean loss.
 
         Raises:
             ValueError: if an upload was refused, or if there is no noise and a loss is not finite.
         """
         participants = self.participants
         settings = participants.settings
-        # Simulates stale parameters, as if participants trained while others upload: all
+        # Simulates outdated parameters, as if participants train while others upload: all
         # participants download before the first participant uploads.
         is_stale = settings.protocol == "asynchronous" and len(participants.records) > 1
         if is_stale and not self._downloaded:
@@ -542,5 +546,5 @@ class SharedTraining:
     def _pull(self, participant: int, round_number: int) -> Parameters:
         parameters = self.server.pull(participant, round_number)
         if parameters is None:
-            raise ValueError(f"it is not the turn of participant {participant} yet")
+            raise ValueError(f"it is not yet the turn of participant {participant}")
         return parameters

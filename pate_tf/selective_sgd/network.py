@@ -1,4 +1,4 @@
-"""Shared training over a network: messages, the service, and a participant's connection."""
+"""Shared training over a network: messages, the service, and the connection to it."""
 
 import dataclasses
 import functools
@@ -24,20 +24,20 @@ _log = logging.getLogger(__name__)
 WAIT_SECONDS: Final = 20.0  # maximum time that the server holds a call until its turn
 
 # The first entry of each request is the identifier of the run.
-# The second entry contains the facts of a participant's ledger; it is None without privacy.
+# The second entry of a join request contains facts of a participant's ledger; None without privacy.
 JoinRequest = tuple[bytes, LedgerFacts | None]
-# The second entry is the round whose parameters are requested; to request the final parameters, it
-# is the number of rounds.
+# The second entry of a pull request is the number of the requested round. For the final parameters,
+# it is the total number of rounds.
 PullRequest = tuple[bytes, int]
-# The other entries describe an upload: its round, its version, the ascending indices of the changed
-# parameters (None for all parameters), and the changes.
+# The other entries of a push request describe an upload: its round, its version, the ascending
+# indices of the changed parameters (None for all parameters), and the changes.
 PushRequest = tuple[bytes, int, int, npt.NDArray[np.uint32] | None, FloatArray]
 
 
 class ParameterService:
-    """Sends parameters and accepts uploads, in turn, from callers with known certificates.
+    """Sends parameters to participants and accepts their uploads, in turn.
 
-    Thread-safe.
+    Callers are identified by their certificates. This class is thread-safe.
 
     Args:
         server: the parameter server, which applies uploads.
@@ -47,7 +47,7 @@ class ParameterService:
             participant reported these facts.
 
     Attributes:
-        facts: maps the name of each participant to the facts that it reported about its ledger.
+        facts: facts that each participant reported about its ledger, by the participant's name.
             They do not include later charges.
         called: names of the participants that have called this process.
         fetched: names of the participants that have fetched the final parameters.
@@ -88,10 +88,10 @@ class ParameterService:
         return TlsServer(address, files=files, services=[service], limits=limits)
 
     def missing(self) -> set[str]:
-        """Returns the names of the participants that the server waits for; empty after training.
+        """Returns the names of participants for which the server waits; empty after training.
 
         The server waits for all participants that have rounds left and have not called this process
-        yet. If there are no such participants, it waits for the participant whose turn it is. With
+        yet. If there are no such participants, it waits for the participant that is next. With
         the protocol "asynchronous", it instead waits for all participants that have rounds left.
         """
         state = self._server.state
@@ -105,15 +105,14 @@ class ParameterService:
         return {self._terms.names[int(state.version) % settings.num_participants]}
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
-        """Waits at most `seconds` until a condition, checked after every call, is true."""
+        """Waits until a condition is true, at most `seconds`. It is checked after every call."""
         with self._changed:
             self._changed.wait_for(until, seconds)
 
     def join(self, request: JoinRequest, caller: Caller) -> int:
         """Durably stores the facts of the caller's ledger; returns the number of parameters.
 
-        The server can't verify these facts. Only an auditor with access to the ledger can verify
-        them.
+        The server can't verify these facts. Only an auditor with access to the ledger can.
         """
         run, facts = request
         self._number(caller, run)
@@ -143,8 +142,8 @@ class ParameterService:
     def push(self, request: PushRequest, caller: Caller) -> bool | None:
         """Applies the caller's upload once, durably.
 
-        Returns True as soon as the upload is applied. Returns None if it could not be applied
-        before a timeout, because other participants come first.
+        Returns True as soon as the upload is applied, or None if it could not be applied before a
+        timeout because other participants come first.
         """
         run, round_number, version, part, values = request
         number = self._number(caller, run)
@@ -173,7 +172,7 @@ class ParameterService:
     def _number(self, caller: Caller, run: bytes) -> int:
         """Checks that the caller has the same roster, and returns the number of the participant."""
         if run != self._terms.run_id:
-            raise ValueError("the caller has a different roster; copy one file to all participants")
+            raise ValueError("the caller has a different roster: copy one file to all participants")
         number = self._terms.number(caller.name)
         with self._changed:
             self.called.add(caller.name)
@@ -182,7 +181,7 @@ class ParameterService:
 
 
 def message_limits(num_parameters: int) -> Limits:
-    """Returns limits that are just large enough for an upload, or for all parameters of a model."""
+    """Returns message limits that are just large enough for uploads and for all parameters."""
     return Limits(message_bytes=2**16 + 12 * num_parameters)
 
 
@@ -191,8 +190,8 @@ class RemoteServer(Connection):
 
     Participants open connections, but never accept connections. A call is repeated while the server
     can't be reached or other participants come first. An upload is stored before it is sent. So a
-    participant that was killed at any point sends exactly the same numbers again, and the server
-    applies them once. Noise is never drawn again for an upload that may have been sent.
+    participant that was killed at any point sends exactly the same numbers again. The server
+    applies them only once. Noise is never drawn again for an upload that may have been sent.
 
     Args:
         address: `host:port` of the server.

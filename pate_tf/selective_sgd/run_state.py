@@ -1,4 +1,4 @@
-"""The state of a run on disk, and its ledger, which has one charge and notes released states."""
+"""Stores the state of a run on disk, and the run's ledger."""
 
 import contextlib
 import dataclasses
@@ -30,15 +30,15 @@ NONCE = "nonce"  # random identifier of the run, stored before the run is charge
 TOKEN = "token"  # random identifier of a stored state
 ROUND = "num_rounds"  # number of finished rounds
 NONCE_BYTES = 32
-# The facts that the ledger records about a run: the row that charged the run, and the round and the
-# token of the last released state.
+# Facts in the ledger about a run: the row with the charge for the run, and the round and the token
+# of the last released state.
 Noted = tuple[int | None, int, bytes]
 NOTHING: Noted = (None, 0, b"")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerFacts(EpsilonDelta):
-    """Public facts of a participant's ledger about a run and about all other charges.
+    """Public: facts from a participant's ledger about this run and about all other charges.
 
     Attributes:
         ledger_sequence: sequence number of the last row.
@@ -79,37 +79,36 @@ class LedgerFacts(EpsilonDelta):
 
 
 class DurableRun(contextlib.ExitStack):
-    """A run in a folder that is locked for this process: its state and, with privacy, its ledger.
+    """The stored state of a run and, with privacy, its ledger. Locks the folder.
 
     Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. Each
-    round is sent only once, provided that the caller sends nothing of a round before `save`
-    returns. If several copies or processes resume from the same state, `save` succeeds for at most
-    one of them. `charge` refuses a state that is older than the last noted state, or a different
-    state of the same round. If rows of the ledger are missing and its user acknowledged that, the
+    round is sent only once, if the caller sends nothing of a round before `save` returns. If
+    several copies or processes resume from the same state, `save` succeeds for at most one of them.
+    `charge` fails for a state that is older than the last state in the ledger, and for a different
+    state of the same round. If rows of the ledger are missing and the user acknowledged this, the
     run is charged again (docs/proofs/selective_sgd.md, Proposition F4).
 
-    Assumptions. The assumptions of `Ledger` hold. The registry of this user detects copies, so a
-    copy on another machine is not detected. Use the object in one thread only.
+    Assumptions. The assumptions of `Ledger` hold. The registry of this user detects copies on this
+    machine. A copy on another machine is not detected. Use the object in only one thread.
 
     Args:
         directory: the run folder; all files are in its subfolder `sensitive/`.
         name: name of the folder for the state, which is next to the folder of the ledger.
-        identity: public values, by name, that determine the result of the run. They must be JSON
-            values.
-        shards: records of each participant. A resumed run trains on the records that are passed
-            when it resumes. If records are protected, the number of records in each shard is public
-            and can't change.
+        identity: public JSON values, by name, that determine the result of the run.
+        shards: records of each participant. A resumed run trains on the records that are passed at
+            this time. If records are protected, the number of records in each shard is public and
+            can't change.
         settings: settings of the run, with its budget and delta. Without privacy, there is no
             ledger.
-        source: the private data source that the run is charged to; None if the run folder is its
-            own source.
-        acknowledge_reset: whether to resume although the ledger, or rows of it, are missing. Their
-            known costs and the run are charged again. The budget is raised to cover these charges.
-            The ledger records this permanently.
+        source: private data source to which the run is charged; None if the run folder is the
+            source.
+        acknowledge_reset: whether to resume although the ledger or some of its rows are missing.
+            The known costs of missing rows and the run are charged again. The budget is raised to
+            cover these charges. The ledger records this permanently.
 
     Attributes:
         folder: folder of the state.
-        saved: the state that is stored in the folder. The state of a new run has no `ROUND`.
+        saved: the stored state. The state of a new run has no `ROUND`.
 
     Raises:
         ValueError: if the folder contains another run, or a damaged state.
@@ -136,7 +135,7 @@ class DurableRun(contextlib.ExitStack):
         self._source = source
         self._acknowledge_reset = acknowledge_reset
         self._ledger: Ledger | None = None
-        self._noted = NOTHING  # what the ledger recorded up to its last row
+        self._noted = NOTHING  # facts in the ledger up to its last row
         self._fewest_records: int | None = None
         if settings is not None and settings.privacy == "record":
             sizes = [len(shard) for shard in shards]
@@ -184,7 +183,7 @@ class DurableRun(contextlib.ExitStack):
                 raise LedgerError(
                     f"{self._ledger_folder}: this run was restored from an older copy: its state "
                     f"is from round {round_number}, but a different state was released in round "
-                    f"{last}; restore that state, or start in a new folder, which is charged again"
+                    f"{last}. Restore that state, or start in a new folder, which is charged again"
                 )
             if ledger.epsilon_budget is None:
                 ledger.replace_budget(settings.target_epsilon, settings.delta)
@@ -203,7 +202,7 @@ class DurableRun(contextlib.ExitStack):
         return self.facts()
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Stores a state and notes it in the ledger, from when on it is treated as released.
+        """Stores a state and records it in the ledger. It is then treated as released.
 
         Args:
             state: arrays by name from which the run can resume. If the run was charged, `ROUND`
@@ -242,7 +241,7 @@ class DurableRun(contextlib.ExitStack):
         )
 
     def _note(self, ledger: Ledger, round_number: int, token: bytes) -> None:
-        """Notes durably that a state is about to be released, before any of it is sent."""
+        """Durably records that a state will be released. Call it before any part is sent."""
         debit, *_ = self._noted
         with ledger.exclusive():
             if debit is None or _noted(ledger) != self._noted:
@@ -250,11 +249,12 @@ class DurableRun(contextlib.ExitStack):
             ledger.store_release(debit, {"round": round_number, "token": token.hex()})
             self._noted = (debit, round_number, token)
         with ledger.exclusive():
-            pass  # if two copies noted a state at once, at least one sees both rows and fails
+            # If two copies record a state at the same time, at least one sees both rows and fails.
+            pass
 
 
 def _noted(ledger: Ledger) -> Noted:
-    """Returns what the ledger records about the run.
+    """Returns the facts in the ledger about the run.
 
     After the user acknowledged missing rows, the result is `NOTHING` until the run is charged
     again, because the missing rows may contain later rounds than the stored state.

@@ -22,7 +22,7 @@ DIGEST_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters that a participant downloads.
+    """Parameters of the shared model, as a participant downloads them.
 
     Attributes:
         version: number of uploads that the server had applied when it sent the parameters.
@@ -35,7 +35,7 @@ class Parameters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Upload:
-    """A participant's changes of some parameters. SENSITIVE unless noise was added.
+    """A participant's changes of some parameters. SENSITIVE if no noise was added.
 
     Attributes:
         participant: number of the participant, from 0.
@@ -58,7 +58,7 @@ class Upload:
 
 
 def upload_bytes(num_changes: int, num_parameters: int) -> int:
-    """Returns the bytes of an upload's values, and of its indices unless all parameters change."""
+    """Returns the size of an upload in bytes: values, and indices if not all parameters change."""
     return (4 if num_changes == num_parameters else 8) * num_changes
 
 
@@ -86,9 +86,9 @@ class ServerState:
 
 
 class ParameterServer:
-    """The parameters of a run. An upload changes them: `values[indices] += factor * upload`.
+    """Stores the parameters of a run, and applies uploads: `values[indices] += factor * upload`.
 
-    Guarantees. An upload is identified by its participant and its round, and is applied once, even
+    Guarantees. An upload is identified by its participant and its round. It is applied once, even
     if it is sent again. With `run`, the upload is durable before `push` returns, and the server can
     resume after it was killed at any point. An upload that is refused changes nothing.
 
@@ -150,11 +150,11 @@ class ParameterServer:
 
     @property
     def round(self) -> int:
-        """Number of finished rounds; not meaningful for asynchronous training."""
+        """Number of finished rounds. It has no meaning for asynchronous training."""
         return self.version // self.settings.num_participants
 
     def pull(self, participant: int, round_number: int) -> Parameters | None:
-        """Returns the parameters for a participant in a round; None if it must wait for its turn.
+        """Returns the parameters for a participant in a round; None if it is not its turn yet.
 
         Args:
             participant: number of the participant, from 0.
@@ -259,7 +259,7 @@ class ParameterServer:
         if expected is None or upload.version != expected.version:
             raise ValueError(
                 f"it is not the turn of participant {upload.participant} with version "
-                f"{upload.version}; the current version is {self.version}"
+                f"{upload.version}. The current version is {self.version}."
             )
 
     def _changed(self, upload: Upload) -> FloatArray:

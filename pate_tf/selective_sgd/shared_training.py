@@ -40,7 +40,7 @@ WHITENED = "whitened"  # the data set's default representation with partial whit
 REPORT = "selective_sgd_report.json"
 SAMPLES_PER_BATCH = 500
 MAX_NAMES_LENGTH = 200  # maximum length of the list of missing participants in a log line
-LINGER_SECONDS = 60.0  # after training, the time until a message says who is missing
+LINGER_SECONDS = 60.0  # time after training until a message shows which participants are missing
 
 
 class ModelOnFeatures(tf.Module):
@@ -65,7 +65,7 @@ def learn_encoder(name: Named, pool: Pool, *, seed: int, reporting: Reporting = 
             for the default representation of the data set with partial whitening.
         pool: public inputs.
         seed: seed of the training.
-        reporting: how progress is shown.
+        reporting: functions that show progress, notes and warnings.
     """
     plain = default_representation(pool.dataset) if name == WHITENED else name
     with reporting.clock("training a representation on the pool"):
@@ -79,7 +79,7 @@ class SharedModel:
 
     Attributes:
         model: the model, which maps raw inputs to logits.
-        dataset: the data set whose inputs the model takes.
+        dataset: data set of the model's inputs.
         settings: settings of the run.
         num_parameters: number of trained parameters.
         facts: facts of each participant's ledger, or of the single ledger that all participants
@@ -102,7 +102,10 @@ class SharedModel:
         return float((np.concatenate(answers) == labelled.labels).mean())
 
     def costs(self) -> dict[str, Any]:
-        """Returns, for each fact, its worst value over all ledgers; None if a ledger lacks it."""
+        """Returns the worst value of each fact over all ledgers.
+
+        None if a ledger does not have it.
+        """
         costs: dict[str, Any] = {"secure_noise": all(each.secure_noise for each in self.facts)}
         for name in ("epsilon", "delta", "epsilon_source", "delta_source", "num_ledgers"):
             values = [getattr(each, name) for each in self.facts]
@@ -119,12 +122,13 @@ class SharedModel:
         """Exports the model with its privacy statement, and returns a report.
 
         With noise, the model and the statement are written to `released/`. Without noise, neither
-        may be published. So both are written to `sensitive/`, and the statement gives the reason.
+        of them may be published. So both are written to `sensitive/`, and the statement contains
+        the reason.
 
         Args:
             directory: the run folder.
             evaluate_on: public samples on which the model is evaluated.
-            reporting: how progress is shown.
+            reporting: functions that show progress, notes and warnings.
         """
         run = artifacts.RunDirectory(pathlib.Path(directory))
         settings = self.settings
@@ -201,7 +205,7 @@ def train(
     Without `privacy`, neither the uploads nor the model have a privacy guarantee.
 
     Args:
-        private: the private records. SENSITIVE.
+        private: SENSITIVE; the private records.
         settings: settings of the training and of the protection of uploads.
         model: "linear", another name in `models.architectures`, or a function that takes the data
             set and returns a Keras model that maps inputs to logits.
@@ -293,13 +297,14 @@ def join(
     Args:
         terms: terms of the run.
         participant: name of the participant, as on the roster and in its certificate.
-        shard: records of the participant. SENSITIVE.
+        shard: SENSITIVE; records of the participant.
         address: address of the server, HOST:PORT.
         certificates: folder with the certificates of the authority and the participant.
         directory: the run folder.
         acknowledge_reset: see `DurableRun`.
-        watch: called with a function that returns the health of the participant's connection.
-        give_up_after: the participant gives up after this many seconds without a connection.
+        watch: function that is called once. Its argument is a function that returns the health of
+            the participant's connection.
+        give_up_after: number of seconds without a connection after which the participant gives up.
 
     Raises:
         ConnectionError: if the server could not be reached for `give_up_after` seconds.
@@ -310,7 +315,7 @@ def join(
             run was resumed.
         OSError: if a file can't be read or written.
     """
-    from pate_tf.net.credentials import TlsFiles  # gRPC is in an extra
+    from pate_tf.net.credentials import TlsFiles  # needs gRPC, an optional package
     from pate_tf.selective_sgd.network import RemoteServer
 
     settings = terms.settings
@@ -377,17 +382,19 @@ def serve(
         address: address to listen on, HOST:PORT; with port 0, the system chooses a free port.
         certificates: folder with the certificates of the authority and the coordinator.
         directory: the run folder.
-        public: samples of the data set that the terms name. Samples with labels are used to
-            evaluate the model.
-        reporting: how progress is shown.
-        watch: called with a function that returns the health of the server.
-        give_up_after: seconds to wait for participants that have not fetched the final parameters.
+        public: public samples of the data set in the terms. Labeled samples are used to evaluate
+            the model.
+        reporting: functions that show progress, notes and warnings.
+        watch: function that is called once. Its argument is a function that returns the health of
+            the server.
+        give_up_after: maximum number of seconds to wait for participants that have not fetched the
+            final parameters.
 
     Raises:
         ValueError: if the roster, the data and the stored state do not match.
         OSError: if a file can't be read or written.
     """
-    from pate_tf.net.credentials import COORDINATOR, TlsFiles  # gRPC is in an extra
+    from pate_tf.net.credentials import COORDINATOR, TlsFiles  # needs gRPC, an optional package
     from pate_tf.selective_sgd.network import ParameterService
 
     settings = terms.settings

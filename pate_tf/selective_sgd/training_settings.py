@@ -1,4 +1,4 @@
-"""Settings of shared training, and the privacy cost that follows from them."""
+"""Settings of shared training, which determine its privacy cost."""
 
 import dataclasses
 from math import sqrt
@@ -16,11 +16,11 @@ MAX_NOISE = 2.0**30  # maximum scale of noise that can be drawn exactly, in latt
 # Outside this range, a lattice step of the clipping norm is not a float32.
 MIN_CLIP = 1e-30
 MAX_CLIP = 1e30
-ROUNDING = 8.0  # added to the scale, to cover the rounding of continuous noise; lattice steps
-LAST_RATE = 0.1  # learning rate of the last round, as a fraction of the first round's
+ROUNDING = 8.0  # in lattice steps; added to the scale, because noise is drawn on a lattice
+LAST_RATE = 0.1  # learning rate of the last round, divided by the rate of the first round
 
-# For each value of `privacy`, the default values of the settings that depend on `privacy`. If a
-# setting of CONDITIONAL is missing here, it can't be used with this value of `privacy`.
+# Default values of settings that depend on `privacy`, for each value of `privacy`. If a setting in
+# CONDITIONAL is missing here, it can't be used with this value.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": 0.5},
     "record": {
@@ -69,8 +69,8 @@ class TrainingSettings(Seeded):
         None,
         choices=PROTOCOLS,
         help="Order of uploads. round_robin: one participant after another. asynchronous: at any "
-        "time; uploads from outdated parameters count less. synchronous: all train on the same "
-        "parameters, and uploads are averaged. Default: round_robin; synchronous with noise.",
+        "time; uploads from outdated parameters get less weight. synchronous: all train on the "
+        "same parameters, and uploads are averaged. Default: round_robin; synchronous with noise.",
     )
     learning_rate: float = setting(
         None,
@@ -119,7 +119,7 @@ class TrainingSettings(Seeded):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, defaults.get(name))
             elif name not in defaults:
-                raise ValueError(f"`{name}` can't be used with `privacy={self.privacy}`; omit it")
+                raise ValueError(f"`{name}` can't be used with `privacy={self.privacy}`. Omit it.")
         if self.is_noisy and self.target_epsilon is None:
             raise ValueError(f"`privacy={self.privacy}` needs `target_epsilon`, such as 8")
         if not self.is_noisy and self.target_epsilon is not None:
@@ -165,7 +165,7 @@ class TrainingSettings(Seeded):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Terms(Roster):
-    """The public terms of a run, which participants read from a small TOML file before they join.
+    """The public terms of a run. Participants read them from a TOML file before they join.
 
     Participants take turns in the order in which the file lists their names.
 
@@ -183,7 +183,7 @@ class Terms(Roster):
 
     @classmethod
     def of_fields(cls, fields: Fields) -> Self:
-        """Returns the terms that the fields of a file describe."""
+        """Reads the terms from the fields of a TOML file."""
         tables = fields.tables(cls.role)
         names = tuple(table.text("name") for table in tables)
         for table in tables:
@@ -215,7 +215,7 @@ def noise_scale(charge: NoisyTraining) -> float:
     scale = sqrt((charge.noise_multiplier * LATTICE) ** 2 + ROUNDING**2) * (1.0 + 1e-12)
     if scale > MAX_NOISE:
         raise ValueError(
-            f"target_epsilon needs noise of {charge.noise_multiplier:.4g} times the clipping "
-            f"norm, more than {MAX_NOISE / LATTICE:g}; choose a larger value"
+            f"target_epsilon needs noise of {charge.noise_multiplier:.4g} times the clipping norm, "
+            f"more than {MAX_NOISE / LATTICE:g}. Choose a larger value."
         )
     return scale

@@ -22,21 +22,22 @@ PAGE_FILE = "privacy_statement.md"
 def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStatement:
     """Checks that a statement claims no more privacy than its ledgers show.
 
-    A statement quotes rows of its ledgers, whose digests cover all earlier rows. The method `check`
-    of each kind of statement documents what these rows prove. All sentences of a statement follow
-    from its numbers, and are checked, too.
+    A statement contains the digests of ledger rows. Each digest covers all earlier rows. For each
+    kind of statement, the method `check` documents which facts these rows prove. All sentences of a
+    statement follow from its numbers, and are checked, too.
 
     Args:
         fields: the JSON values of a statement.
         *stores: for labels, the ledger that was charged; for shared training and silos, the ledgers
-            of some participants or silos. A ledger can have more rows than the statement covers.
+            of some participants or silos. A ledger may have rows that were written after the
+            statement.
 
     Returns:
         The statement as an object.
 
     Raises:
-        ValueError: if a ledger does not contain the quoted rows, if a ledger shows less privacy, or
-            if the words of the statement do not match its numbers.
+        ValueError: if a ledger does not contain the rows in the statement, if a ledger shows less
+            privacy, or if the words of the statement do not match its numbers.
     """
     statement = PrivacyStatement.from_dict(fields)
     statement.check(stores)
@@ -47,7 +48,8 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
         not differing,
         f"its words do not match its numbers in {', '.join(differing)} (pate_tf {version})",
     )
-    # Earlier versions wrote `num_neighbours`. Unless its value was 0, it also changed the words.
+    # Earlier versions wrote the field `num_neighbours`. Unless its value was 0, it also changed the
+    # text.
     unknown = sorted(set(fields) - set(due) - {"num_neighbours"})
     require(not unknown, f"it has unknown fields: {', '.join(unknown)}")
     return statement
@@ -62,8 +64,8 @@ def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
             contains the file.
 
     Returns:
-        A message that names the verified ledgers, and the current cost of the source if it has
-        increased.
+        A message with the names of the verified ledgers, and with the current cost of the source if
+        it has increased.
 
     Raises:
         ValueError: if there is no ledger, if the statement does not match a ledger or its page, or
@@ -75,7 +77,7 @@ def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
         runs = [path.parent for path in file.absolute().parents if path.name == artifacts.RELEASED]
         folders = [run / artifacts.SENSITIVE for run in runs]
         ledgers = [path for path in folders if (path / f"{Store.name}.sqlite3").exists()][:1]
-        require(bool(ledgers), "its run has no ledger; pass `ledgers` or `run`")
+        require(bool(ledgers), "its run has no ledger. Pass `ledgers` or `run`.")
     with opened_stores(ledgers) as stores:
         statement = check_statement(fields, *stores)
         since = spent_since(statement, stores)
@@ -102,7 +104,7 @@ def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
     for store in stores:
         facts = source_facts(store)
         epsilon = math.inf if facts["epsilon_source"] is None else facts["epsilon_source"]
-        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # pages round
+        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # pages round numbers
             delta = delta_text(facts["delta_source"] or store.delta)
             spent = f"have spent epsilon {epsilon_text(epsilon)} at delta {delta}"
             return f"by now the ledgers of this source ({facts['num_ledgers']}) {spent} in total"
@@ -111,7 +113,7 @@ def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
 
 @contextlib.contextmanager
 def opened_stores(paths: Sequence[pathlib.Path]) -> Iterator[list[Store]]:
-    """Opens ledgers for reading; each is given by its file or its folder.
+    """Opens ledgers for reading. Each path is the file or the folder of a ledger.
 
     Raises:
         LedgerError: if a ledger is missing, damaged or was changed.
@@ -138,9 +140,9 @@ def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
 
 
 def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
-    """Adds the privately released epsilon of a ledger to the statement of the run's student.
+    """Adds a ledger's privately released epsilon to the statement of a run.
 
-    The ledger's epsilon and the quoted row in the statement are updated, so that the statement
+    The ledger's epsilon and the last ledger row in the statement are updated, so that the statement
     covers this release. The copy of the statement in an exported student is not changed.
 
     Returns:
@@ -161,7 +163,7 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
             return None
         facts = ledger_facts(ledger, statement.unit)
         if facts["num_ledgers"] is None and statement.epsilon_source is not None:
-            # These facts come from an earlier registry, so they are kept.
+            # These facts come from the registry at an earlier time, so they are not updated.
             names = ("source_name", "delta_source", "num_ledgers", "num_other_units")
             facts |= {name: getattr(statement, name) for name in names}
             facts["epsilon_source"] = max(statement.epsilon_source, facts["epsilon_ledger"])

@@ -1,4 +1,4 @@
-"""The privacy statement of a student that one data holder trained, from votes or feature sums."""
+"""The privacy statement of a student that a single data holder trained."""
 
 import dataclasses
 import functools
@@ -49,8 +49,8 @@ def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
     drawn = ledger.stored_release()
     if drawn is None or not drawn.get("secure_noise", True):
         return None
-    # Answers are never removed, so equal numbers of answers mean equal answers. A batch whose
-    # labels were all withheld also reveals something and was charged, so rows are compared, too.
+    # Answers are never removed, so equal numbers of answers mean equal answers. Rows are compared,
+    # too: a batch without any answers also reveals something and was charged.
     kinds = [row.kind for row in ledger.history()]
     since = kinds[len(kinds) - kinds[::-1].index("released") :]
     if drawn["key"]["plan"]["num_queries"] != ledger.num_answered or "answers" in since:
@@ -63,14 +63,14 @@ def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelsStatement(PrivacyStatement, EpsilonDelta):
-    """The statement for a student that one data holder trained; see `PrivacyStatement`.
+    """The statement for a student that a single data holder trained; see `PrivacyStatement`.
 
     `epsilon` is the worst-case cost of this student's labels and of the accuracy estimate, at the
     `delta` of the ledger, if a record is replaced, or if an owner is added or removed. `headline`
     also includes the cost of a privately released epsilon.
 
     Attributes:
-        mechanism: the mechanism that was charged; it determines `method`.
+        mechanism: mechanism that was charged. It determines `method`.
         num_teachers: number of teachers that voted; None for feature sums.
         query_strategy: name of the strategy that chose queries from the pool, from
             `queries.strategies.STRATEGIES`.
@@ -79,20 +79,19 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         choice: description of how the mechanism, the noise and the number of queries were chosen,
             or None.
         target_range: minimum and maximum of a predicted number; None for other targets.
-        estimated_accuracy: a charged estimate of the student's accuracy on held-out private
-            records, the limits of its 95 % interval, and its epsilon; None if there is no estimate.
+        estimated_accuracy: private estimate of the student's accuracy on held-out private records,
+            the limits of its 95 % interval, and its epsilon; None if there is no estimate.
         estimate_charge: charge of the accuracy estimate; None if there is no estimate.
         estimate_is_apart: whether the accuracy estimate and the labels use different records.
         encoder: name and digest of the pre-trained encoder; None if the features need no encoder.
-        charged_before: further charges that `epsilon` includes, and how often each was charged.
-            These are earlier batches that led to these labels, if the mechanism is charged per
-            batch.
+        charged_before: additional charges that `epsilon` includes, each with its number: earlier
+            batches for these labels, if the mechanism is charged per batch.
         epsilon_ledger: worst-case epsilon of all charges of the ledger.
         epsilon_ledger_replaced: for unit "owner", the epsilon of the same charges if the records of
             one owner are replaced by the records of another owner; None for unit "record".
         epsilon_budget: budget of the ledger; None if there is no budget.
         budget_was_raised: whether the budget or delta was raised after its first use.
-        ledger_rows: sequence numbers of the ledger rows that charged the labels.
+        ledger_rows: sequence numbers of the ledger rows with the charges for the labels.
         ledger_head: sequence number and digest of the ledger's last row when the statement was
             made. The digest covers all earlier rows, and so it determines `epsilon_ledger`.
         sanitised: the data-dependent epsilon of the ledger that was released with noise, or None.
@@ -157,7 +156,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @classmethod
     def of(cls, released: ReleasedLabels, ledger: Ledger, **facts: Any) -> Self:
-        """Makes a statement from labels and their ledger; `facts` are the remaining attributes."""
+        """Makes a statement from labels and their ledger. `facts` are all other attributes."""
         epsilon = released.cost.epsilon
         if estimate := facts.get("estimate_charge"):
             cost = released.cost
@@ -173,7 +172,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             "delta": released.cost.delta,
             "charged_before": released.cost.before,
             "ledger_rows": released.ledger_rows,
-            # A later charge with seeded noise also invalidates earlier labels of the ledger.
+            # A later charge with seeded noise also makes earlier labels of the ledger insecure.
             "secure_noise": released.secure_noise and ledger.is_secure,
             **ledger_facts(ledger, released.cost.unit),
             **facts,
@@ -183,7 +182,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def charged(self) -> Counter[Charge]:
-        """Maps each charge of labels and estimate to the maximum number of times it was made."""
+        """The charges for labels and estimate, each with the maximum number of times."""
         # If a mechanism is charged per batch, each row contains one charge.
         number = max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
         charged = Counter({self.mechanism: number}) + Counter(dict(self.charged_before))
@@ -215,10 +214,9 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Maps the numbers 2 and 5 to the epsilon that protects this many records or owners.
+        """Epsilon for several records or owners together, by their number (2 and 5).
 
-        The epsilon covers the labels and the estimate, holds at `delta`, and protects all these
-        records or owners together.
+        It covers the labels and the estimate, at `delta`.
         """
         return {
             number: several_teachers_epsilon(self.charged, delta=self.delta, num_teachers=number)
@@ -252,7 +250,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         rows: list[tuple[str, float | None, float, str, str]] = [
             (this, epsilon, delta, self.neighbors, WORST_CASE)
         ]
-        if self.unit == "owner":  # the old and the new owner can be in different parts
+        if self.unit == "owner":  # the old and the new owner can be in different parts of the data
             replaced = several_teachers_epsilon(self.charged, delta=self.delta)
             if self.sanitised is not None:  # this release covers all labels of the ledger
                 replaced = max(replaced, self.epsilon_ledger_replaced or 0.0)
@@ -302,27 +300,29 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement claims no more privacy than its ledger shows.
 
-        The digest of the quoted head covers all earlier rows. These facts follow from the rows and
-        are checked: the epsilon of the ledger (for owners, also the epsilon if one owner is
-        replaced); delta; the budget and whether it was raised; whether an earlier ledger was lost;
-        whether noise was secure; the privately released epsilon with its confidence, worst case and
-        plan; and, for each named row, its mechanism and whether it was answered.
+        The digest of the last row (`ledger_head`) covers all earlier rows. The following facts are
+        computed from the rows and checked: the epsilon of the ledger (for owners, also the epsilon
+        if one owner is replaced); delta; the budget and whether it was raised; whether an earlier
+        ledger was lost; whether noise was secure; the privately released epsilon with its
+        confidence, worst case and plan; and, for each row in `ledger_rows`, its mechanism and
+        whether it was answered.
 
         Some facts can't be checked fully. The ledger does not record from which of its labels the
-        student learned. So this method only checks that the numbers of queries are possible, and
-        that epsilon matches these numbers. Somebody could state smaller values for both. But
-        `epsilon_ledger` bounds the cost of everything that the student learned. An input that is
-        queried twice is charged once. If the student queried inputs twice, and its rows also
-        contain labels of another student, then its true epsilon is refused as too small. This
-        ledger does not show the cost of other ledgers of the source; the total is only checked to
-        be at least the cost of this ledger. The ledger does not contain names, date, unit, the
-        numbers of teachers and records, the query strategy, the digest of the student and versions.
+        student learned. So this method checks only that the numbers of queries are possible, and
+        that epsilon matches these numbers. A statement with smaller values for both would also
+        pass. However, `epsilon_ledger` is an upper bound on the cost of everything that the student
+        learned. An input that is queried twice is charged once. If the student queried inputs
+        twice, and its rows also contain labels of another student, the check fails although epsilon
+        is correct. This ledger does not contain the cost of other ledgers of the source. So the
+        total must only be at least the cost of this ledger. The ledger does not contain names,
+        date, unit, the numbers of teachers and records, the query strategy, the digest of the
+        student and versions.
         """
         require(len(stores) == 1, f"it must be checked against exactly 1 ledger, got {len(stores)}")
         sequence, digest = self.ledger_head
         require(
             stores[0].holds(Head(sequence=sequence, digest=digest)),
-            f"row {sequence} of the ledger does not have the quoted digest: it is another history",
+            f"row {sequence} of the ledger has another digest than in the statement",
         )
         rows = [row for row in stores[0].history() if row.sequence <= sequence]
         self._check_budget(rows)
@@ -333,7 +333,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     def _check_budget(self, rows: Sequence[LedgerRow]) -> None:
         budgets = [row.details for row in rows if row.kind in ("opened", "budget")]
-        source = budgets[0].get("source")  # ledgers of earlier versions have none
+        source = budgets[0].get("source")  # ledgers of earlier versions have no source
         for name, due in (
             ("source_name", source["name"] if source else self.source_name),
             ("delta", budgets[-1]["delta"]),
@@ -342,21 +342,21 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             ("ledger_was_reset", any(row.kind == "acknowledged" for row in rows)),
         ):
             stated = getattr(self, name)
-            require(stated == due, f"{name} is {stated}, but {due} in the ledger")
+            require(stated == due, f"its {name} is {stated}, but {due} in the ledger")
 
     def _check_student(self, rows: Sequence[LedgerRow]) -> None:
         named = set(self.ledger_rows)
-        require(bool(named), "it does not name the ledger rows of its labels")
+        require(bool(named), "it does not contain the ledger rows of its labels")
         debits = {row.sequence: charge_of(row) for row in rows if row.kind in DEBITS}
         answers = {row.details["debit"]: row.details for row in rows if row.kind == "answers"}
         for sequence in sorted(named):
-            require(sequence in debits, f"row {sequence} of the ledger is not a debit")
+            require(sequence in debits, f"row {sequence} of the ledger is not a charge")
             is_same = debits[sequence][0] == self.mechanism
             require(is_same, f"row {sequence} charged a different mechanism")
             require(sequence in answers, f"row {sequence} was charged but never answered")
         num_queries = self.num_queries
         num_answered = self.num_answered
-        least = 0 if self.mechanism.releases_feature_sums else len(named)  # sums need no query
+        least = 0 if self.mechanism.releases_feature_sums else len(named)  # sums need no queries
         require(
             num_queries >= least and 0 <= num_answered <= num_queries,
             f"it must state at least {least} queries, one per row, and no more answers than "
@@ -408,9 +408,9 @@ def with_estimate(
     """Returns the total epsilon of labels and an accuracy estimate, at delta.
 
     Args:
-        charges: maps each charge for the labels to the number of times that it was charged.
+        charges: charges for the labels, each with the number of times that it was made.
         estimate: charge of the accuracy estimate; None if there is no estimate.
-        delta: the delta of the guarantee.
+        delta: delta of the guarantee.
         is_apart: whether the estimate and the labels use different records. If so, the result is
             the larger of both epsilons. Otherwise, the charges compose.
     """
@@ -447,7 +447,7 @@ def _check_sanitised(stated: SanitisedEpsilon, rows: Sequence[LedgerRow]) -> Non
         at_least(f"a sanitised {name}", getattr(stated, name), getattr(due, name), "of the draw")
     require(
         due.plan_was_fixed or not stated.plan_was_fixed,
-        "it claims a plan from before there were votes, but the ledger records no such plan",
+        "it claims a plan from before there were votes, but the ledger has no such plan",
     )
     is_same = stated.delta == due.delta
     require(is_same, f"the sanitised delta is {stated.delta:g}, but {due.delta:g} in the ledger")

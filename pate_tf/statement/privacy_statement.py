@@ -1,7 +1,8 @@
-"""The privacy statement: describes a release, its privacy cost, its assumptions and its limits.
+"""Privacy statements, which describe a release, its cost, its assumptions and its limits.
 
 There are three kinds of statements: for labels, for silos, and for shared training. `from_dict`
-reads all of them, their pages extend a common template, and `check` verifies them against ledgers.
+reads all kinds, and `check` verifies a statement against ledgers. All pages extend a common
+template.
 """
 
 import dataclasses
@@ -38,8 +39,8 @@ DATA_DEPENDENT: Final = "privately released data-dependent"
 REPLACE_ONE: Final = "replace-one"
 ADD_OR_REMOVE_ONE: Final = "add-or-remove-one"
 ROUNDING: Final = 1e-9
-SEVERAL: Final = (2, 5)  # numbers of records, owners or silos that one person may have
-# The module and class of each kind of statement; the module is imported when a statement is read.
+SEVERAL: Final = (2, 5)  # numbers of records, owners or silos that may belong to one person
+# Module and class of each kind of statement. The module is imported when a statement is read.
 SYSTEMS: Final = {
     "labels": ("labels_statement", "LabelsStatement"),
     "silos": ("several_holders", "SilosStatement"),
@@ -49,7 +50,7 @@ SYSTEMS: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee(EpsilonDelta):
-    """One row of the statement's table: a release and its cost. Publishable.
+    """Publishable: one row of the statement's table, with a release and its cost.
 
     `epsilon` is infinite if no finite bound is known. `delta` is 0 if the whole release satisfies
     pure differential privacy.
@@ -80,23 +81,23 @@ class PrivacyStatement(ProtectedUnit, ABC):
     Attributes:
         system: kind of statement: "labels", "silos" or "shared training".
         source_name: name of the private data source; None if the run folder is its own source.
-        holder: name of the data holder that releases the model; None to leave it out.
-        purpose: purpose of the release; None to leave it out.
+        holder: name of the data holder that releases the model; None if it is not stated.
+        purpose: purpose of the release; None if it is not stated.
         run_name: name of the release.
         date: date of publication in ISO 8601 format, UTC.
         pool_name: name of the public data set.
         inputs: description of the model's inputs, such as "6 columns"; empty if it is unknown.
-        label: name of the predicted quantity, or None.
+        label: name of the predicted quantity; None if it is unknown.
         classes: names of the classes; empty for other targets.
         predicts: description of the model's output if it is not a class; else empty.
         num_public_labels: number of public labels that the model also learned from.
-        quality: results on labeled public samples: maps the name of a measure in
-            `students.measures.measure` to its value; empty if nothing was measured.
+        quality: results on labeled public samples, by the name of the measure in
+            `students.measures.measure`; empty if nothing was measured.
         student_digest: SHA-256 of the model's weights; empty if only labels are released.
         versions: versions of the libraries that were used.
         secure_noise: False if any noise came from a seed.
-        ledger_was_reset: whether a user continued although an earlier ledger, or rows of it, were
-            missing.
+        ledger_was_reset: whether a user ever continued although an earlier ledger or rows of a
+            ledger were missing.
     """
 
     system: ClassVar[str]
@@ -125,7 +126,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     @property
     def protected(self) -> str:
-        """Description of the protected unit, which can follow the word "for"."""
+        """Description of the protected unit, to be used after the word "for"."""
         return self.units[self.unit]
 
     @property
@@ -136,11 +137,11 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @property
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Rows of the table, the first of them for this release; valid only for secure noise."""
+        """Rows of the table. The first row is for this release. Only valid for secure noise."""
 
     @property
     def most(self) -> Guarantee | None:
-        """The row with the largest cost among rows with the same relation as the first, or None."""
+        """The row with the largest cost, among rows with the same relation as the first."""
         rows = self.guarantees
         comparable = [row for row in rows if row.relation == rows[0].relation]
         return max(comparable, key=lambda row: (row.kind == WORST_CASE, row.epsilon), default=None)
@@ -164,7 +165,10 @@ class PrivacyStatement(ProtectedUnit, ABC):
         return str(MARKDOWN.render(self.to_markdown()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values: all fields and all sentences of the page; infinity becomes null."""
+        """Returns all fields and all sentences of the page as JSON values.
+
+        Infinity becomes null.
+        """
         return {
             **_to_json(self),
             "statement": self.system,
@@ -191,7 +195,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
         return typing.cast(Self, _from_json(kind, fields, "statement"))
 
     def to_markdown(self) -> str:
-        """Returns the page; numbers have three digits, epsilons are rounded up. Publishable."""
+        """Publishable: returns the page. Numbers have three digits, and epsilons are rounded up."""
         return self._page
 
     @functools.cached_property
@@ -205,7 +209,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
             most=self.most,
             made_with=", ".join(filter(None, [*made_with, self.date])),
         )
-        # Lines of a paragraph are joined, and list items are numbered.
+        # Joins the lines of each paragraph, and numbers list items.
         numbers = itertools.count(1)
         page = SOFT_BREAK.sub(" ", page)
         page = re.sub(r"^1\.", lambda _: f"{next(numbers)}.", page, flags=re.MULTILINE)
@@ -215,7 +219,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
 def pure_if_as_small(
     charges: Mapping[Charge, int], epsilon: float, delta: float
 ) -> tuple[float, float]:
-    """Returns the epsilon and the delta that a statement reports.
+    """Returns the epsilon and delta for a statement, with delta 0 if this is almost as good.
 
     If the pure epsilon, at delta 0, exceeds `epsilon` by at most about a thousandth, the function
     returns the pure epsilon and 0. Otherwise, it returns `epsilon` and `delta`.
@@ -284,11 +288,11 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
         ) from error
 
 
-# The statements of several systems share the following checks.
+# Checks for all kinds of statements.
 
 
 def require(holds: bool, reason: str) -> None:
-    """Raises ValueError with a reason unless a condition holds."""
+    """Raises ValueError with a reason if a condition is false."""
     if not holds:
         raise ValueError(f"statement: {reason}")
 
@@ -324,8 +328,8 @@ def check_noise(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
     require(is_secure or not is_claimed, "it claims secure noise, but the ledger has seeded noise")
 
 
-DIGITS: Final = 8  # number of digits of a digest that the page shows
-# Matches the break before a line that continues the paragraph or the list item above it.
+DIGITS: Final = 8  # number of digits of a digest on the page
+# Matches the line break before a line that continues a paragraph or a list item.
 SOFT_BREAK: Final = re.compile(r"(?<!\n)\n *(?=[^\s|#-])(?!1\. )")
 
 
@@ -353,7 +357,7 @@ def delta_text(value: float) -> str:
 
 
 def cell(text: str) -> str:
-    """Escapes a user's text so that it stays within one cell of a table."""
+    """Escapes a user's text for a cell of a table."""
     for character, other in (("|", "/"), ("`", "'"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, other)
     return " ".join(text.split())
@@ -375,7 +379,7 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
     return float(1.0 - (1.0 - delta) * scipy.special.expit(-epsilon))
 
 
-# HTML in a statement is escaped, and links and images, which could load something, are disabled.
+# HTML in a statement is escaped. Links and images are disabled, because they could load files.
 MARKDOWN: Final = markdown_it.MarkdownIt("js-default").disable(["link", "image", "autolink"])
 TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).with_name("templates")),

@@ -1,4 +1,4 @@
-"""Exports a student with its privacy statement, after verifying its labels against the ledger."""
+"""Exports a student with its privacy statement, if its labels match the ledger."""
 
 import dataclasses
 import datetime
@@ -31,14 +31,14 @@ from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, ep
 from pate_tf.statement.report import MODEL_CARD, PAGE
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
-ASK_AGAIN: Final = "Label again; queries that were charged before are free."
+ASK_AGAIN: Final = "Label again: queries that were already charged cost nothing."
 
 Stated = TypeVar("Stated", bound=PrivacyStatement)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Published(Generic[Stated]):
-    """A student with its privacy statement. Public.
+    """Public: an exported student with its privacy statement.
 
     >>> import pate_tf
     >>> published = student.publish(folder / "released")
@@ -84,20 +84,19 @@ def publish_model(
     estimated_accuracy: tuple[float, float, float, float] | None = None,
     estimate_is_apart: bool = False,
 ) -> Published[LabelsStatement]:
-    """Exports a student's model with a privacy statement about the cost of its labels.
+    """Exports a student's model with its privacy statement.
 
     Args:
         model: model that maps raw inputs to logits, and that learned only from these labels and
             public data.
-        labels: the labels that the model learned from.
-        teachers: the ensemble that voted, or the feature sums.
-        ledger: the open ledger of the teachers.
+        labels: labels from which the model learned.
+        teachers: ensemble of teachers that voted, or feature sums.
+        ledger: open ledger of these teachers or sums.
         folder: folder for `student/` and for the statement in JSON and as a page.
         export_formats: additional formats, "onnx" or "litert".
         publication: additional facts for the statement.
         quality: results on labeled public samples, see `PrivacyStatement`.
-        estimated_accuracy: the accuracy estimate, its interval and its epsilon, see
-            `LabelsStatement`.
+        estimated_accuracy: accuracy estimate, its interval and its epsilon, see `LabelsStatement`.
         estimate_is_apart: whether the estimate and the labels use different records.
 
     Raises:
@@ -106,7 +105,7 @@ def publish_model(
     if teachers.dataset != labels.pool.dataset:
         raise of_other_data(teachers, labels.pool)
     if ledger.ensemble_digest != teachers.digest:
-        raise ValueError("teachers must be the teachers of the ledger that was charged")
+        raise ValueError("teachers must be the teachers whose ledger was charged")
     check_charged(labels, ledger)
     encoder = None
     name = teachers.representation
@@ -147,12 +146,12 @@ def export_with(
     export_formats: Sequence[str] = (),
     seal: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> Published[Stated]:
-    """Writes the next version of a student, and its privacy statement.
+    """Exports the next version of a student, and writes its privacy statement.
 
     Args:
         statement: privacy statement of the labels.
         model: model that maps raw inputs to logits.
-        labels: the labels that the model learned from.
+        labels: labels from which the model learned.
         folder: folder for `student/`, the statement and, if the data are a table, the schema.
         export_formats: additional formats, "onnx" or "litert".
         seal: function that authenticates the manifest, see `export_student`.
@@ -169,7 +168,7 @@ def export_with(
         artifacts.write_text(folder / SCHEMA, dataset.schema.to_toml())
     artifacts.write_json(folder / JSON_FILE, values)
     artifacts.write_text(folder / PAGE_FILE, statement.to_markdown())
-    for name in (PAGE, MODEL_CARD):  # from an earlier version
+    for name in (PAGE, MODEL_CARD):  # pages of an earlier version
         (folder / name).unlink(missing_ok=True)
     return Published(statement=statement, student_folder=student_folder)
 
@@ -194,7 +193,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             numbers, rows = sums_in_ledger(ledger, mechanism)
         sums = released.noisy_sums
         is_stored = sums is not None and tuple(sums.ravel().tolist()) == numbers
-        num_distinct = len(rows)  # each row charged all sums
+        num_distinct = len(rows)  # each row contains the charge for all sums
     else:
         inputs = inputs_at(labels.pool, labels.queries)
         digests = query_digests(inputs, mechanism, labels.pool.dataset.target_in_words)
@@ -216,7 +215,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         rows = tuple(sorted({answer.debit for answer in answers.values()}))
         is_stored = len(answers) == num_distinct and stored == set(claimed)
     if not is_stored or rows != released.ledger_rows:
-        raise ValueError("labels must have been charged to this ledger")
+        raise ValueError("labels must be labels that were charged to this ledger")
     expected = cost_of_labels(
         ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=cost.unit
     )
@@ -233,16 +232,16 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
 
 
 def facts_of(labels: Labels) -> dict[str, Any]:
-    """Returns a statement's facts about the student: its inputs, output and public labels."""
+    """Returns facts about a student for its statement, such as the format of its inputs."""
     number = labels.pool.num_labeled if labels.has_public_labels else 0
     return {**labels.pool.dataset.model_facts, "num_public_labels": number}
 
 
 def publication_facts(publication: PublicationSettings, folder: pathlib.Path) -> dict[str, Any]:
-    """Returns a statement's facts about the publication: names, date and library versions.
+    """Returns facts about the publication for a statement: names, date and library versions.
 
     Args:
-        publication: facts that the data holder provided.
+        publication: facts from the data holder.
         folder: folder that contains the versions of the model.
     """
     date = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -1,7 +1,7 @@
-"""Writes the report of a run, for the person who signs it, and the model card.
+"""Writes the report of a run for the person who approves it, and the model card.
 
-Both pages are publishable. They show the privacy statement, the accuracy on public samples and the
-charges of the ledger, and nothing in them is computed from private records.
+Both pages are publishable. They contain the privacy statement, the accuracy on public samples and
+the charges of the ledger. Nothing in them is computed from private records.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from pate_tf.statement.privacy_statement import MARKDOWN, TEMPLATES, PrivacyStat
 
 PAGE: Final = "report.html"
 MODEL_CARD: Final = "README.md"
-# The files of statements, and the folder of the model for each statement.
+# File name of each kind of statement, and folder of its model.
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
-# Files with results about the model; they are in the run folder or in `sensitive/`.
+# Files with results about the model, in the run folder or in `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-# Text that the report must not break into lines: a cost, a small number, a percentage or a date.
+# Text without line breaks in the report: a cost, a small number, a percentage or a date.
 NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
@@ -33,12 +33,12 @@ def write_pages(train_dir: str | pathlib.Path, *, audit: Any = None) -> pathlib.
     """Writes the report and the model card of a run to `released/`; returns the report's path.
 
     Args:
-        train_dir: the run folder, see `report_page`.
+        train_dir: path of the run folder, see `report_page`.
         audit: result of an audit of the run, see `report_page`.
 
     Raises:
-        ValueError: see `report_page`.
-        LedgerError: see `report_page`.
+        ValueError: if the folder contains no statement, see `report_page`.
+        LedgerError: if the ledger is damaged, see `report_page`.
     """
     released = pathlib.Path(train_dir) / artifacts.RELEASED
     page = report_page(train_dir, audit=audit)
@@ -60,8 +60,8 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
         train_dir: folder of a run with a published student, of a run with silos, or of shared
             training.
         audit: result of `audit_run`. The page shows the outcome of the audit, and the name, the
-            outcome and the limits of each check. Default: the page says that the run was not
-            audited.
+            outcome and the limits of each check. Default: the page contains a remark that the run
+                was not audited.
 
     Raises:
         ValueError: if the folder contains no statement, or a damaged statement.
@@ -94,7 +94,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
 
 
 def _digests(released: pathlib.Path) -> dict[str, str]:
-    """Maps the path of each released file to its SHA-256, except for report and model card."""
+    """Returns the SHA-256 of each released file by path, except for report and model card."""
     return {
         path.relative_to(released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(released.rglob("*"))
@@ -118,7 +118,7 @@ def _contents(root: pathlib.Path) -> dict[str, Any]:
 
 
 def _charges(store: Store) -> list[tuple[str, int, str, float]]:
-    """Returns, for each charge in a ledger, its time, row, description, and epsilon so far."""
+    """Returns the time, row, description and total epsilon so far of each charge in a ledger."""
     found = []
     charges: Counter[Charge] = Counter()
     for row in store.history():

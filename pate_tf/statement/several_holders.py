@@ -1,4 +1,4 @@
-"""Statements for silos and for shared training, where each data holder has its own ledger."""
+"""Privacy statements for silos and for shared training: each data holder has its own ledger."""
 
 import dataclasses
 import functools
@@ -36,15 +36,14 @@ from pate_tf.statement.privacy_statement import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloSpending(EpsilonDelta):
-    """The cost of all answers of one silo in a run. Public.
+    """Public: the total cost of a silo's answers in a run.
 
     If a silo answered with several mechanisms, `delta` is 129 times the delta of the run, because
     the coordinator may have chosen the mechanisms based on earlier answers.
 
     Attributes:
         name: name of the silo.
-        charged: the charges of the silo's answers, each with the number of times that it was
-            charged.
+        charged: charges for the silo's answers, each with the number of times that it was made.
         num_refused: number of queries that the silo refused because of its policy.
     """
 
@@ -54,7 +53,7 @@ class SiloSpending(EpsilonDelta):
 
     @property
     def charges(self) -> Mapping[Charge, int]:
-        """Maps each charge to the number of times that it was charged."""
+        """The charges as a dictionary, each with the number of times that it was made."""
         return dict(self.charged)
 
 
@@ -99,7 +98,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """All mechanisms that silos charged."""
+        """All mechanisms that were charged to silos."""
         return tuple(dict.fromkeys(charge for silo in self.silos for charge in silo.charges))
 
     @property
@@ -125,16 +124,16 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def epsilon(self) -> float:
-        """The largest epsilon of any silo."""
+        """The largest epsilon of a silo."""
         return max(silo.epsilon for silo in self.silos)
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Maps numbers of silos to the epsilon that holds if all data of this many silos change.
+        """Epsilon for all data of several silos together, by the number of silos.
 
-        The epsilon holds at `several_delta`. If each silo randomized its own answers, the charges
-        of several silos compose. If all silos share the noise, changing k silos moves the total k
-        times as far (group privacy).
+        They hold at `several_delta`. If each silo randomized its own answers, the charges of
+        several silos compose. If all silos contribute to the same noise, changing k silos moves the
+        total k times as far (group privacy).
         """
         numbers = [number for number in SEVERAL if number < self.num_charged]
         if self.num_charged > 1:
@@ -147,7 +146,7 @@ class SilosStatement(PrivacyStatement):
         return {number: self._changed_epsilon(number) for number in numbers}
 
     def _changed_epsilon(self, number: int | None) -> float:
-        """Returns epsilon at `several_delta` for `number` silos; if None, for a replaced owner."""
+        """Returns epsilon at `several_delta` for `number` silos; for a replaced owner if None."""
         most = self._most_charged(1)
         if len(self.charges) == 1:
             return several_teachers_epsilon(most, delta=self.delta, num_teachers=number)
@@ -160,7 +159,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def several_delta(self) -> float:
-        """The delta of `several`. It exceeds the run's if mechanisms may depend on answers."""
+        """The delta of `several`: the run's delta, or more if mechanisms may depend on answers."""
         return delta_of_chosen_kinds(self._most_charged(1), self.delta)
 
     def _most_charged(self, number: int) -> dict[Charge, int]:
@@ -190,7 +189,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def table(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """Maps the cells of a row on the page to the names of the silos with this cost."""
+        """Rows of the table on the page: cells, and the names of all silos with these cells."""
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             epsilon, delta = pure_if_as_small(silo.charges, silo.epsilon, silo.delta)
@@ -207,8 +206,8 @@ class SilosStatement(PrivacyStatement):
     def check(self, stores: Sequence[Store]) -> None:
         """Checks the epsilon of each silo against its charges, and the charges against ledgers.
 
-        A silo's ledger can contain further charges, for other runs and for answers that arrived too
-        late. It contains nothing about other silos.
+        A silo's ledger can contain additional charges, for other runs and for answers that arrived
+        too late. It contains nothing about other silos.
         """
         for silo in self.silos:
             due, _ = smallest_epsilon(silo.charges, self.delta)
@@ -283,11 +282,10 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Maps numbers of participants to the epsilon of all their uploads together.
+        """Epsilon for all uploads of several participants, by the number of participants.
 
-        The epsilon holds at `delta` for a person who has one record, or all protected records, at
-        each of these participants. Every participant adds independent noise, so their uploads
-        compose.
+        They hold at `delta` for a person who has one record, or all protected records, at each of
+        these participants. Every participant adds independent noise, so their uploads compose.
         """
         if self.charge is None or self.num_participants < 2:
             return {}
@@ -323,13 +321,13 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement claims no more privacy than the participants' ledgers show.
 
-        The digests of the quoted heads cover all earlier rows. From these rows follow the charges
-        of each participant (and so a lower bound on epsilon), delta, resets, and whether noise was
-        secure. Ledgers of some participants may be missing. Without any ledgers, epsilon is only
-        compared with the stated charge.
+        The digests in `ledger_heads` cover all earlier rows. The rows contain the charges of each
+        participant (and so a lower bound on epsilon), delta, resets, and whether noise was secure.
+        Ledgers of some participants may be missing. Without any ledgers, epsilon is only compared
+        with the stated charge.
         """
         if self.charge is None:
-            require(not stores, "it has no epsilon that could be checked against ledgers")
+            require(not stores, "it has no epsilon to check against ledgers")
             return
         own, _ = smallest_epsilon({self.charge: 1}, self.delta)
         at_least("epsilon", self.epsilon, own, "for the stated charge")
@@ -337,9 +335,7 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
             heads = [Head(sequence=number, digest=digest) for number, digest in self.ledger_heads]
             head = next((each for each in heads if store.holds(each)), None)
             if head is None:
-                raise ValueError(
-                    f"statement: the ledger in {store.folder} does not contain a quoted row"
-                )
+                raise ValueError(f"statement: the ledger in {store.folder} has no row of it")
             rows = [row for row in store.history() if row.sequence <= head.sequence]
             charges = charges_of(rows)
             require(charges[self.charge] > 0, "its ledger was not charged for this training")

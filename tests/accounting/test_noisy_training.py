@@ -121,7 +121,7 @@ def test_rows_of_the_version_before_give_their_charges():
     """Uses rows as commit c602881 wrote them, when trainings and releases had no names."""
     sizes = {"sampling_rate": 0.1, "noise_multiplier": 2.0, "rounds": 10, "unit": "record"}
     assert charge_from_dict({"training": "noisy_training", **sizes}) == NoisyTraining(**sizes)
-    with pytest.raises(ValueError, match="needs sampling_rate 1"):
+    with pytest.raises(ValueError, match="needs sampling_rate=1"):
         NoisyTraining(**{**sizes, "unit": "participant"})
     release = {"release": "log_cost", "bound": "class_aware", "failure": 0.01, "moment": 6.0}
     release |= {"num_queries": 20, "profile": "any", "sigma": 200.0, "smoothness": 0.001}

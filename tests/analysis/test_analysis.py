@@ -129,7 +129,7 @@ def test_costs_of_mechanisms_add_up_moment_by_moment():
         assert guarantee == pytest.approx(expected, rel=1e-12)
     with pytest.raises(ValueError, match="gaussian_noisy_max has no bound 'class_aware'"):
         analyse(source_of(*groups), bounds=("class_aware",))
-    with pytest.raises(ValueError, match="needs the votes of one mechanism"):
+    with pytest.raises(ValueError, match="needs queries that one mechanism answered"):
         analyse(source_of(*groups), beta=0.09)
 
 
@@ -198,7 +198,7 @@ def test_the_same_votes_are_not_drawn_from_afresh(tmp_path, is_deleted):
     release(votes_of(), noise, folder=there)
     if is_deleted:
         shutil.rmtree(there)
-    with pytest.raises(ValueError, match="a release of these votes was drawn before"):
+    with pytest.raises(ValueError, match="a release of these votes was already drawn"):
         release(votes_of(), noise, folder=there if is_deleted else tmp_path / "here")
     assert noise.number == 1
 
@@ -209,7 +209,7 @@ def test_the_same_votes_are_not_drawn_from_afresh(tmp_path, is_deleted):
 def test_another_plan_for_the_same_votes_is_refused(tmp_path, planned):
     noise = Draws()
     first = release(votes_of(), noise, folder=tmp_path)
-    with pytest.raises(ValueError, match=r"released before with a different .*plan"):
+    with pytest.raises(ValueError, match=r"already released with a different .*plan"):
         release(votes_of(), noise, folder=tmp_path, planned=planned)
     assert release(votes_of(), noise, folder=tmp_path) == first and noise.number == 1
 

@@ -74,7 +74,7 @@ def test_labels_that_are_charged_later_stand_on_top_of_it(tmp_path):
     assert spent(tmp_path) > before
     # The votes have changed. The earlier draw does not belong to them, and the refusal costs
     # nothing.
-    with pytest.raises(ValueError, match="released before with a different votes and plan"):
+    with pytest.raises(ValueError, match="already released with a different votes and plan"):
         release(tmp_path, no_noise)
     assert kinds(tmp_path).count("release") == 1
 

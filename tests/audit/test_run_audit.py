@@ -696,7 +696,7 @@ def test_what_a_killed_command_left_is_no_violation(tables, tmp_path):
 def test_a_pipe_does_not_stop_an_audit(tmp_path):
     (tmp_path / "released").mkdir()
     os.mkfifo(tmp_path / "released/labels.json")
-    with pytest.raises(ValueError, match=r"labels.json, which is neither a file nor a folder"):
+    with pytest.raises(ValueError, match=r"labels.json is neither a file nor a folder"):
         audit_run(tmp_path)
 
 

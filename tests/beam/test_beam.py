@@ -146,7 +146,7 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
     assert dataclasses.replace(one, source={}) == dataclasses.replace(other, source={})
     # Stored sums are used for all records. Nobody compares whether the records changed.
     if unit == "record" and not given:
-        with pytest.warns(UserWarning, match="which are used: the private records are not read"):
+        with pytest.warns(UserWarning, match="They are used, and the private records are not read"):
             again = summed(source, tmp_path / "run", here / "records-0.parquet")
         assert again.digest == sums.digest
 

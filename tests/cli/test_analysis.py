@@ -286,7 +286,7 @@ def test_without_votes_or_a_place_for_results_it_is_one_line(run, tmp_path, h1):
     (tmp_path / "file").touch()
     assert_refused(run(h1, "--input_is_counts", f"--output_dir={tmp_path}/file/out"), tmp_path)
     beside = run(h1, "--input_is_counts", f"--report_file={tmp_path}/released/report.json")
-    assert "--report_file is sensitive: it must be outside of released/" in beside.err
+    assert "--report_file is sensitive and must be outside of released/" in beside.err
 
 
 # Ledgers and runs
@@ -333,7 +333,7 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
     assert set(both["bounds"]) == {"paper", "two_sided"}
     assert "--ledger names the same ledger twice" in run(f"--ledger={first},{first}").err
     assert (
-        "--release needs the votes of one mechanism"
+        "--release needs queries that one mechanism answered"
         in run(f"--ledger={first},{second}", delta, RELEASE).err
     )
 

@@ -14,13 +14,17 @@ from pate_tf.planning.forecast import ForecastError
     ("error", "code", "said"),
     [
         (ValueError("expected this\n  got   that"), 1, "expected this got that"),
-        (OSError(28, "No space left on device"), 1, "No space left on device; free some space"),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "No space left on device; free some disk space",
+        ),
         (OSError(2, "No such file or directory", "roster.toml"), 1, "roster.toml: No such file"),
         (LedgerError("spent"), 3, "spent"),
         (ForecastError("noise"), 4, "noise"),
         (MemoryError(), 1, "out of memory"),
         (Exception("a library: failed to map segment"), 1, "out of memory"),
-        (KeyboardInterrupt(), 130, "stopped; the same command resumes"),
+        (KeyboardInterrupt(), 130, "stopped; run the same command again to resume"),
         (
             ModuleNotFoundError("No module named 'grpc'", name="grpc"),
             *(1, "The package grpc is not installed. Run: pip install 'pate_tf[silos]'"),

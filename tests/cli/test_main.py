@@ -34,7 +34,7 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
         (("nonsense",), 2, "error: pate has no command 'nonsense': the commands are start, plan"),
         (("runn",), 2, "no command 'runn': did you mean `pate run`?"),
         (("predict", "--studnt=a"), 2, "'studnt'. Did you mean: student"),
-        (("completion",), 2, "error: name a shell: pate completion bash|zsh"),
+        (("completion",), 2, "error: add a shell: pate completion bash|zsh"),
         (("start", "--private=nowhere.csv"), 1, "error: nowhere.csv"),
         (("start", "--yes"), 2, "error: --private is required: the file"),
         (("silo", "nonsense"), 2, "error: command must be one of init"),

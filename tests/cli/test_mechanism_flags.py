@@ -64,4 +64,4 @@ def test_a_toy_labels_and_is_stated(teachers):
         ).out
     )
     unknown = run_script("analysis.py", "--train_dir=run", folder=teachers)
-    assert unknown.code == 3 and "import the module that defines it" in unknown.err
+    assert unknown.code == 3 and "Import the module that defines it" in unknown.err

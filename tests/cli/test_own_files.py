@@ -49,7 +49,7 @@ def clinic(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--private=patients.csv"], "--schema is required; "),
+        (["--private=patients.csv"], "--schema is required. "),
         (["--schema=schema.toml"], "--private is required with --schema"),
         (
             ["--private=patients.csv", *FILES, "--dataset=digits"],
@@ -82,7 +82,7 @@ def test_a_draft_is_written_once(clinic, tmp_path):
     again = run_script("pate_tf/cli/main.py", "schema", *flags, folder=tmp_path)
     assert again.code == 1
     assert (
-        again.err == "error: --schema: new.toml already exists; remove it or choose another name\n"
+        again.err == "error: --schema: new.toml already exists. Remove it or choose another name.\n"
     )
     of_nothing = run_script("pate_tf/cli/main.py", "schema", "--schema=other.toml", folder=tmp_path)
     assert of_nothing.code == 1 and not (tmp_path / "other.toml").exists()

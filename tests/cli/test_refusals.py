@@ -117,11 +117,11 @@ OF_PLACES = [
             told=told,
         )
         for place, prepare, told in (
-            ("linked", bad_folders.link_sensitive_to_released, "outside of every folder called"),
+            ("linked", bad_folders.link_sensitive_to_released, "inside a folder called"),
             ("linked", bad_folders.link_released_to_sensitive, "must not be a link to sensitive/"),
-            ("linked", bad_folders.link_released_elsewhere, "is a link; replace it by a folder"),
-            ("a/released", None, "outside of every folder called released"),
-            ("a/released/b", None, "outside of every folder called released"),
+            ("linked", bad_folders.link_released_elsewhere, "is a link. Replace it by a folder"),
+            ("a/released", None, "inside a folder called released"),
+            ("a/released/b", None, "inside a folder called released"),
             ("loop", bad_folders.loop_of_links, "loop"),
             ("text/run", partial(bad_folders.files, names=["text"]), "is not a writable folder"),
             ("/proc/nosuch", None, "is not a writable folder"),
@@ -149,17 +149,17 @@ OF_PLACES = [
             ("released/logs", "is not a writable folder"),
             ("released/logs/student", "is not a writable folder"),
             ("released/unfinished_student", "is not a writable folder"),
-            ("released/labels.npz/in_the_way", "but a file will be written there"),
-            ("released/labels.json/in_the_way", "but a file will be written there"),
-            ("released/privacy_statement.md/in_the_way", "but a file will be written there"),
-            ("released/privacy_statement.json/in_the_way", "but a file will be written there"),
+            ("released/labels.npz/in_the_way", "but a file must be written here"),
+            ("released/labels.json/in_the_way", "but a file must be written here"),
+            ("released/privacy_statement.md/in_the_way", "but a file must be written here"),
+            ("released/privacy_statement.json/in_the_way", "but a file must be written here"),
         )
     ),
 ]
 
 OF_LEDGERS = [
     ask("--train_dir=/proc/nosuch", told="is not a writable folder"),
-    ask("--train_dir=other/released", told="outside of every folder called released"),
+    ask("--train_dir=other/released", told="inside a folder called released"),
     *(
         ask(prepare=partial(bad_folders.files, names=[f"run/sensitive/{name}"]), told=told)
         for name, told in (

@@ -58,8 +58,8 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
         "  1    usual: an attacker's guess about one person is right at most 73 %" in ended.stdout
     )
     assert "$ pate run --epsilon=2.0 --private=" in ended.stdout
-    assert "Forecast, before anything is charged" in ended.stdout
-    assert "Nothing was charged." in ended.stdout and not (tmp_path / "run").exists()
+    assert "Forecast, before privacy budget is spent" in ended.stdout
+    assert "No privacy budget was spent." in ended.stdout and not (tmp_path / "run").exists()
     assert (tmp_path / "schema.toml").exists()
     ended = run_script(PATE, "start", f"--private={folder}/private.csv", folder=tmp_path)
     assert ended.code == 1 and ended.err.count("\n") == 1, ended.err

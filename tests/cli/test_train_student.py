@@ -206,7 +206,7 @@ def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     full = functools.partial(limit_file_size, num_bytes)
     ended = run_script(SCRIPT, *NETWORK, folder=teachers, setup=full)
     assert_one_line(without_warnings(ended))
-    assert "run/" in ended.err and ended.err.endswith("the same command again. It resumes.\n")
+    assert "run/" in ended.err and ended.err.endswith("the same command again to resume\n")
     released = teachers / "run" / "released"
     assert list(released.glob("student/*")) == []
     assert not (released / "privacy_statement.json").exists()

@@ -97,7 +97,7 @@ def test_a_file_without_names_is_read_by_numbers_of_its_columns(tmp_path, delimi
         lines = "\n".join(delimiter.join(record) for record in fields)
         (tmp_path / f"{name}.csv").write_text(lines + "\n")
     files = [tmp_path / f"{name}.csv" for name in ("private", "public")]
-    with pytest.raises(ValueError, match=r"is a record, so the columns are called column_1"):
+    with pytest.raises(ValueError, match=r"is a record, so the names of the columns are column_1"):
         draft_schema(files[1], tmp_path / "schema.toml", label="ill")
     text = draft_schema(files[1], tmp_path / "schema.toml", label=label)
     (tmp_path / "schema.toml").write_text(text.replace(label, "ill"))  # a custom name
@@ -201,10 +201,10 @@ def test_a_label_that_two_classes_are_like_is_none():
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"PK\x03\x04sheet", "Excel workbook or a zip archive; save the sheet as CSV"),
-        (b'{"age": 3}', "JSON; save it as CSV"),
-        (b"\xd0\xcf\x11\xe0sheet", "Excel workbook; save the sheet as CSV"),
-        (b"PAR1", "Parquet; give it the suffix .parquet"),
+        (b"PK\x03\x04sheet", "Excel workbook or a zip archive. Save the sheet as CSV"),
+        (b'{"age": 3}', "JSON file. Save it as CSV"),
+        (b"\xd0\xcf\x11\xe0sheet", "Excel workbook. Save the sheet as CSV"),
+        (b"PAR1", "Parquet file. Give it the suffix .parquet"),
         (gzip.compress(table().encode(), mtime=0)[:-9], "is truncated"),
         ("", "the first line contains no column names"),
         (
@@ -232,21 +232,21 @@ THOUGHT = {
     ),
     "range": ("is -200 possible?", lambda n: "-200" if n == 3 else str(n + 0.5)),
     "codes": (
-        'instead of numbers? Then replace low, high and missing by categories = ["12E3", "5E0"]',
+        'these numbers codes? Then replace low, high and missing by categories = ["12E3", "5E0"]',
         lambda n: ("5E0", "12E3")[n % 2],
     ),
     "blanks": ("1\u202f234,5 is read as 1234.5", lambda n: "1\u202f234,5" if n else "1\xa0000"),
     "many": (
-        "the most frequent of 60 values; `other` covers 30 more. Add",
+        "the most frequent of 60 values; `other` covers 30 more values. Add",
         lambda n: f"C{n % 60}x",
     ),
     "own": ("most values occur once (names?)", lambda n: f"Smith{n}"),
     "owner": ('a person\'s id? Write owner = "x" and', lambda n: str(1000 + n // 3)),
     "zeros": ('categories = ["007", "120"]', lambda n: ("007", "120")[n % 2]),
-    "names": ("a different short text: if it is a name", lambda n: f"Anna Maria of House{n}"),
-    "gaps": ("included in the range. The lowest number is 1", lambda n: str(n or "")),
+    "names": ("a different short text: if they are names", lambda n: f"Anna Maria of House{n}"),
+    "gaps": ("the range includes it. The lowest number is 1", lambda n: str(n or "")),
     "identifier": ("every record has a different number: is it an identifier?", str),
-    "day": ("%d/%m/%Y fits as well: does the day or the", lambda n: f"0{n % 9 + 1}/03/{1900 + n}"),
+    "day": ("%d/%m/%Y is also possible: does the day", lambda n: f"0{n % 9 + 1}/03/{1900 + n}"),
     "point": ("200.000 is read as 200", lambda n: f"{200 - n}.000"),
     "case": ('do "N" and "n" and "no" mean the same?', lambda n: ("y", "N", "n", "no")[n % 4]),
 }
@@ -269,7 +269,7 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
     [
         ("30,100,a,b", None, "the first line has numbers (30, 100): are they column names?"),
         ("Unnamed: 0,,smoker,ill", "ill", "2 columns without a name are left out"),
-        ("age,a,a,ill", "ill", "left out: several columns are called 'a', or the column is nested"),
+        ("age,a,a,ill", "ill", "left out: several columns are named 'a', or the column is nested"),
         (
             "age,Admitted on,b,c",
             "admit",
@@ -298,11 +298,11 @@ def test_a_draft_of_a_private_file_has_its_first_line_alone(tmp_path):
     path.write_bytes(b"age;smoker;Outcome\n" + b"\xff\x00 no record at all")
     text = draft_schema(None, tmp_path / "schema.toml", private=path, label="Outcome")
     assert "[columns.age]" in text and "[columns.smoker]" in text and 'delimiter = ";"' in text
-    with pytest.raises(ValueError, match=r"has no column outcome. Spell the name as in that line"):
+    with pytest.raises(ValueError, match=r"has no column outcome. Use the spelling in that line"):
         draft_schema(None, tmp_path / "other.toml", private=path, label="outcome")
-    with pytest.raises(ValueError, match=r"- columns\.age: .*\n- columns\.smoker: ") as caught:
+    with pytest.raises(ValueError, match=r"- columns\.age .*\n- columns\.smoker ") as caught:
         read_schema(tmp_path / "schema.toml")
-    assert '- classes: list the classes: classes = ["a", "b"]' in str(caught.value)
+    assert '- classes needs a list of classes, such as classes = ["a", "b"]' in str(caught.value)
 
 
 @pytest.mark.parametrize("label", [None, "ill", "Meyer"])
@@ -319,7 +319,7 @@ def test_a_draft_of_a_private_file_has_its_first_line_alone(tmp_path):
 def test_no_field_of_a_private_record_is_in_a_draft_or_a_message(tmp_path, records, label):
     path = tmp_path / "patients.csv"
     path.write_text(table(",".join(records[0]), *records[1:]))
-    with pytest.raises(ValueError, match="looks like a record, not like column names") as caught:
+    with pytest.raises(ValueError, match="looks like a record") as caught:
         draft_schema(None, tmp_path / "new.toml", private=path, label=label)
     assert "\n" not in str(caught.value) and not (tmp_path / "new.toml").exists()
     assert not any(field in str(caught.value) for field in ("Meyer", "Ill", "Positive", "1999"))
@@ -337,7 +337,7 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
     with pytest.raises(ValueError, match="looks like a record"):
         draft_schema(None, target, private=path, label="ill")
     (tmp_path / "public.csv").write_text(table())
-    with pytest.raises(ValueError, match=r"has no column age, pressure, smoker. Spell"):
+    with pytest.raises(ValueError, match=r"has no column age, pressure, smoker. Use the spelling"):
         path.write_text("Meyer,Berlin,ill\n")
         draft_schema(tmp_path / "public.csv", target, private=path, label="ill")
     path.write_text("ill,2019,2020,2021\nno,1,2,3\n")  # years are names
@@ -355,7 +355,7 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
         ),
         ([str(n) for n in range(60)], "has 60 values: is it an identifier or a number?"),
         (["flu", "ill", "flu;ill"] * 20, 'classes = ["flu", "ill"]\nseparator = ";"'),
-        (["flu", "ill", "flu, ill"] * 20, "flu, ill is read as several labels; use --target=class"),
+        (["flu", "ill", "flu, ill"] * 20, "several labels. For classes, use --target=class"),
         (["New York, NY", "Albany, NY", "Reno, NV"] * 20, 'NV"]'),
         (["0", "1"] * 30, "smoker: same values as the label. If these are labels"),
     ],

@@ -106,7 +106,7 @@ def test_a_table_of_tfds_is_described_by_its_metadata(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("KEYS", ("kind", "values"), "its supervised keys must be an input and a ClassLabel"),
+        ("KEYS", ("kind", "values"), "supervised_keys must be an input and a ClassLabel"),
         ("SPLITS", ("train", "extra"), "needs the splits train and test or validation; it has"),
         (
             "FEATURES",

@@ -90,7 +90,7 @@ def test_images_as_people_have_them(tmp_path):
     save(public / "cat/a.jpg", half, quality=95)
     save(public / "cat/b.png", Image.fromarray(half[:, :40]).convert("RGBA"))
     save(public / "dog/c.png", half[..., 0])
-    with pytest.raises(ValueError, match="such as 40x40 and 40x60; set `image_size`"):
+    with pytest.raises(ValueError, match="such as 40x40 and 40x60: set `image_size`"):
         image_folders.load_public(public)
     images = image_folders.load_public(public, size=image_folders.size_of("8x12"))
     assert images.dataset.input_shape == (8, 12, 3)  # one has colors
@@ -252,7 +252,7 @@ def test_folders_elsewhere_are_shown(tmp_path):
     ):
         image_folders.load_private(tmp_path / "a/photos", public)
     draw(tmp_path / "a/photos/train", "", number=1)
-    with pytest.raises(ValueError, match="some images are in no class folder"):
+    with pytest.raises(ValueError, match="some images are outside of class folders"):
         image_folders.load_private(tmp_path / "a/photos/train", public)
 
 

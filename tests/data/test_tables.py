@@ -142,7 +142,7 @@ def test_columns_of_one_name_are_not_looked_at_unless_they_are_used():
     frame = pyarrow.table([pyarrow.array(values) for values in columns], list("xxzy"))
     data = Data.from_dataframe(frame, frame, label="y")
     assert data.private.inputs.tolist() == [[2], [0], [4]]
-    with pytest.raises(ValueError, match="private: the column x exists several times"):
+    with pytest.raises(ValueError, match="private: there are several columns x"):
         Data.from_dataframe(frame, frame, label="x", classes=["1", "2"])
 
 
@@ -243,7 +243,7 @@ def test_values_of_parquet_are_in_no_message_whatever_their_type(tmp_path):
     assert column.numbers(table.fields["age"]).tolist() == [2.0**60, 0.0, 30.0]
     assert table.fields["sex"].to_pylist() == ["F", "M", "F"]
     with pytest.raises(
-        ValueError, match="the column nested exists several times, or has nested values"
+        ValueError, match="there are several columns nested, or its values are nested"
     ):
         table.check_columns(["nested", "age", "patient", "diagnosis"])
 

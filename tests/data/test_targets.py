@@ -84,7 +84,7 @@ def test_several_labels_are_in_one_field(tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({**ONE_FIELD, "label": ["a", "b"]}, r'for several labels write labels = \["edema"'),
+        ({**ONE_FIELD, "label": ["a", "b"]}, r'for several labels, write labels = \["edema"'),
         ({**COLUMNWISE, "max_labels": 4}, "max_labels must be from 1 to the number of labels, 3"),
         ({**NUMBER, "max_labels": 1}, "max_labels must be from 1 to the number of labels, 0"),
         (
@@ -92,13 +92,10 @@ def test_several_labels_are_in_one_field(tmp_path):
             r"low and high \(for a number\) .* got low and high, label, classes",
         ),
         ({**COLUMNWISE, "label": "x2"}, "got labels, label$"),
-        ({**COLUMNWISE, "labels": ["a"]}, 'one label is a class; write label = "a" and classes'),
+        ({**COLUMNWISE, "labels": ["a"]}, 'For one label, write label = "a" and classes'),
         ({**COLUMNWISE, "labels": ["a", "x"]}, "columns.x is the label"),
-        ({**NUMBER, "low": 100}, "low, high: the label needs low below high; got 100 and 100"),
-        (
-            {"label": "cost", "unit": "$"} | COLUMNS,
-            "low, high: the label needs .* got None and None",
-        ),
+        ({**NUMBER, "low": 100}, "low must be below high for the label, got 100 and 100"),
+        ({"label": "cost", "unit": "$"} | COLUMNS, "low must be below high .* got None and None"),
         ({**ONE_FIELD, "classes": ["a", "b|c"]}, "classes: a label must not be empty, or contain"),
     ],
     ids=str,
@@ -149,7 +146,7 @@ def test_drafts(tmp_path):
     assert '\nseparator = "|"\n' in draft("site", "labels")
     assert "# low = 0.0" in draft("days", "number", private=path).partition("[columns")[0]
     for label, target in (("site", "number"), ("edema,mass", "class")):
-        with pytest.raises(ValueError, match=r"^target: .*(not numbers|one column)"):
+        with pytest.raises(ValueError, match=r"^target: .*(not numbers|single column)"):
             draft(label, target)
     command = ("pate_tf/cli/main.py", "schema", f"--public={path}", "--label=edema")
     shown = run_script(*command, "--target=number", folder=tmp_path)

@@ -103,7 +103,7 @@ def test_the_budget_is_fixed_at_first_use(tmp_path):
         {"epsilon_budget": 2.0, "delta": 1e-4},
         {"epsilon_budget": None, "delta": 1e-6},
     ):
-        with pytest.raises(BudgetMismatch, match="fixed at first use"):
+        with pytest.raises(BudgetMismatch, match="set at first use"):
             open_ledger(tmp_path, **changes)
     for epsilon_budget in (None, 2.0):
         with open_ledger(tmp_path, epsilon_budget=epsilon_budget) as ledger:
@@ -155,7 +155,7 @@ def test_budgets_out_of_range_change_nothing(tmp_path, epsilon_budget, delta):
 
 def test_another_ensemble_is_refused(tmp_path):
     open_ledger(tmp_path).close()
-    with pytest.raises(LedgerError, match="for other teachers") as caught:
+    with pytest.raises(LedgerError, match="to other teachers") as caught:
         open_ledger(tmp_path, ensemble_digest="cd" * 32)
     # All files are closed, even while somebody holds the error and with it the ledger.
     assert caught.value is not None

@@ -116,6 +116,6 @@ def test_the_holder_alone_is_told_of_the_same_records_under_two_names(machine, k
             source.fit(data.private, data.pool)
         told = [str(each.message) for each in caught if each.category is SensitiveWarning]
         assert len(told) == (name == "clients")
-    assert "another source, name patients" in told[0]
+    assert "another source name, name patients" in told[0]
     assert (place / "clients" / "sensitive" / SAME_RECORDS).stat().st_mode & 0o777 == 0o600
     assert not (place / "patients" / "sensitive" / SAME_RECORDS).exists()

@@ -75,7 +75,7 @@ def test_a_ledger_deleted_beside_votes_is_missed(folder, tmp_path, monkeypatch):
     without_registry(monkeypatch, tmp_path)
     with pytest.raises(LedgerError) as error:
         open_ledger(folder)
-    assert_one_line(error, "votes", "restore it", "acknowledge_reset")
+    assert_one_line(error, "votes", "Restore the ledger", "acknowledge_reset")
     with pytest.raises(LedgerError):  # the empty file of the first attempt changes nothing
         open_ledger(folder)
 
@@ -114,7 +114,7 @@ def test_a_ledger_deleted_beside_a_statement_is_missed(folder, tmp_path, monkeyp
     without_registry(monkeypatch, tmp_path)
     with pytest.raises(LedgerError) as error:
         open_ledger(folder, student_runs=[run])
-    assert_one_line(error, "quotes row 3")
+    assert_one_line(error, "refers to row 3")
 
 
 def test_a_reset_does_not_free_a_budget(folder):
@@ -152,7 +152,7 @@ def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
     # added.
     monkeypatch.setenv("PATE_TF_STATE", str(state_folder().parent / "third"))
     open_ledger(folder).close()
-    with pytest.raises(LedgerError, match="continued separately"):
+    with pytest.raises(LedgerError, match="used separately"):
         open_ledger(copy)
     with open_ledger(copy, acknowledge_reset=True) as ledger:
         assert ledger.spent().epsilon == epsilon_of(15)
@@ -203,7 +203,7 @@ def test_a_ledger_keeps_its_source(folder):
     spend(folder, 0, 5, source=PATIENTS)
     with pytest.raises(LedgerError) as error:
         open_ledger(folder, source=PrivateSource.named("clients"))
-    assert_one_line(error, "the source patients, not clients")
+    assert_one_line(error, "the source patients, not to clients")
     with open_ledger(folder) as ledger:
         assert ledger.source == PATIENTS
 
@@ -296,7 +296,7 @@ def test_what_a_missing_row_paid_for_must_be_known_here(folder):
     delete_ledger(folder)
     with pytest.raises(LedgerError) as error:
         open_ledger(folder, acknowledge_reset=True)
-    assert_one_line(error, "unknown charge", "import the module that defines it")
+    assert_one_line(error, "unknown charge", "Import the module that defines it")
 
 
 def test_a_registry_of_a_newer_version_is_left_alone(folder):
@@ -346,7 +346,7 @@ def test_a_file_that_was_moved_stays_the_source_of_its_ledger(folder, tmp_path):
     spend(folder, 0, 5, source=first)
     with open_ledger(folder, source=moved) as ledger:
         assert ledger.source == first
-    with pytest.raises(LedgerError, match=r"the source a file, not patients"):
+    with pytest.raises(LedgerError, match=r"the source a file, not to patients"):
         open_ledger(folder, source=PATIENTS)
 
 

@@ -151,7 +151,7 @@ def test_ranking_decides_where_one_class_is_nearly_everything():
     forecast = Forecast.measured(all_healthy, truth.astype(int), 1_000)
     assert not forecast.is_worth(0.95)
     forecast._replace(auc=0.75).check(0.95)
-    with pytest.raises(pate_tf.ForecastError, match="area under the curve is about 49%"):
+    with pytest.raises(pate_tf.ForecastError, match=r"area under the curve \(AUC\) is about 49%"):
         forecast._replace(auc=0.49).check(0.95)
     assert not forecast._replace(auc=0.75).is_worth(0.79)
     # A release that may be better or worse than a constant answer is accepted; a worse one is

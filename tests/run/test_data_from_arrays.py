@@ -88,7 +88,7 @@ def with_value(value, place="x_private"):
         ({"value_range": None}, "value_range"),
         ({"value_range": (1, 0)}, "value_range must have low < high"),
         ({"x_public": FLOATS[20:, :5]}, "x_private"),
-        ({"x_private": "words"}, "x_private must be equally long lists of numbers"),
+        ({"x_private": "words"}, "x_private must be lists of numbers of equal length"),
         ({"y_private": LABELS[:19]}, "labels of arrays must"),
         ({"y_private": LABELS[:20] + 3}, "labels of arrays must be from 0 to 3"),
         ({"y_public": LABELS[:20] + 3}, "labels of arrays must be from -1 to 3"),

@@ -202,7 +202,7 @@ def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_p
     )
     with (
         opened(tmp_path, teachers).ledger() as ledger,
-        pytest.raises(ValueError, match="labels must have been charged to this ledger"),
+        pytest.raises(ValueError, match="labels must be labels that were charged to this ledger"),
     ):
         publish_model(
             None,

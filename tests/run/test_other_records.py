@@ -99,7 +99,7 @@ def test_stored_results_are_not_charged_to_another_name(tmp_path, run):
     run(tmp_path / "named", changed(2, source=PrivateSource.named("Patients ")))
     run(tmp_path / "unnamed", changed(1))
     for folder in ("named", "unnamed"):
-        with pytest.raises(ValueError, match="of another source than clients"):
+        with pytest.raises(ValueError, match="from a source other than clients"):
             run(tmp_path / folder, changed(1, source=PrivateSource.named("clients")))
 
 

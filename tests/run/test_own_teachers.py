@@ -86,7 +86,7 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
     with pate_tf.Labeller(again, MECHANISM, delta=1e-5) as labeller:
         assert labeller.spent().num_queries == 10
     others = pate_tf.Teachers.from_models([Says(3), Says(5)], directory=tmp_path)
-    with pytest.raises(pate_tf.LedgerError, match="this ledger is for other teachers"):
+    with pytest.raises(pate_tf.LedgerError, match="this ledger belongs to other teachers"):
         pate_tf.Labeller(others, MECHANISM, delta=1e-5)
 
 
@@ -257,7 +257,7 @@ def test_teachers_of_owners_protect_owners(kind, tmp_path, data):
 
 def test_a_ledger_of_records_never_becomes_one_of_owners(tmp_path, data):
     released(owned("record", tmp_path), data)
-    with pytest.raises(pate_tf.LedgerError, match="this ledger is for other teachers"):
+    with pytest.raises(pate_tf.LedgerError, match="this ledger belongs to other teachers"):
         released(owned("owner", tmp_path), data)
 
 

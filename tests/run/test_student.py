@@ -186,7 +186,7 @@ def test_seeded_noise_is_never_called_private(tmp_path):
 def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
     ensemble = FakeEnsemble(table(90))
     for budget in (0.5, 50.0):  # another run can't bypass the first one
-        with pytest.raises(LedgerError, match=r"budget was fixed at first use|epsilon_budget"):
+        with pytest.raises(LedgerError, match=r"budget was set at first use|epsilon_budget"):
             quick(tmp_path, ensemble, epsilon_budget=budget)
         assert list(tmp_path.glob("released/*")) == []
     result = quick(tmp_path, ensemble, epsilon_budget=0.5, num_queries=1)

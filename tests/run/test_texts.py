@@ -92,5 +92,5 @@ def test_the_data_set_says_that_it_holds_texts(data):
     assert data.dataset.augmentation == "none"
     with pytest.raises(ValueError, match="x_private must be strings"):
         pate_tf.Data.from_arrays([1], [0], ["a"], num_classes=2, kind="text")
-    with pytest.raises(ValueError, match="value_range is not for texts"):
+    with pytest.raises(ValueError, match="value_range must not be set for texts"):
         pate_tf.Data.from_arrays(["a"], [0], ["a"], num_classes=2, kind="text", value_range=(0, 1))

@@ -166,7 +166,7 @@ class BranchLayer(keras.layers.Layer):
         *((layer, {}, "must process each") for layer in (keras.layers.Dropout(0.5),)),
         (BranchLayer(), {}, "the model has branches"),
         (None, {"delta": 0.5}, "^delta must be"),
-        (None, {"target_epsilon": 1e-3, "rounds": 10**6}, "^target_epsilon must be larger"),
+        (None, {"target_epsilon": 1e-3, "rounds": 10**6}, "Choose a larger target_epsilon"),
         (None, {}, "^charged"),
     ],
 )

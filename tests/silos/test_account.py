@@ -48,6 +48,6 @@ class TestAccount(StoreContract):
         monkeypatch.setattr(RollbackGuard, "missing_before", meanwhile)
         with pytest.raises(LedgerError) as error:
             self.open(tmp_path / "one")
-        assert f"another ledger of this subject was continued in {tmp_path / 'other'}" in str(
+        assert f"another ledger of this subject was used in {tmp_path / 'other'}" in str(
             error.value
         )

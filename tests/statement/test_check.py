@@ -99,7 +99,7 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"epsilon": 0.0}, "epsilon.* must be at least"),
         ({"epsilon": 1e-9}, "epsilon.* must be at least"),
         ({"epsilon": float("nan")}, "epsilon.* must be at least"),
-        ({"ledger_rows": []}, "does not name the ledger rows of its labels"),
+        ({"ledger_rows": []}, "does not contain the ledger rows of its labels"),
         ({"delta": 1e-12}, "delta is .*, but .* in the ledger"),
         ({"num_answered": -1}, "no more answers than queries"),
         ({"num_answered": 8}, "no more answers than queries"),
@@ -122,11 +122,11 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"num_queries": 7.5}, "is invalid: must not be "),
         ({"versions": None}, "its field versions is invalid"),
         ({"epsilon_ledger": float("nan")}, "epsilon.* must be at least"),
-        ({"ledger_rows": [1]}, "row 1 of the ledger is not a debit"),
-        ({"ledger_rows": [99]}, "row 99 of the ledger is not a debit"),
+        ({"ledger_rows": [1]}, "row 1 of the ledger is not a charge"),
+        ({"ledger_rows": [99]}, "row 99 of the ledger is not a charge"),
         ({"mechanism": GaussianNoisyMax(sigma=400.0).to_dict()}, "a different mechanism"),
-        ({"ledger_head": [3, "00" * 32]}, "another history"),
-        ({"ledger_head": [99, "00" * 32]}, "another history"),
+        ({"ledger_head": [3, "00" * 32]}, "another digest than in the statement"),
+        ({"ledger_head": [99, "00" * 32]}, "another digest than in the statement"),
         ({"ledger_head": []}, "is invalid: "),
         ({"delta": "small"}, "is invalid: "),
     ],
@@ -146,7 +146,7 @@ def test_a_student_can_not_be_signed_by_the_head_before_it_was_charged(charged, 
     cheaper = copy.deepcopy(statement)
     cheaper["ledger_head"] = [earlier.sequence, earlier.digest]
     cheaper["epsilon"] = cheaper["epsilon_ledger"] = statement["epsilon"] / 2
-    with pytest.raises(ValueError, match="of the ledger is not a debit"):
+    with pytest.raises(ValueError, match="of the ledger is not a charge"):
         check(folder, cheaper)
 
 
@@ -182,7 +182,7 @@ def test_another_ledger_with_the_same_rows_does_not_vouch(charged, tmp_path_fact
     other = tmp_path_factory.mktemp("other")
     release_labels(other, golden_counts("H1", 5))
     release_labels(other, golden_counts("H2", 7))
-    with pytest.raises(ValueError, match="another history"):
+    with pytest.raises(ValueError, match="another digest than in the statement"):
         check(other, statement)
 
 
@@ -239,15 +239,11 @@ def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_
     Ledger.open(other, ensemble_digest="ab" * 32, delta=DELTA).close()
     for some, change, told in (
         ([], {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
-        ([other], {}, "does not contain a quoted row"),
+        ([other], {}, "has no row of it"),
         (folders, {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
         (folders, {"epsilon_source": 0.1}, "epsilon_source must be at least"),
         (folders, {"delta": 1e-4}, "delta is .*, but .* in the ledger"),
-        (
-            folders,
-            {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]},
-            "does not contain a quoted row",
-        ),
+        (folders, {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]}, "has no row of it"),
         (folders, {"charge": {**fields["charge"], "rounds": 19}}, "not charged for this training"),
         (folders, {"kind": "perfect"}, "its numbers in kind"),
     ):

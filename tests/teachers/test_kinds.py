@@ -143,7 +143,7 @@ def test_other_settings_are_refused_and_other_labels_change_nothing(train, whole
     before = load(whole).digest
     with pytest.raises(ValueError, match=r"other settings: seed\. Use"):
         train(whole, seed=6)
-    with pytest.warns(UserWarning, match="which are used: the private records are not read again"):
+    with pytest.warns(UserWarning, match="They are used, and the private records are not read"):
         train(whole, labels=np.roll(LABELS, 1))
     assert load(whole).digest == before
 

@@ -2,7 +2,7 @@
 
 One object draws the noise and computes its cost, so that the two always agree. The object defines
 the distribution of the released label given the counts. If you change this distribution, you must
-also change the accounting.
+also change the cost.
 
 Ties between noisy counts are broken at random. The additive samplers draw a uniformly random order
 of the classes for every query, without looking at the counts. Among equal noisy counts, the class
@@ -38,7 +38,7 @@ from pate_tf.core.settings import EpsilonDelta, ProtectedUnit, Settings, setting
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
 TOLERANCE: Final = 1e-9  # relative tolerance of a planned noise scale
-ROUNDED: Final = 8.0  # in lattice steps; hypot(sigma, this) is drawn, which covers the lattice
+ROUNDED: Final = 8.0  # in lattice steps; noise of scale hypot(sigma, this) covers the lattice
 
 _FAR: Final = 50.0  # the search treats a cost above e^50 times the target as infinite
 _MIN_STEP: Final = 1e-14  # relative tolerance of the search for log(scale)
@@ -48,10 +48,10 @@ Member = TypeVar("Member", bound=Charge)
 
 @dataclass(frozen=True, kw_only=True)
 class Target(EpsilonDelta, ProtectedUnit, Settings):
-    """The privacy budget for all labels of a plan, in the worst case over all data.
+    """The worst-case privacy budget for all labels of a plan.
 
     Attributes:
-        epsilon: maximal epsilon of all labels together, above 0.
+        epsilon: maximum epsilon of all labels together, above 0.
         delta: delta of the guarantee; 0 for pure differential privacy.
         num_queries: number of queries, at least 1.
         unit: protected unit, "record" (default) or "owner".
@@ -79,8 +79,8 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
         Rounding errors never make the scale too small.
 
         Args:
-            of_scale: function from a noise scale, in votes, to the charge with that scale. A larger
-                scale must never cost more.
+            of_scale: function that takes a noise scale, in votes, and returns the charge with this
+                scale. A larger scale must never cost more.
 
         Raises:
             ValueError: if no scale between 2^-30 and 2^60 votes meets the target, or if delta is 0
@@ -88,7 +88,7 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
         """
         if not self.delta:
             check_pure(of_scale(1.0))
-        from scipy.optimize import brentq  # imported here, so that silos need less memory
+        from scipy.optimize import brentq  # imported only here, so that silos need less memory
 
         lowest, highest = (log(scale) for scale in SCALE_RANGE)
 
@@ -119,7 +119,7 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
 
 
 def parameter(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
-    """Returns a dataclass field for a parameter of a mechanism, with its range and its flag."""
+    """Returns a dataclass field for a parameter of a mechanism; see `settings.setting`."""
     return setting(default, group="mechanisms", advanced=True, **facts)
 
 
@@ -133,8 +133,8 @@ class NoiseDraws(Protocol):
     """Interface of the random draws that mechanisms need. `pate_tf.release.noise` implements it.
 
     Attributes:
-        noisy_winners: function that returns the class with the largest noisy count, like
-            `largest_sums`. It may run a TensorFlow graph.
+        noisy_winners: function with the arguments and results of `largest_sums`. It may run a
+            TensorFlow graph.
     """
 
     noisy_winners: NoisyWinners
@@ -167,10 +167,10 @@ def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
 
 @dataclass(frozen=True)
 class Answers:
-    """Public: the answers to a batch of queries. Nothing else about the votes is released.
+    """Public: the answers to a batch of queries, the only released facts about the votes.
 
     Attributes:
-        labels: label of each query; None for a query whose label is withheld.
+        labels: label of each query; None if the label is withheld.
         noisy_counts: noisy counts that are released together with the labels, int64 [num_queries,
             num_classes] in units of 1 / LATTICE votes. The rows of queries without a label are not
             released. None if only labels are released.
@@ -192,14 +192,15 @@ class Mechanism(Charge, Settings):
     A subclass defines `name`, `alphas`, `draw`, `words`, and fields that are made with `parameter`.
     If it has no sampler or no data-dependent bounds, it gives the reason in `lacks` under "draw" or
     "bounds". It may also define `for_target`, `pure_epsilon`, `noise_multipliers`, and
-    data-dependent bounds with the methods that they need.
+    data-dependent bounds with the necessary methods.
 
     Attributes:
         name: name of the mechanism in ledgers and plans, and as the value of `--mechanism`.
-        words: description in sentences; fields of the mechanism are in braces.
+        words: description of the mechanism in sentences. It contains names of fields in braces,
+            which are replaced by their values.
         bounds: names of the data-dependent bounds that the mechanism has, from
             `pate_tf.accounting.moments.BOUNDS`.
-        withholds: whether a query can remain without a label.
+        withholds: whether the mechanism may withhold the label of a query.
     """
 
     name: ClassVar[str]
@@ -223,8 +224,8 @@ class Mechanism(Charge, Settings):
     def for_target(cls, target: Target, counts: IntArray) -> Self:
         """Returns the mechanism that meets a target and labels most accurately for assumed votes.
 
-        `counts` must be assumed from public values. If the mechanism were chosen by looking at real
-        votes, no privacy guarantee would hold.
+        `counts` must be computed from public values. A mechanism that was chosen by looking at real
+        votes would have no privacy guarantee.
 
         Args:
             target: privacy budget that the labels must not exceed.
@@ -238,7 +239,7 @@ class Mechanism(Charge, Settings):
         raise lacking(cls, "parameters that follow from a target", "calibration")
 
     def expected_correct(self, counts: IntArray) -> float:
-        """Returns the expected number of queries that get label 0, the correct class.
+        """Returns the expected number of queries with the label 0, which is the correct class.
 
         Args:
             counts: assumed counts, int64 [num_queries, num_classes], in which class 0 is correct.
@@ -252,7 +253,7 @@ class Mechanism(Charge, Settings):
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws the answers to a batch of queries.
 
-        The order of the steps does not depend on the random draws. If the process is killed before
+        The sequence of steps does not depend on the random draws. If the process is killed before
         the answers are stored, the batch is drawn again without a further charge
         (docs/proofs/theory.md, Proposition S6).
 
@@ -303,9 +304,9 @@ class OfSigma(OneScale):
 
     Attributes:
         sigma: standard deviation of the noise, in votes.
-        squared_sensitivity: squared L2 distance by which replacing one record or owner moves the
-            values that get the noise. It is 2 for counts, because a vote that moves from one class
-            to another changes two counts by one.
+        squared_sensitivity: squared L2 sensitivity of the values that get the noise, if one record
+            or owner is replaced. It is 2 for counts, because a vote that moves from one class to
+            another changes two counts by one.
     """
 
     sigma: float = parameter(above=0.0, help="Standard deviation of the Gaussian noise, in votes.")
@@ -315,12 +316,15 @@ class OfSigma(OneScale):
 
     @property
     def squared_distance(self) -> float:
-        """The squared distance between neighboring values: 1 if an owner is added or removed."""
+        """The squared L2 distance between neighbors; 1 if an owner is added or removed."""
         return 1.0 if self.unit == "owner" else self.squared_sensitivity
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """The noise multiplier of each round. The lattice does not increase the cost."""
+        """The noise multiplier of each round.
+
+        Drawing noise on a lattice does not increase the cost.
+        """
         return (self.sigma / sqrt(self.squared_distance),) * self.num_rounds
 
     def alphas(self, moments: FloatArray) -> FloatArray:
@@ -333,9 +337,9 @@ class OfSigma(OneScale):
 
         A discrete Gaussian is stochastically dominated by the continuous Gaussian of the same scale
         plus one lattice step. If k coordinates are shifted, the privacy loss exceeds the loss of
-        continuous noise by at most k / (LATTICE sigma^2). This is the squared distance divided by
-        LATTICE if every shift is one vote. Feature sums need no surcharge, because they draw
-        slightly more noise than sigma.
+        continuous noise by at most k / (LATTICE sigma^2). If every shift is one vote, this
+        surcharge is the squared distance divided by LATTICE. Feature sums need no surcharge,
+        because slightly more noise than sigma is drawn for them.
         """
         squared = number * self.num_rounds / (self.sigma**2 / self.squared_distance)
         smooth = gaussian_dp_epsilon(sqrt(squared), delta)
@@ -358,8 +362,9 @@ class OutcomeLaw(Mechanism):
     """A mechanism for which the probability of each label can be computed.
 
     Attributes:
-        noise_law: for a mechanism that adds noise to every count, the name of the field with the
-            noise scale, and a function from the scale to a quadrature for this noise.
+        noise_law: for a mechanism that adds noise to every count, a pair: the name of the field
+            with the noise scale, and a function that takes this scale and returns a `Quadrature`
+            for the noise.
     """
 
     noise_law: ClassVar[tuple[str, Callable[..., Quadrature]]]
@@ -371,10 +376,10 @@ class OutcomeLaw(Mechanism):
 
     @abstractmethod
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns F(D), an upper bound on the probability that a class wins that is D votes behind.
+        """Returns F(D), a bound on the probability that a class wins although it is D votes behind.
 
-        The result has the shape of gaps. F is nonincreasing, and it is convex on D >= 0 for every
-        mechanism that adds noise.
+        D are the values of `gaps`, and the result has the same shape. F is nonincreasing, and it is
+        convex on D >= 0 for every mechanism that adds noise.
         """
 
     def expected_correct(self, counts: IntArray) -> float:
@@ -390,23 +395,24 @@ _MIN_Q: Final = 1e-300
 
 
 class Bound(NamedTuple):
-    """A data-dependent bound on the cost of one query, as a function of q and u.
+    """A data-dependent bound on the cost of one query.
 
-    The probability q that the label is not the plurality is the sum of one term per other class,
-    and u is the largest term. `costs` are nondecreasing in q and in u, and constant for q >
-    1/(E+1), where E = e^{2 gamma}.
+    The bound is a function of q and u. Here, q is the probability that the label is not the
+    plurality. It is a sum with one term for each other class, and u is the largest term. `costs`
+    are nondecreasing in q and in u, and constant for q > 1/(E+1), where E = e^{2 gamma}.
 
     Attributes:
-        tail: function F from which q and u are computed; see `OutcomeLaw.pairwise_tail`.
+        tail: function F, used to compute q and u; see `OutcomeLaw.pairwise_tail`.
         formula: function from q, u and moments to costs [num_queries, num_moments]. q is Pr[label
             != plurality] or an upper bound on it, above 0, [num_queries]; u is its largest term,
             [num_queries]. Costs are infinite where no bound is proved.
-        cap: function from moments to the maximum cost of a query, [num_moments].
+        cap: function that takes moments and returns the maximum cost of a query, [num_moments].
         reach: number of votes that are moved, in the worst way, before q and u are computed. It is
-            1 for `two_sided` on Gaussian mechanisms, else 0. The reverse moment at n is the forward
-            moment at a neighbor n', and the forward formula is nondecreasing in q, so the two-sided
-            cost is the formula at qmax_1(n) (docs/proofs/theory.md, Proposition D5). If a cost must
-            hold for all counts up to k votes away (K_k of Theorem B2), k + reach votes are moved.
+            1 for the bound `two_sided` of Gaussian mechanisms, else 0. The reverse moment at n is
+            the forward moment at a neighbor n', and the forward formula is nondecreasing in q, so
+            the two-sided cost is the formula at qmax_1(n) (docs/proofs/theory.md, Proposition D5).
+            If a cost must hold for all counts up to k votes away (K_k of Theorem B2), k + reach
+            votes are moved.
     """
 
     tail: Tail
@@ -449,8 +455,8 @@ class DataDependent(OutcomeLaw):
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns an upper bound on the data-dependent cost of any query, [num_moments].
 
-        The bound is a closed formula. It is at least `alphas`, which can be smaller because a
-        search over all counts computes them.
+        The bound is a closed formula. It is at least `alphas`, which may come from a search over
+        all counts.
         """
 
     @abstractmethod
@@ -483,7 +489,7 @@ class ReleasesFeatureSums(OneScale, ProtectedUnit):
 
     @property
     def standard_deviation(self) -> float:
-        """The standard deviation of the noise on a number to which a record adds at most 1."""
+        """Standard deviation of the noise on each sum. A record adds at most 1 to a sum."""
         return float(getattr(self, self.scale_name))
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Noisy maxima: mechanisms that add noise to the vote counts and return the largest class."""
+"""Mechanisms that add noise to vote counts and return the class with the largest noisy count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pate_tf.core.checks import IntArray, between
 
 
 class AdditiveNoisyMax(Mechanism):
-    """A mechanism that adds noise to each count and returns the largest class."""
+    """A mechanism that adds noise to each count and returns the class with the largest sum."""
 
     @abstractmethod
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
@@ -54,7 +54,8 @@ class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
     Attributes:
         certified: five entries: the name of the noise field; 1 if larger values of this field cost
             more, or -1 if they cost less; the smallest and the largest value that the search
-            accepts; and the search, a function from a value to the costs at `DEFAULT_MOMENTS`.
+            accepts; and the search, a function that takes a value and returns the costs at
+            `DEFAULT_MOMENTS`.
     """
 
     certified: ClassVar[tuple[str, int, float, float, Callable[[float], tuple[float, ...]]]]
@@ -64,9 +65,9 @@ class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
 
         See docs/proofs/worst_case.md, Theorems W4 and W6. The scale is first rounded to a geometric
         grid, toward less noise, because more noise never costs more (Lemmas W3 and W7). For every
-        pair of distributions, the cost is convex in l and 0 at l = 0. So is the maximum over all
-        pairs, and its chords bound it from above. Above the last moment and outside the range of
-        the search, the cost is `cost_cap`.
+        pair of distributions, the cost is convex in l and 0 at l = 0. The maximum over all pairs
+        has the same properties, so linear interpolation between moments is an upper bound. Above
+        the last moment and outside the range of the search, `cost_cap` is used.
         """
         field, sign, lowest, highest, search = self.certified
         number = getattr(self, field)
@@ -91,10 +92,11 @@ LARGEST_SUM = (
 
 
 def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns Pr[a class that is `gaps` votes behind wins] under continuous Laplace noise.
+    """Returns the probability that a class `gaps` votes behind wins with continuous Laplace noise.
 
-    It is (2 + gamma D) / (4 e^{gamma D}) for D >= 0 (Papernot et al. 2017, Lemma 4). With discrete
-    noise and ties broken by random priority, the probability is at most this (Proposition D1).
+    For D = gaps >= 0, it is (2 + gamma D) / (4 e^{gamma D}) (Papernot et al. 2017, Lemma 4). With
+    discrete noise and ties broken by random priority, the probability is at most this value
+    (Proposition D1).
     """
     scaled = gamma * np.abs(gaps)
     ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
@@ -163,7 +165,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
-        """The scale 1 / gamma, rounded up: the noise is never less than the accounting assumes."""
+        """The scale 1 / gamma, rounded up, so that noise is never less than the cost assumes."""
         return {"1/gamma": nextafter(1.0 / self.gamma, inf)}
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
@@ -188,7 +190,8 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
         reached = np.exp(-self.gamma * distance) * linear
         return np.asarray(np.where(gaps >= 0, reached, 1.0 - reached))
 
-    # By default, this is D*(l) for epsilon 2 gamma (docs/proofs/theory.md, Proposition C2).
+    # The default `alphas` of `Charge` are D*(l) for epsilon 2 gamma (docs/proofs/theory.md,
+    # Proposition C2).
     cost_cap = Charge.alphas
 
     def bound(self, name: str) -> Bound:
@@ -220,7 +223,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
         return dataclasses.replace(laws, limit=2.0 * self.gamma, rare=rare)
 
     def summary(self) -> str:
-        """Returns the name and the parameters: `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
+        """Returns name and parameters, such as `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
         return f"{super().summary()} (scale {self.scale:g} votes)"
 
 
@@ -232,15 +235,15 @@ class GaussianCounts(OfSigma, OutcomeLaw):
     """A mechanism with discrete Gaussian noise on every count, in multiples of 1 / LATTICE votes.
 
     A vote that moves from one class to another changes two counts by one, so the sensitivity is
-    sqrt(2). In stochastic order, the noise differs from continuous noise by at most one lattice
-    step. So the difference of two noise variables exceeds the difference of continuous variables by
-    at most two steps. `pairwise_tail` therefore lowers gaps by two steps.
+    sqrt(2). The discrete noise exceeds continuous noise by at most one lattice step (in stochastic
+    order). So the difference of two discrete noise variables exceeds the difference of continuous
+    variables by at most two steps. `pairwise_tail` therefore reduces each gap by two steps.
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.
     """
 
-    noise_law = ("sigma", costs.gaussian)  # the quadrature is for continuous noise
+    noise_law = ("sigma", costs.gaussian)  # for continuous noise
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
@@ -276,10 +279,13 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     )
 
     alphas = CertifiedNoisyMax.alphas
-    cost_cap = OfSigma.alphas  # the cost if all noisy counts were released
+    cost_cap = OfSigma.alphas  # cost of releasing all noisy counts
 
     def bound(self, name: str) -> Bound:
-        """Returns the bound of arXiv 1802.08908, for q below 1. `two_sided` moves one vote."""
+        """Returns the bound of arXiv 1802.08908 for q below 1.
+
+        For `two_sided`, one vote is moved.
+        """
 
         def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
             del u
@@ -292,9 +298,9 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the label distributions under continuous noise, with a margin for the lattice.
 
-        The sampler draws noise on a lattice, which can have ties. Compared with the effect of one
-        vote, this changes a log ratio by a factor of at most about 1 / LATTICE. A relative margin
-        of 16 / LATTICE covers this change.
+        The real noise is drawn on a lattice, so noisy counts can be equal. Compared with the effect
+        of one vote, this changes a log ratio by a factor of at most about 1 / LATTICE. A relative
+        margin of 16 / LATTICE covers this change.
         """
         step = 1.0 / self.sigma
         laws = costs.neighbour_outcomes(
@@ -340,7 +346,7 @@ class GaussianHistogram(GaussianCounts):
         return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
-# Confident-GNMax: Gaussian noise on every count, only for queries on which the teachers agree.
+# Confident-GNMax: Gaussian noise on every count, but only for queries with many equal votes.
 
 
 @register
@@ -386,12 +392,12 @@ class ConfidentGaussianNoisyMax(DataDependent):
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the mechanism that has the least noise, with a threshold for the assumed votes.
+        """Returns the mechanism with the least noise that meets the target.
 
         The noise of the test is twice the noise of the label, so that the test causes about a sixth
         of the cost. The threshold is halfway between the largest assumed count and half of all
-        votes. The latter is the largest count of a query on which the teachers are evenly divided
-        between two classes.
+        votes. Half of all votes is the largest count if the votes are evenly divided between two
+        classes.
         """
         threshold = round((int(counts.max()) + int(counts[0].sum()) / 2.0) / 2.0, 1)
         return target.least_noise(
@@ -413,7 +419,9 @@ class ConfidentGaussianNoisyMax(DataDependent):
         return GaussianNoisyMax(sigma=self.sigma)
 
     def drawn_passes(self, scores: IntArray, noise: NoiseDraws) -> NDArray[np.bool_]:
-        """Draws which queries pass the test, [num_queries].
+        """Draws the results of the threshold test.
+
+        Returns whether each query passes, [num_queries].
 
         Args:
             scores: SENSITIVE; largest count of each query in units of 1 / LATTICE votes,

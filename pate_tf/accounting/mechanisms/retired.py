@@ -1,4 +1,4 @@
-"""Mechanisms of earlier versions. They are kept so that old ledgers still have a defined cost.
+"""Mechanisms of earlier versions. They are needed to compute the cost of old ledgers.
 
 They are not registered, so nobody can choose, plan or draw them.
 """
