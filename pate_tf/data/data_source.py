@@ -60,8 +60,8 @@ class FileSource(Settings):
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
         help="What to do with a private record that does not fit the schema, or a broken image. "
-        "refuse: stop with an error. skip: leave it out. Then the number of records is private, "
-        "and each record has a different owner.",
+        "refuse: stop with an error. skip: leave it out, independently of other records. Then the "
+        "number of records is private, and each record has a different owner.",
     )
     name: str | None = setting(
         None,

@@ -39,7 +39,7 @@ class Store(LedgerFile):
 
     Assumptions. Everyone who can write to the folder is trusted not to rewrite the store. The file
     system supports fsync and file locks. The registry covers only this user on this machine. A
-    commitment covers only rows that were written before it was made.
+    commitment covers only earlier rows, and only if another party has received it.
 
     All attributes are read-only. See `LedgerFile` for inherited attributes.
 

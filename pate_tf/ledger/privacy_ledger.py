@@ -141,7 +141,7 @@ class Ledger(Store):
                 before.
             LedgerError: if the ledger is damaged, was changed or can't be used; if it is new, but
                 votes, a statement or the registry show that there was an earlier ledger; or if
-                earlier rows are missing.
+                rows are missing that existed before.
         """
         checks.between(0, 1, ends="[)", delta=delta)
         if epsilon_budget is not None:
@@ -270,7 +270,7 @@ class Ledger(Store):
         spent, _ = composition.smallest_epsilon(self.charges, self.delta)
         too_much = f"would raise epsilon to {epsilon:.4g}"
         if math.isinf(epsilon):  # the deltas of the charges exceed the delta of the ledger
-            too_much = f"would exceed delta {self.delta:g}; give the mechanism a smaller delta"
+            too_much = f"would use delta {self.delta:g} or more; give the mechanism a smaller one"
         raise BudgetExceeded(
             f"`epsilon_budget` allows at most {affordable} more {charge.counted[1]} of "
             f"{charge.summary()}; {number} {too_much} (spent so far: epsilon {spent:.4g} of "

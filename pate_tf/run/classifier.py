@@ -129,8 +129,9 @@ def fit(
             `accept_forecast`.
 
     Raises:
-        ForecastError: if the labels are not expected to be better than guessing, unless
-            `accept_forecast` is set. Nothing was charged then.
+        ForecastError: if the labels are not expected to be better than guessing, or if private data
+            are not expected to improve on public labels, unless `accept_forecast` is set. Nothing
+            was charged then.
         ValueError: if the arguments contradict each other or the data. Nothing was charged then.
         BudgetExceeded: if the labels cost more than the remaining budget.
         LedgerError: if the ledger can't be used.
@@ -283,8 +284,9 @@ class _PateEstimator(BaseEstimator):
                 owners instead of records.
 
         Raises:
-            ForecastError: if the labels are not expected to be better than guessing, unless
-                `accept_forecast` is set. Nothing was charged then.
+            ForecastError: if the labels are not expected to be better than guessing, or if private
+                data are not expected to improve on public labels, unless `accept_forecast` is set.
+                Nothing was charged then.
             ValueError: if the arguments contradict the settings (nothing was charged then), or if
                 no query got a label.
             LedgerError: if the ledger in `directory` can't be used.

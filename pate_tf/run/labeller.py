@@ -101,7 +101,7 @@ def ledger_home(source: Any, directory: pathlib.Path | None) -> pathlib.Path:
     if home is None:
         raise ValueError(
             "directory is required for Teachers.from_votes and from_models: the folder for "
-            "the privacy ledger of these teachers"
+            "the only privacy ledger of these teachers"
         )
     return home
 
@@ -348,8 +348,8 @@ class Labeller:
         A plan consists of the mechanism, its noise, the queries and an accuracy forecast.
 
         Raises:
-            ForecastError: if the labels are not expected to be better than guessing, unless
-                `accept_forecast` is set.
+            ForecastError: if the labels are not expected to be better than guessing, or if private
+                data are not expected to improve on public labels, unless `accept_forecast` is set.
             ValueError: if arguments and data contradict each other.
         """
         if not isinstance(pool, Pool):
@@ -395,8 +395,9 @@ class Labeller:
                 queries are chosen and charged.
 
         Raises:
-            ForecastError: if the labels are not expected to be better than guessing, unless
-                `accept_forecast` is set. Nothing was charged then.
+            ForecastError: if the labels are not expected to be better than guessing, or if private
+                data are not expected to improve on public labels, unless `accept_forecast` is set.
+                Nothing was charged then.
             ValueError: if arguments and data contradict each other. Nothing was charged then.
             BudgetExceeded: if the remaining budget does not cover all queries. Nothing was charged
                 then, and the message contains the number of queries that the budget covers.

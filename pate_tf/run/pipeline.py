@@ -239,8 +239,9 @@ def run(
         The student, the labels and the plan; and the run folder.
 
     Raises:
-        ForecastError: if the labels are not expected to be better than guessing, unless
-            `accept_forecast` is set. Nothing was charged then.
+        ForecastError: if the labels are not expected to be better than guessing, or if private data
+            are not expected to improve on public labels, unless `accept_forecast` is set. Nothing
+            was charged then.
         ValueError: if data and settings contradict each other. Nothing was charged then.
         LedgerError: if the ledger can't be used.
     """

@@ -101,9 +101,9 @@ class Student:
                 (also learns from the unlabeled pool), "gan", "random_forest", "linear_head" (not a
                 Keras model), or another module of `pate_tf.students.student_kinds`. For feature
                 sums, the default is linear_head for tables and texts, and for images if the sums
-                were released in several rounds, unless a network is clearly better. In all other
-                cases, the default is consistency for images with an augmentation, and supervised
-                for other inputs.
+                were released in several rounds, unless a network is clearly better for the images.
+                In all other cases, the default is consistency for images with an augmentation, and
+                supervised for other inputs.
             model: name of a model, or a function that takes a `Dataset` and returns a Keras model
                 that maps raw inputs to logits. The kind "random_forest" ignores it.
             steps: maximum number of training steps. Except for "gan", training ends earlier if the

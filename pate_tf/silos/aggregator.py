@@ -328,8 +328,7 @@ class Aggregator(contextlib.ExitStack):
     def _noise_share(self, transcript: Transcript, number: int) -> Elements:
         """Returns this aggregator's share of the total noise, `[size]`; zeros for feature sums.
 
-        Raises ValueError if another aggregator's noise was not encrypted for this batch and this
-        aggregator.
+        Raises ValueError if some noise was not encrypted for this batch and this aggregator.
         """
         terms = transcript.terms
         total = np.zeros(terms.size, np.uint64)

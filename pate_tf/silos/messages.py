@@ -167,7 +167,7 @@ class RandomisedVotes(_Reply):
     """Votes of one silo that are safe to send, because randomized response drew them.
 
     Attributes:
-        labels: index of the class that the silo votes for, for each query, int64 `[num_queries]`.
+        labels: index of the randomly drawn class for each query, int64 `[num_queries]`.
     """
 
     labels: IntArray = dataclasses.field(repr=False)

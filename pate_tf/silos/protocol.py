@@ -372,8 +372,8 @@ class AggregatorTask:
 # prevent an opening but can't change the opened value (docs/proofs/secure.md, Theorems V2 and V3).
 #
 # The rest of the protocol works for sums of any integer vectors, such as feature sums. A malicious
-# silo can add any feature vector, but this harms only the accuracy of the labels. So for feature
-# sums, the aggregators open only y, which shows whether the shares are consistent.
+# silo can add any vector, but this harms only the accuracy of the labels. So for feature sums, the
+# aggregators open only y, which shows whether the shares are consistent.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -230,8 +230,8 @@ class Asking(Settings):
 
     Attributes:
         mechanism: mechanism of secure aggregation; None for randomized response with the epsilon
-            that the roster lists for each silo. A silo refuses the mechanism if its unit (record or
-            owner) differs from the silo's policy.
+            that the roster lists for each silo. A silo refuses feature sums if their unit (record
+            or owner) differs from the silo's policy.
     """
 
     mechanism: Mechanism | None = None

@@ -79,8 +79,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         choice: description of how the mechanism, the noise and the number of queries were chosen,
             or None.
         target_range: minimum and maximum of a predicted number; None for other targets.
-        estimated_accuracy: private estimate of the student's accuracy on held-out private records,
-            the limits of its 95 % interval, and its epsilon; None if there is no estimate.
+        estimated_accuracy: estimate of the student's accuracy on held-out private records, with
+            noise; the limits of its 95 % interval, and its epsilon; None if there is no estimate.
         estimate_charge: charge of the accuracy estimate; None if there is no estimate.
         estimate_is_apart: whether the accuracy estimate and the labels use different records.
         encoder: name and digest of the pre-trained encoder; None if the features need no encoder.

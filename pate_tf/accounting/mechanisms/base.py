@@ -376,7 +376,7 @@ class OutcomeLaw(Mechanism):
 
     @abstractmethod
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns F(D), a bound on the probability that a class wins although it is D votes behind.
+        """Returns F(D), which bounds from above the probability that a class D votes behind wins.
 
         D are the values of `gaps`, and the result has the same shape. F is nonincreasing, and it is
         convex on D >= 0 for every mechanism that adds noise.
