@@ -42,7 +42,7 @@ OF_DATA = [
     own("bad_labels", told="must be from -1 to 1"),
     own("no_private_labels", told="must return labels of the private records"),
     own("raises", told="raised KeyError ("),
-    own("tiny_images", told="images of at least 6 x 6, got 4 x 4; use mlp"),
+    own("tiny_images", told="images of at least 6 x 6, got 4 x 4. Use mlp"),
     teach("--dataset=", told="--dataset must be digits, mnist"),
     ask("--dataset=", told="--dataset must be digits, mnist"),
     teach(f"--dataset={LONG}", told="got 'xxxx"),
