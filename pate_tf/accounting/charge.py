@@ -360,8 +360,8 @@ class CostRelease(Charge):
         Raises:
             ValueError: if the mechanism does not have the bound, or if the release uses smooth
                 sensitivity and Theorem A does not hold for the mechanism. The mechanism
-                    `ConfidentGaussianNoisyMax` is refused, too: the votes determine which queries
-                    it answers, and the theorems need queries that were chosen in advance.
+                `ConfidentGaussianNoisyMax` is refused, too: the votes determine which queries
+                it answers, and the theorems need queries that were chosen in advance.
         """
         if mechanism.withholds or not mechanism.bounds:
             raise ValueError(

@@ -38,9 +38,9 @@ class Pool(Examples):
         inputs: `[num_inputs, *input_shape]`.
         true_labels: public labels in the format of `checked_labels`; some may be unknown. None if
             no label is known. Accuracy forecasts use these labels. So do two choices that depend on
-                forecasts: the representation of a table, and the calibration of a linear model. The
-                labels never influence which inputs become queries. A student learns from them only
-                with `public_labels="train"`.
+            forecasts: the representation of a table, and the calibration of a linear model. The
+            labels never influence which inputs become queries. A student learns from them only
+            with `public_labels="train"`.
     """
 
     true_labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)

@@ -406,8 +406,8 @@ class Data:
                 the number of labels.
             value_range: lowest and highest value of an input, from public knowledge. For tables,
                 both can be arrays with one value for each feature. Values outside this range are
-                    clipped. Only public values cause a warning. Default: 0 to 255 for uint8 images;
-                    required for all other inputs.
+                clipped. Only public values cause a warning. Default: 0 to 255 for uint8 images;
+                required for all other inputs.
             owners: owner of each private record, as whole numbers or strings; 7 and "7" are the
                 same owner. All records of one owner go to one teacher, and the guarantee protects
                 owners instead of records.

@@ -61,7 +61,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
             training.
         audit: result of `audit_run`. The page shows the outcome of the audit, and the name, the
             outcome and the limits of each check. Default: the page contains a remark that the run
-                was not audited.
+            was not audited.
 
     Raises:
         ValueError: if the folder contains no statement, or a damaged statement.
