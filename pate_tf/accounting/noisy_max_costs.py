@@ -178,7 +178,8 @@ class NeighbourLaws:
         limit: upper bound on the log ratio of the probabilities of any label; infinite if there is
             none.
         rare: threshold below which probabilities may be inaccurate because of underflow.
-        excess: relative margin on the cost for effects that the probabilities do not include.
+        excess: relative margin: costs are multiplied by 1 + `excess`. This covers effects that the
+            probabilities do not include, such as the rounding of the noise to a lattice.
     """
 
     here: FloatArray = dataclasses.field(repr=False)
@@ -461,9 +462,10 @@ def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
 # The tight worst case of the noisy maximum with Gaussian noise.
 #
 # See docs/proofs/worst_case.md, Theorem W6. Up to a relative error of 1e-13, a Gaussian variable is
-# a mixture of slightly narrower Gaussians that are centered on a grid. So the worst position (x, y)
-# of two classes against a fixed third count is bounded by the worst position on the grid, with 1 %
-# less variance. Far from the origin, an outcome is rare, and simple bounds hold.
+# a mixture of slightly narrower Gaussians that are centered on a grid. Let x and y be the counts of
+# two classes minus a fixed noisy count of a third class. The cost at any position (x, y) is at most
+# the largest cost at a position on the grid, for noise with 0.6 % less variance. Far from the
+# origin, an outcome is rare, and simple bounds hold.
 
 
 MIN_SIGMA = 0.5
@@ -481,7 +483,7 @@ _BEYOND = 12.0
 
 @lru_cache(maxsize=256)
 def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
-    """Returns the worst-case cost of one label over all counts, at `DEFAULT_MOMENTS`.
+    """Returns bounds on the cost of one label that hold for all counts, at `DEFAULT_MOMENTS`.
 
     The bound holds for any number of classes, for both directions, and for any way to break ties.
     It holds for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE
@@ -564,10 +566,11 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 # The tight worst case of the noisy maximum with discrete Laplace noise.
 #
 # See docs/proofs/worst_case.md, Theorem W4. Fix which other class is largest, and the counts of all
-# remaining classes. Then the margin of this class is a mixture of geometric variables. So the label
-# costs no more than the worst position (x, y) of two classes in a race against one geometric
-# variable. Moments are convex, and the probabilities are affine in simple functions of the
-# position. Therefore, finitely many pairs bound all positions.
+# remaining classes. Then the margin of this class is a mixture of geometric variables. Consider a
+# race of two classes with the counts x and y against one geometric variable. The cost of the label
+# is at most the largest cost of such a race at any position (x, y). Moments are convex, and the
+# probabilities are affine in simple functions of the position. Therefore, finitely many pairs bound
+# all positions.
 
 
 MIN_GAMMA = 0.004
@@ -582,7 +585,7 @@ _TOLERANCE = 2e-3
 
 @lru_cache(maxsize=256)
 def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
-    """Returns the worst-case cost of one label over all counts, at `DEFAULT_MOMENTS`.
+    """Returns bounds on the cost of one label that hold for all counts, at `DEFAULT_MOMENTS`.
 
     The bound holds for any number of classes, for both directions, and for any order of the classes
     that breaks ties, if the order does not depend on the counts.

@@ -219,8 +219,8 @@ class Released:
     Attributes:
         plan: parameters of the release, fixed before the votes were read.
         sanitised: epsilon that covers both the labels and this release.
-        is_charged: whether the ledger of the labels was charged for the draw. False if the votes
-            are from a file, which has no ledger of labels.
+        is_charged: whether the ledger of the labels was charged for this release. False if the
+            votes are from a file, which has no ledger of labels.
         secure_noise: False if the noise was drawn with a seed.
     """
 
@@ -269,14 +269,14 @@ def release(
 ) -> Released:
     """Returns the stored release for the same plan, or charges, draws and stores a new release.
 
-    If the votes are from a ledger, the draw is stored in this ledger. For a file of votes, a new
-    ledger in `folder` stores it. The user's registry of ledgers detects earlier draws from the same
-    file in other folders.
+    If the votes are from a ledger, the release is stored in this ledger. For a file of votes, a new
+    ledger in `folder` stores the release. The user's registry of ledgers detects earlier releases
+    from the same file in other folders.
 
     Args:
         source: votes on queries that one mechanism answered.
-        noise: source of the noise. It is not used if there is a stored draw. Otherwise, it is used
-            after the ledger was charged.
+        noise: source of the noise. If the ledger contains a release for the same plan, no noise is
+            drawn. Otherwise, the noise is drawn after the ledger was charged.
         folder: sensitive folder. Ledgers for files of votes are in its subfolder `releases/`.
         delta: delta of the guarantee.
         planned: plan of the release. Default: the plan that was fixed when the ledger was opened,
@@ -284,8 +284,8 @@ def release(
 
     Raises:
         ValueError: if queries were chosen by looking at noisy labels, if the source or mechanism
-            does not support the release, or if a different draw from the same votes exists.
-        BudgetExceeded: if the ledger's budget does not cover the draw. Nothing is drawn then.
+            does not support the release, or if a different release from the same votes exists.
+        BudgetExceeded: if the ledger's budget does not cover the release. No noise is drawn then.
         LedgerError: if the ledger can't be read or written. No draw is returned then.
     """
     group = source.only_group()

@@ -36,7 +36,7 @@ class AnsweredVotes(votes.CountedVotes):
     """Sensitive: the votes on all queries that one mechanism answered.
 
     Attributes:
-        num_unanswered: number of queries that got no label because the mechanism has a threshold.
+        num_unanswered: number of queries that got no label because they failed a threshold test.
     """
 
     counts: VoteCounts

@@ -447,7 +447,8 @@ class _Partial:
             the weights (see `_weight`) of all spans that were read, minus the weights of owners'
             parts that were not added yet.
         num_records: number of records.
-        num_bad: number of additional records that were left out.
+        num_bad: number of additional records that were left out because they do not fit the
+            schema.
     """
 
     sums: IntArray

@@ -37,10 +37,10 @@ class Pool(Examples):
         dataset: public facts about the inputs.
         inputs: `[num_inputs, *input_shape]`.
         true_labels: public labels in the format of `checked_labels`; some may be unknown. None if
-            no label is known. Accuracy forecasts use these labels. So do two choices that depend on
-            forecasts: the representation of a table, and the calibration of a linear model. The
-            labels never influence which inputs become queries. A student learns from them only
-            with `public_labels="train"`.
+            no label is known. Accuracy forecasts use these labels. The choice of a table's
+            representation and the calibration of a linear model depend on forecasts, so the labels
+            influence them, too. The labels never influence which inputs become queries. A student
+            learns from these labels only with `public_labels="train"`.
     """
 
     true_labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
@@ -252,7 +252,7 @@ class PublicSplit:
 
     def __post_init__(self) -> None:
         if self.held_out.dataset != self.pool.dataset:
-            raise ValueError("held_out must have the same data set as the pool")
+            raise ValueError("held_out.dataset must be equal to pool.dataset")
 
     @property
     def dataset(self) -> Dataset:

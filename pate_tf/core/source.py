@@ -24,7 +24,7 @@ KEY_FILE: Final = "digest.key"
 KEY_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
 PRIVATE_RECORDS: Final = "records"  # key of a digest; if it differs, a run still continues
-# Prefixes of the keys of sources.
+# Prefixes of `PrivateSource.key`. A key without one of these prefixes contains a path.
 NAMED = "name "
 MERGED = "merged "  # only in ledgers of earlier versions
 # Names of folders and files that are too common to identify a source.

@@ -67,7 +67,8 @@ class TableColumn:
         characters: whether the features of a text are its characters' code points instead of
             n-grams.
         date: format of a date with %d, %m and %Y, each once; empty if the column is not a date. ISO
-            dates are always accepted. Everything after a space or a T is ignored.
+            dates are always accepted. A date may be followed by a space or the letter T; the rest
+            of the field, such as a time, is then ignored.
         gaps: words that are treated as an empty field, such as "unknown". For numbers and dates,
             the words in `GAPS` are added.
         decimal: decimal mark of numbers, "." or ","; empty for the decimal mark of the schema.

@@ -76,7 +76,7 @@ class LedgerRow:
               and another process draws the answers.
             - answers: `debit` (the sequence of the row that charged the answers), `num_queries`,
               `num_answered`, `answers_digest`.
-            - released: `debit`, `kept` (sensitive: the draw and its settings).
+            - released: `debit`, `kept` (sensitive: the noisy values and the release's settings).
             - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`,
               `raised` (False only if a ledger without a budget got its first one).
 
@@ -438,7 +438,7 @@ class LedgerFile(contextlib.ExitStack):
         labels: Sequence[int | None],
         noisy_counts: IntArray | None = None,
     ) -> None:
-        """Durably stores the answers of a debit row. Call it inside `exclusive`.
+        """Durably stores the answers to queries that were charged. Call it inside `exclusive`.
 
         Args:
             debit: the `sequence` of the row that charged the answers.

@@ -472,16 +472,17 @@ class Ledger(Store):
             )
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
-        """Stores drawn noisy values, which must never be drawn again.
+        """Stores the noisy values of a release, so that they are never drawn again.
 
         Call it inside `exclusive`.
 
         Args:
-            debit: sequence of the row that charged the draw.
-            kept: JSON values: the draw, and the values for which it was drawn.
+            debit: sequence of the ledger row that charged the release.
+            kept: JSON values to store: the noisy values, and the settings of the release.
 
         Raises:
-            LedgerError: if the draw can't be made durable. The caller must then not publish it.
+            LedgerError: if the noisy values can't be stored durably. In this case, the caller must
+                not publish the noisy values.
         """
         self.write("released", {"debit": debit, "kept": kept})
 

@@ -264,8 +264,8 @@ SHARED_STATE = set(_SHARED_STATE.split())
 def check_draws(model: keras.Model, *, training: bool) -> None:
     """Checks that the outputs of a model depend only on its inputs and its variables.
 
-    All teachers in a process would share a global random generator, or a variable that Keras does
-    not track. Neither of these can be exported.
+    A global random generator, or a variable that Keras does not track, would be shared by all
+    teachers in a process. A model that uses such a generator or variable can't be exported.
 
     Args:
         model: a built model.

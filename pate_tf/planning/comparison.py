@@ -203,7 +203,7 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
 
 
 def planned_num_queries(settings: PlanSettings, kind: type[Mechanism]) -> int:
-    """Returns the number of queries that gives the most correct labels with few errors.
+    """Returns the number of queries that is expected to give many correct and few wrong labels.
 
     The function compares `NUMBERS`: 10, 20, 50 and so on up to 1,000. It considers numbers for
     which at least 95 % of the labels are expected to be correct at all `MARGINS`. If there are no
@@ -696,10 +696,11 @@ def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tu
 def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: int) -> Forecast:
     """Forecasts the accuracy of labels from feature sums, from results on other data sets.
 
-    For sums of vectors, the accuracy is chance + (`WITHOUT_NOISE` - chance) s / (s + a). Here s is
-    the number of records per class divided by the noise of all features of a sum, and a is 1/2 for
-    the upper end of the range and 2 for the lower end. For cluster counts, the accuracy is
-    `WITHOUT_NOISE` times the fraction of labels that are correct in spite of the noise.
+    For sums of vectors, the accuracy is chance + (`WITHOUT_NOISE` - chance) s / (s + a). In this
+    formula, s is a signal-to-noise ratio: the number of records per class, divided by the noise in
+    all features of a sum together. The constant a is 2 for the lower end of the forecast range, and
+    1/2 for the upper end. For cluster counts, the accuracy is `WITHOUT_NOISE` times the fraction of
+    labels that are correct in spite of the noise.
 
     Args:
         candidate: planned feature sums, with their outlooks.
@@ -715,7 +716,8 @@ def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: i
     low = max(chance, lowest * min(accuracies))
     high = highest * max(accuracies)
     if isinstance(sums, GaussianFeatureSums):
-        # The noise of a single release with the same cost. Several rounds are at least as accurate.
+        # Several rounds are at least as accurate as a single release with the same cost. `noise` is
+        # the noise of this single release, times the number of classes.
         noise = sums.sigma / np.sqrt(sums.num_rounds) * known.num_classes
         # In rounds without a pool, the product of a vector with a sum has noise of only sigma from
         # all features together. On twelve tables of benchmarks/board at epsilon 0.1 to 3, most

@@ -176,7 +176,8 @@ def labels_from_sums(
     Returns:
         A label of every input, with the probability of each class unless `centres` is given; and
         the weights of a linear model from vectors to logits, `[width, num_classes]`, or the result
-        of `target_functions`. The weights are None for clusters, and for images without moments.
+        of `target_functions`. In the last of the cases above, the weights are None if `moments` is
+        None.
     """
     weights = None
     total = values[0] / LATTICE

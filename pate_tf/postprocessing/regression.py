@@ -251,7 +251,8 @@ class NoisySums:
     @classmethod
     def of_features(cls, vectors: RealArray, values: FloatArray, noise: float) -> "NoisySums":
         """Returns noisy sums of `record_vectors`, whose last entry is a constant."""
-        # The vector of an input without features is 0, including the last entry.
+        # The last entry is the same constant for all inputs, with one exception: if all features of
+        # an input are 0, the whole vector is 0, including the last entry.
         constant = float(vectors[:, -1].max()) or 1.0
         number = np.maximum(values[-1] / constant, 0.0)
         return cls(
@@ -385,10 +386,10 @@ def joined(
 
 
 def joined_sums(features: RealArray, sums: NoisySums, labels: IntArray) -> Regression:
-    """Returns the function of classes from noisy sums and public labels; see `joined`.
+    """Fits a linear prediction of classes to noisy sums and public labels; see `joined`.
 
     Args:
-        features: features of all inputs of the pool, `[num_inputs, num_features]`.
+        features: features of each input in the pool, `[num_inputs, num_features]`.
         sums: noisy sums of features; the last entry of each vector is a constant.
         labels: public labels of the inputs, `[num_inputs]`, with `UNKNOWN` for inputs without a
             label.
@@ -563,7 +564,7 @@ def discriminants(
     Tibshirani and Buja 1994, https://doi.org/10.1080/01621459.1994.10476866). Let D be the diagonal
     matrix of the shares, and F the covariance of the values. The mean of class c, relative to the
     mean of all classes, is row c of D^-1 F. The covariance within classes is F - F D^-1 F. So the
-    slope of the logits is (D - F)^-1. Public.
+    slope of the logits is (D - F)^-1. The result is public.
 
     Args:
         functions: weights of the functions, `[width, num_classes]`. The last entry of each vector
@@ -589,12 +590,12 @@ def discriminants(
 def weights_of_rounds(
     values: IntArray, moments: FloatArray, num_records: int, noise: float, num_rounds: int
 ) -> FloatArray:
-    """Returns weights of a linear model from the noisy sums of all rounds, `[width, num_classes]`.
+    """Returns the weights `[width, num_classes]` of a linear model, from noisy sums of all rounds.
 
     Without a pool, the result is `weights_of_gradients`. With a pool, this is Newton's method for
     softmax regression, starting from zero weights. The matrix of second derivatives is approximated
     by the second moments of the pool times a quarter of the number of records, plus a ridge of
-    `RIDGE` standard deviations of the noise. Public.
+    `RIDGE` standard deviations of the noise. The result is public.
 
     Args:
         values: noisy sums of each round, as multiples of 1 / LATTICE, `[num_rounds, width,
@@ -628,12 +629,12 @@ SHRINKAGE = (1.0 + math.pi * LOGIT_NOISE**2 * 2.0 / 3.0 / 8.0) ** -0.5
 def weights_of_gradients(
     values: IntArray, num_rounds: int, num_records: int, noise: float
 ) -> FloatArray:
-    """Returns weights of a linear model from noisy sums of residuals, `[width, num_classes]`.
+    """Returns the weights `[width, num_classes]` of a linear model, from noisy sums of residuals.
 
     This is gradient descent with momentum for softmax regression, starting from zero weights. It
     needs no second moments, so it needs no public inputs. The rate follows from the noise: if the
     loss had no curvature, all rounds together would add noise of standard deviation `LOGIT_NOISE`
-    to the logit of a vector of norm 1. Public.
+    to the logit of a vector of norm 1. The result is public.
 
     Args:
         values: noisy sums of each round so far, as multiples of 1 / LATTICE, `[num_finished, width,
@@ -674,9 +675,10 @@ def weights_of_moments(
     num_records: int | None = None,
     groups: IntArray | None = None,
 ) -> FloatArray:
-    """Returns weights of a linear model from noisy moments, `[width, num_classes]`. Public.
+    """Returns the weights `[width, num_classes]` of a linear model, from noisy moments.
 
-    They are `discriminants` of `functions_of_moments`, which has the same arguments.
+    The function applies `discriminants` to the result of `functions_of_moments`, which has the same
+    arguments. The weights are public.
     """
     functions, shares, explained = functions_of_moments(
         values, num_classes, noise, num_records=num_records, groups=groups
@@ -693,12 +695,12 @@ def functions_of_moments(
     groups: IntArray | None = None,
     max_labels: int = 0,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Returns linear functions of vectors that predict targets, by linear regression. Public.
+    """Fits linear functions that predict the targets from the vectors of records.
 
-    The regression uses noisy moments (Wang 2018). Eigenvalues of the centered moments that may be
-    due to noise are shrunk by soft thresholding. For one-hot features, moments within a group
-    follow from the means, and sums over a group are known. The weights of adjacent bins of a
-    numeric column are correlated (a Gaussian process).
+    This is a linear regression from noisy moments (Wang 2018); the result is public. Eigenvalues of
+    the centered moments that may be due to noise are shrunk by soft thresholding. For one-hot
+    features, moments within a group follow from the means, and sums over a group are known. The
+    weights of adjacent bins of a numeric column are correlated (a Gaussian process).
 
     Args:
         values: noisy sums and second moments, as multiples of 1 / LATTICE, `[width, num_classes +

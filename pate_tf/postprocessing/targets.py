@@ -46,7 +46,7 @@ def target_functions(
     labels: npt.NDArray[Any] | None = None,
     **facts: Any,
 ) -> FloatArray:
-    """Returns the student's linear functions of vectors, `[width, num_outputs]`. Public.
+    """Returns the weights `[width, num_outputs]` of the student's linear functions. Public.
 
     The error that noise causes in a prediction is estimated by a parametric bootstrap (Efron and
     Tibshirani 1993, chapter 6): noise from the same distribution is added to the released sums
@@ -114,7 +114,8 @@ def _function_of_number(
     is_of = groups == np.unique(groups)[:, None]  # [num_columns, width - 1]
     is_same = groups == groups[:, None]
     size = math.sqrt((1.0 - CONSTANT_FRACTION) / len(is_of))  # value of features that are not 0
-    # The constant and the sum over each column measure the mean target; weighted by precision.
+    # The mean target is measured by the constant, and also by the sum over the features of each
+    # column. These measurements are averaged with weights by their precision.
     shares = np.maximum(np.append(size / is_of.sum(axis=1) @ is_of, CONSTANT) @ sums, EPS)
     shares /= shares.sum()
     number = num_records or max(sums[-1].sum() / CONSTANT, 1.0)
@@ -178,7 +179,7 @@ def _counts_of_pairs(
 def functions_of_votes(
     dataset: Dataset, vectors: FloatArray, released: ReleasedLabels, num_teachers: int
 ) -> FloatArray:
-    """Returns the same functions as `target_functions`, from teachers' noisy predictions. Public.
+    """Computes the result of `target_functions` from teachers' noisy predictions. Public.
 
     For a number, the difference of its two sums is used. The total of both sums carries no
     information: without noise, it is the number of teachers.

@@ -136,8 +136,9 @@ class Summands:
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
         """Defines the contributions of records to the table, given an encoder and a public pool.
 
-        The table includes cluster counts only if `pool_centres` returns clusters. For features of a
-        user's encoder, a linear model is more accurate than clusters.
+        If `pool_centres` returns clusters, the table also contains the counts of records by cluster
+        and class. For a user's encoder, `pool_centres` returns no clusters, because a linear model
+        is more accurate than clusters.
         """
         dataset = encoder.dataset
         centres = {} if pool is None else pool_centres(encoder, pool)

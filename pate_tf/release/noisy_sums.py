@@ -107,8 +107,8 @@ def release_sums(
     Args:
         sums: exact sums over the records. The contribution of each record has an L2 norm of at most
             1. SENSITIVE.
-        mechanism: a mechanism for sums of records. Its noise must have been chosen without looking
-            at private data.
+        mechanism: a mechanism for sums of records. The noise scale of this mechanism must have been
+            chosen without looking at private data.
         ledger: privacy ledger of the records, opened for labeling.
         noise: source of the privacy noise.
         unit: the unit of privacy, "record" or "owner".
@@ -130,7 +130,7 @@ def release_sums(
         raise ValueError("num_rounds must be 1 for owners: later rounds protect only records")
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
-            f"Pass `next_sums` only if there are several rounds; it is required then. Got "
+            f"`next_sums` is required for several rounds, and not allowed for one round. Got "
             f"num_rounds={mechanism.num_rounds}"
         )
     digests = sums_digests(mechanism, about)

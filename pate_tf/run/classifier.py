@@ -113,8 +113,8 @@ def fit(
         strategy: name of the strategy that chooses queries, see `Labeller.label`.
         evaluate_epsilon: epsilon of an accuracy estimate on 10 % of the private records. These
             records are held out from training. The ledger is charged both for the labels and for
-            the estimate. The privacy statement reports the larger epsilon of the two, because each
-            record is used for only one of them. Default: no estimate.
+            the estimate. Each record is used either for the labels or for the estimate, so the
+            privacy statement reports the larger of these two epsilons. Default: no estimate.
         seed: seed of the partition, initial weights, shuffling and the choice of queries. It does
             not affect the privacy noise.
         save_labels: whether the labels are saved in the subfolder `released` of the run folder.
@@ -130,9 +130,10 @@ def fit(
 
     Raises:
         ForecastError: if the labels are not expected to be better than guessing, or if private data
-            are not expected to improve on public labels, unless `accept_forecast` is set. Nothing
-            was charged then.
-        ValueError: if the arguments contradict each other or the data. Nothing was charged then.
+            are not expected to improve on public labels, unless `accept_forecast` is set. In this
+            case, nothing was charged.
+        ValueError: if the arguments contradict each other or the data. In this case, nothing was
+            charged.
         BudgetExceeded: if the labels cost more than the remaining budget.
         LedgerError: if the ledger can't be used.
     """
@@ -286,7 +287,7 @@ class _PateEstimator(BaseEstimator):
         Raises:
             ForecastError: if the labels are not expected to be better than guessing, or if private
                 data are not expected to improve on public labels, unless `accept_forecast` is set.
-                Nothing was charged then.
+                In this case, nothing was charged.
             ValueError: if the arguments contradict the settings (nothing was charged then), or if
                 no query got a label.
             LedgerError: if the ledger in `directory` can't be used.

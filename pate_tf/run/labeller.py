@@ -397,10 +397,12 @@ class Labeller:
         Raises:
             ForecastError: if the labels are not expected to be better than guessing, or if private
                 data are not expected to improve on public labels, unless `accept_forecast` is set.
-                Nothing was charged then.
-            ValueError: if arguments and data contradict each other. Nothing was charged then.
-            BudgetExceeded: if the remaining budget does not cover all queries. Nothing was charged
-                then, and the message contains the number of queries that the budget covers.
+                In this case, nothing was charged.
+            ValueError: if arguments and data contradict each other. In this case, nothing was
+                charged.
+            BudgetExceeded: if the remaining budget does not cover all queries. In this case,
+                nothing was charged. The message contains the number of queries that the budget
+                covers.
             LedgerError: if the ledger can't be used.
         """
         plan = self.plan(pool, num_queries, strategy=strategy, seed=seed)
@@ -590,8 +592,8 @@ class Labeller:
                 charged only once.
 
         Returns:
-            The estimate, and whether it was drawn in this call. A stored estimate may have been
-            drawn for other records.
+            The estimate, and whether this call drew the noise of the estimate. If not, the function
+            returns a stored estimate, which may have been computed from other held-out records.
 
         Raises:
             ValueError: if the units of privacy differ: one of the labels and the estimate protects

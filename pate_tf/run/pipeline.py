@@ -240,9 +240,9 @@ def run(
 
     Raises:
         ForecastError: if the labels are not expected to be better than guessing, or if private data
-            are not expected to improve on public labels, unless `accept_forecast` is set. Nothing
-            was charged then.
-        ValueError: if data and settings contradict each other. Nothing was charged then.
+            are not expected to improve on public labels, unless `accept_forecast` is set. In this
+            case, nothing was charged.
+        ValueError: if data and settings contradict each other. In this case, nothing was charged.
         LedgerError: if the ledger can't be used.
     """
     pool = data.public.pool

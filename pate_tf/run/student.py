@@ -312,7 +312,7 @@ class Student:
     def _config_for(self, pool: Pool, labels: Labels, fits: str | None) -> StudentConfig:
         """Returns the complete settings of the student; replaces the kind "auto".
 
-        Labels that were loaded from a file have no linear head.
+        If the labels were loaded from a file, `labels.linear_head` is None.
         """
         settings = self._settings
         is_open = settings.student in (AUTO, LINEAR_HEAD) and not any(

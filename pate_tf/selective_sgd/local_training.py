@@ -437,15 +437,15 @@ class NoisyParticipants(Participants):
         settings: settings of the run.
         model: a Keras model from raw inputs to logits.
         records: records of each participant, by its number from 0.
-        run: the durable run. It charges all rounds after all other checks have passed and before
-            anything is drawn.
+        run: object that stores the run and its ledger. All rounds are charged to the ledger after
+            all other checks have passed, and before any record or noise is drawn.
         noise: source of the noise and of the random choice of records. Default: the operating
             system's entropy.
         declare: function that is called with the facts of the ledger after the charge.
 
     Raises:
         ValueError: if the settings, the model and the records do not fit together, or if there is
-            no `run`. Nothing was charged then.
+            no `run`. In this case, nothing was charged.
     """
 
     def __init__(
@@ -461,7 +461,7 @@ class NoisyParticipants(Participants):
         super().__init__(settings, model, records)
         charge = settings.charge()
         if charge is None or run is None:
-            raise ValueError("directory is required with privacy, for the ledger")
+            raise ValueError("directory is required for privacy='record', to store the ledger")
         check_delta(settings.delta, sum(map(len, records.values())), settings.privacy)
         self._noise = noise or SystemNoise()
         self._scale = noise_scale(charge)

@@ -199,7 +199,7 @@ class RemoteServer(Connection):
         files: files with the certificate and key of the participant, and the authority's
             certificate.
         num_parameters: number of parameters of the model.
-        run: the durable run, which stores the last upload.
+        run: object that stores the last upload in a folder.
         wait_seconds: maximum time in seconds that the server holds a call until the participant's
             turn.
         give_up_after: number of seconds without a connection after which a call raises

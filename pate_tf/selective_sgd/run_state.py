@@ -79,7 +79,7 @@ class LedgerFacts(EpsilonDelta):
 
 
 class DurableRun(contextlib.ExitStack):
-    """The stored state of a run and, with privacy, its ledger. Locks the folder.
+    """The stored state of a run, and its ledger if privacy is "record". Locks the folder.
 
     Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. Each
     round is sent only once, if the caller sends nothing of a round before `save` returns. If

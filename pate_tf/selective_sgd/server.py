@@ -104,7 +104,7 @@ class ParameterServer:
     Args:
         settings: settings of the run.
         initial: initial parameters, float32 `[num_parameters]`.
-        run: the durable run, which stores the state. Default: the state is not stored.
+        run: object that stores the state in a folder. Default: the state is not stored.
 
     Attributes:
         state: the current state. An upload replaces the whole object, which is never modified.
@@ -277,7 +277,7 @@ class ParameterServer:
             raise ValueError("the upload has NaN or infinite changes")
         gamma = settings.gamma
         if gamma is not None and (np.abs(upload.values) > np.float32(gamma)).any():
-            raise ValueError(f"the upload has changes above gamma {gamma:g}")
+            raise ValueError(f"the upload has changes with absolute values above gamma {gamma:g}")
         factor = 1.0 / (1.0 + self.version - upload.version)
         if settings.protocol == "synchronous":
             factor = 1.0 / settings.num_participants

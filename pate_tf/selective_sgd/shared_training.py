@@ -212,7 +212,7 @@ def train(
         encoder: encoder that was trained only on public samples. Default: the model takes raw
             inputs.
         directory: run folder, which stores the ledger and the state from which a stopped run
-            resumes. Required with privacy. Default: nothing is stored.
+            resumes. Required if privacy is "record". Default: nothing is stored.
         acknowledge_reset: whether to resume although rows of the ledger are missing, see
             `DurableRun`.
         noise: noise source. Default: the operating system's entropy.
@@ -220,7 +220,7 @@ def train(
             and the mean loss. SENSITIVE.
 
     Raises:
-        ValueError: if the arguments contradict each other. Nothing was charged then.
+        ValueError: if the arguments contradict each other. In this case, nothing was charged.
         LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
             run was resumed.
     """

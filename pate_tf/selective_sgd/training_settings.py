@@ -51,7 +51,7 @@ class TrainingSettings(Seeded):
     num_participants: int = setting(
         30, flag="participants", least=1, help="Number of participants."
     )
-    rounds: int = setting(10, least=1, help="Number of rounds of each participant.")
+    rounds: int = setting(10, least=1, help="Rounds: number of uploads by each participant.")
     upload: float = setting(
         None,
         above=0.0,

@@ -230,7 +230,7 @@ class Aggregator(contextlib.ExitStack):
         Raises:
             ProtocolError: if a message in the task is missing, forged or contradictory, or if the
                 step was answered for a different task before.
-            ValueError: if the batch's terms don't list this aggregator.
+            ValueError: if `task.terms.aggregators` does not contain this aggregator.
             LedgerError: if the journal can't be used.
         """
         terms = task.terms

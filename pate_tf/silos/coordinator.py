@@ -88,8 +88,8 @@ def open_histogram(
         ConnectionError: if an aggregator can't be reached. No histogram was opened then. Call again
             when the aggregator is reachable; the batch resumes from this step.
         ProtocolError: if an aggregator's message violates the protocol.
-        TooFewSilosError: if too few silos have valid shares. The histogram of this batch can then
-            never be opened.
+        TooFewSilosError: if too few silos have valid shares. In this case, the histogram of this
+            batch can never be opened.
         ValueError: if an aggregator refuses its task.
     """
     transcript = protocol.Transcript(terms)

@@ -43,7 +43,7 @@ def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
 
 
 def query_digest(query: npt.NDArray[Any]) -> bytes:
-    """Returns the SHA-256 of a query's type, shape and bytes, 32 bytes."""
+    """Returns the SHA-256 digest (32 bytes) of a query's type, shape and bytes."""
     header = f"{query.dtype.str}{query.shape}".encode()
     return hashlib.sha256(header + np.ascontiguousarray(query).tobytes()).digest()
 
@@ -220,7 +220,7 @@ def _check_commitment(commitment: bytes | None) -> None:
 
 
 def reply_digest(reply: Reply) -> bytes:
-    """Returns the SHA-256 of a reply without its `commitment` and `time`, 32 bytes.
+    """Returns the SHA-256 digest (32 bytes) of a reply without `commitment` and `time`.
 
     The fields `commitment` and `time` may differ when a silo sends a stored reply again, because
     the silo may have answered other batches in the meantime.

@@ -67,7 +67,7 @@ class Identity:
         return cls(name=name, sealing_key=both[:_KEY_BYTES], signing_key=both[_KEY_BYTES:])
 
     def entry(self, role: str) -> str:
-        """Returns the lines of the roster file for this identity; `role` is the TOML table."""
+        """Returns the entry of this identity in the roster file: a TOML table named `role`."""
         keys = (self.sealing_key + self.signing_key).hex()
         return f'[[{role}]]\nname = "{self.name}"\nkeys = "{keys}"\n'
 
@@ -297,7 +297,7 @@ class BatchTerms:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the terms, 32 bytes."""
+        """SHA-256 digest (32 bytes) of these terms."""
         return digest(("pate_tf secure aggregation 7", self))
 
 
@@ -357,17 +357,19 @@ class AggregatorTask:
 #
 # In addition to its votes v, a silo shares a random number `a` and its square `b` for each query.
 # After the aggregators have committed to all shares, they draw public random weights rho, tau and
-# chi. Then they open two polynomials of degree t for each silo, one after the other: they compute
-# the value at 0 from their shares. The first value, one for each query, is
+# chi. Then they open two results for each silo, one after the other. To open a result, they compute
+# the value at 0 of polynomials of degree t from their shares. The first result is a number y for
+# each query, where sum_k is the sum over the classes:
 #
 #     y = a + sum_k rho v
 #
-# The second value is a sum over all queries, which is 0 if the votes are valid:
+# The second result is one number, which is 0 if the votes are valid. It is a sum over all queries:
 #
 #     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)
 #
-# With z = sum_k rho v, the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2). This bracket is 0
-# only for one-hot votes (Boneh et al. 2021, "Lightweight techniques for private heavy hitters").
+# Let z = sum_k rho v. Then the expression in brackets after tau is equal to
+# z^2 - sum_k rho^2 v + (b - a^2). This expression is 0 only for one-hot votes (Boneh et al. 2021,
+# "Lightweight techniques for private heavy hitters").
 # The shares of honest aggregators determine every opened value, so colluding aggregators can
 # prevent an opening but can't change the opened value (docs/proofs/secure.md, Theorems V2 and V3).
 #
@@ -443,7 +445,7 @@ def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, El
 
 
 def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
-    """Returns the digest by which an aggregator commits to its random seed, 32 bytes."""
+    """Returns the digest (32 bytes) by which an aggregator commits to a random seed."""
     return digest(("seed", terms.digest, aggregator, seed))
 
 

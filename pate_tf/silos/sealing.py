@@ -124,7 +124,8 @@ def seal_sums(
             are clipped to `terms.largest_sum`, so that a total can't overflow the finite field.
             Clipping does not increase the distance between the sums of neighboring data sets.
         terms: public terms of the secure sum.
-        keys: private keys of the silo; the terms must list the silo with their public keys.
+        keys: private keys of the silo. `terms.silos` must contain the silo with the matching public
+            keys.
         noise: noise source; None for the operating system's entropy.
 
     Raises ValueError if `sums` or `keys` do not match the terms.

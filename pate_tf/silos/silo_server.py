@@ -217,7 +217,7 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
 
 
 def status(folder: pathlib.Path) -> dict[str, float]:
-    """Returns the metrics of a silo's spent privacy budget; the silo may be running meanwhile.
+    """Returns metrics of the privacy budget that a silo has spent. The silo may be running.
 
     Charges depend only on the policy and on public queries, so they reveal nothing about records.
     `METRICS` lists the metrics.

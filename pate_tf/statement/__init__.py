@@ -95,9 +95,10 @@ def has_its_page(file: pathlib.Path, statement: PrivacyStatement) -> bool:
 
 
 def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
-    """Returns the current total cost of the sources as text; empty if the statement covers it.
+    """Returns a text with the current total cost of the private data sources of a statement.
 
-    The cost is taken from the registry of this user, and does not depend on records.
+    The text is empty if the epsilon in the statement covers this cost. The cost is taken from the
+    registry of this user, and does not depend on records.
     """
     names = ("epsilon", "epsilon_ledger", "epsilon_source")
     stated = max(getattr(statement, name, None) or 0.0 for name in names)

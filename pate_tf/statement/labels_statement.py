@@ -49,8 +49,9 @@ def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
     drawn = ledger.stored_release()
     if drawn is None or not drawn.get("secure_noise", True):
         return None
-    # Answers are never removed, so equal numbers of answers mean equal answers. Rows are compared,
-    # too: a batch without any answers also reveals something and was charged.
+    # Answers are never removed. So if the number of answers has not changed since the release, the
+    # ledger has no newer answers. A batch whose labels were all withheld adds no answers, but it
+    # also reveals something and was charged. So the release must have no later row of answers.
     kinds = [row.kind for row in ledger.history()]
     since = kinds[len(kinds) - kinds[::-1].index("released") :]
     if drawn["key"]["plan"]["num_queries"] != ledger.num_answered or "answers" in since:
@@ -182,7 +183,10 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @property
     def charged(self) -> Counter[Charge]:
-        """The charges for labels and estimate, each with the maximum number of times."""
+        """The charges for the labels and for the accuracy estimate.
+
+        Each charge is mapped to the maximum number of times that it was charged.
+        """
         # If a mechanism is charged per batch, each row contains one charge.
         number = max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
         charged = Counter({self.mechanism: number}) + Counter(dict(self.charged_before))

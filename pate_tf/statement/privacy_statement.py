@@ -219,10 +219,11 @@ class PrivacyStatement(ProtectedUnit, ABC):
 def pure_if_as_small(
     charges: Mapping[Charge, int], epsilon: float, delta: float
 ) -> tuple[float, float]:
-    """Returns the epsilon and delta for a statement, with delta 0 if this is almost as good.
+    """Returns the epsilon and delta for a statement; delta is 0 if epsilon then hardly increases.
 
-    If the pure epsilon, at delta 0, exceeds `epsilon` by at most about a thousandth, the function
-    returns the pure epsilon and 0. Otherwise, it returns `epsilon` and `delta`.
+    At delta 0, the epsilon of the charges is their pure epsilon. If the pure epsilon is larger than
+    `epsilon` by at most about 0.1 %, the function returns the pure epsilon and delta 0. Otherwise,
+    it returns `epsilon` and `delta`.
     """
     pure = pure_epsilon(charges)
     # For a purely private mechanism, the epsilon at delta is about 2 delta smaller than at 0.

@@ -175,8 +175,8 @@ class AveragedStudent(keras.Model):
     and export use the averaged weights.
 
     Attributes:
-        averaged_steps: approximate number of recent steps in the average. Early in training, the
-            average covers only about a tenth of the steps so far.
+        averaged_steps: approximate number of recent steps in the average. Early in training, this
+            number is smaller: about a tenth of all steps so far.
         losses_shown: names of the losses that `train_step` returns.
     """
 
@@ -434,8 +434,8 @@ def fit_student(
     """
     inputs = pool.inputs[: STOP_SET_SIZE if stops_early else 1]
     number = len(inputs)
-    # The stored state contains one row of predictions for each of the last epochs. The initial
-    # rows differ, so training does not stop before the first epochs.
+    # This variable has one row of predictions for each of the last epochs, and is part of the
+    # stored state. The initial rows all differ, so training can't stop before the first epochs.
     predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
 
     def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:

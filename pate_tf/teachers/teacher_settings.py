@@ -66,8 +66,8 @@ class TeacherSettings(Seeded, OnFeatures):
         None,
         above=0.0,
         most=MAX_RATE,
-        help="Learning rate of Adam, which falls in the second half of the training. Default: "
-        f"{LEARNING_RATE:g}. Not for a compiled model, which has its own.",
+        help="Learning rate of Adam. The rate falls in the second half of the training. Default: "
+        f"{LEARNING_RATE:g}. Not used for a compiled model, which has its own learning rate.",
     )
     class_weights: tuple[float, ...] | None = setting(
         None,

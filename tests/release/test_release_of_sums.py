@@ -174,7 +174,7 @@ def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
         tables = first.values.reshape(3, *SUMS.values.shape)
         assert (again.values == first.values).all() and len(queries) == 2
         assert (queries[0] == tables[:1]).all() and (queries[1] == tables[:2]).all()
-        with pytest.raises(ValueError, match="Pass `next_sums` only if"):
+        with pytest.raises(ValueError, match="`next_sums` is required for several rounds"):
             release(ledger, GaussianResidualSums(sigma=50.0, num_rounds=2))
         assert ledger.charges == {mechanism: 1}
 

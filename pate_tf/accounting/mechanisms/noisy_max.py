@@ -346,7 +346,8 @@ class GaussianHistogram(GaussianCounts):
         return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
-# Confident-GNMax: Gaussian noise on every count, but only for queries with many equal votes.
+# Confident-GNMax: Gaussian noise on every count. A query gets a label only if its largest count,
+# plus noise, reaches a threshold.
 
 
 @register
@@ -438,7 +439,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """The noise multipliers of the test (with sensitivity 1) and of the label."""
+        """Noise multipliers of the threshold test (its sensitivity is 1) and of the noisy label."""
         return (self.sigma_threshold, *self.answering.noise_multipliers)
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:

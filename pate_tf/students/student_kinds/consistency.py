@@ -44,9 +44,10 @@ class ConsistencyStudent(student_training.AveragedStudent):
     def __init__(
         self, classifier: keras.Model, dataset: Dataset, *, warm_up_steps: int, **kwargs: Any
     ) -> None:
-        """Takes a classifier without batch normalization.
+        """Stores the classifier, which must not contain batch normalization.
 
-        The robustness q of the loss on labels reaches its final value after `warm_up_steps` steps.
+        The loss on labels has a parameter q, the robustness (see `generalized_cross_entropy`). It
+        grows from 0 to its final value during the first `warm_up_steps` steps.
         """
         super().__init__(classifier, dataset, **kwargs)
         self.warm_up_steps = warm_up_steps
