@@ -95,9 +95,9 @@ class SumsOption:
             self._name, self._seed = known.sums.settle(pool.dataset)
         is_class = pool.dataset.target == CLASS
         has_vectors = known.unit == "record" and is_class
-        if self._stored is not None:
-            has_vectors = self._stored.has_vectors
-        elif self._name is not None:
+        if known.sums is not None and known.sums.has_stored_vectors is not None:
+            has_vectors = known.sums.has_stored_vectors
+        if self._stored is None and self._name is not None:
             check_representation(self._name, pool.dataset, has_pool=has_pool)
         # Whether the representation is part of this library. If not, it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
@@ -129,7 +129,13 @@ class SumsOption:
             return None
         if known.pool.dataset.target != CLASS:  # no results on other data sets exist
             return None
-        return forecast_of_sums(self.planned, known, num_features)
+        forecast = forecast_of_sums(self.planned, known, num_features)
+        noise = self._mechanism.standard_deviation
+        has_moments = not known.pool and self._mechanism.num_rounds == 1
+        # The norm of the noise exceeds the maximum norm of a sum.
+        if has_moments and known.num_records / known.num_classes < noise * num_features**0.5:
+            forecast = forecast._replace(is_noise=True)
+        return forecast
 
     @functools.cached_property
     def tried(self) -> tuple[Named, Forecast | None, float]:

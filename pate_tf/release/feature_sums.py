@@ -63,7 +63,7 @@ SUMS = "sums.npz"
 ENCODER = "encoder"
 DESCRIPTION = "description.json"
 VECTORS: Final = "vectors.npz"  # file with the vector of each record, for releases in rounds
-IN_VECTORS: Final = ("vectors", "labels", "moments")
+IN_VECTORS: Final = ("steps", "labels", "moments")
 EARLIER_COMMAND: Final = "Call fit(data.private, data.pool), or run `pate student` with the data."
 
 
@@ -359,7 +359,8 @@ class FeatureSums:
             representation: maps inputs to features: a `pate_tf.Representation`, or a name or
                 function that `pate_tf.Representation` accepts. Default: "contrastive+patches" for
                 gray images, "patches+wavelets" for color images, "bins" for tables, "lsa" for
-                texts.
+                texts. Without a pool, it is chosen as described in
+                docs/explanation/feature_sums.md.
             seed: seed of a representation that is given by name. It does not affect the privacy
                 noise.
             verbose: whether progress bars are shown.
@@ -446,7 +447,7 @@ class FeatureSums:
             if pool:
                 of_pool = record_vectors(encoder.features(pool.inputs), summands.scale)
                 moments = of_pool.T @ of_pool / len(of_pool)
-            for_rounds = {"vectors": vectors, "labels": private.labels, "moments": moments}
+            for_rounds = {"steps": vectors, "labels": private.labels, "moments": moments}
         self.split = private.split
         stored = self.store(
             described,
@@ -605,7 +606,7 @@ class FeatureSums:
                 artifacts.write_arrays(temporary / VECTORS, for_rounds, private=True)
             full = {**named, **dataclasses.asdict(records), "left_out": num_left_out}
             if for_rounds:
-                full["vectors"] = artifacts.digest_arrays(for_rounds[name] for name in IN_VECTORS)
+                full["steps"] = artifacts.digest_arrays(for_rounds[name] for name in IN_VECTORS)
             full["digest"] = digest_of(full, arrays, encoder_digest)
             artifacts.write_json(temporary / DESCRIPTION, full, private=True)
             artifacts.make_private(temporary)
@@ -654,9 +655,15 @@ class FeatureSums:
             raise ValueError(f"the feature sums in {folder} are incomplete or damaged") from error
         self.description = described
         self.digest = digest
-        self.has_vectors = "vectors" in described
+        self.has_vectors = "steps" in described
         self.__dict__.pop("_of_single_records", None)
         return self
+
+    @property
+    def has_stored_vectors(self) -> bool | None:
+        """Whether the run folder has stored vectors of records; None if it has no sums yet."""
+        path = sums_folder(self._run) / DESCRIPTION
+        return "steps" in artifacts.read_json(path) if path.exists() else None
 
     @property
     def identified(self) -> Self:
@@ -713,7 +720,7 @@ class FeatureSums:
         except Exception as error:
             raise ValueError(f"feature sums: {path} is missing or damaged") from error
         digest = artifacts.digest_arrays((vectors, labels, moments))
-        if digest != self.description.get("vectors"):
+        if digest != self.description.get("steps"):
             raise ValueError(f"feature sums: {path} belongs to other sums")
         return vectors, labels, moments
 

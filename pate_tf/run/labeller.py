@@ -517,7 +517,7 @@ class Labeller:
         known_number = sums.num_records if sums.unit == "record" else None
         moments = None
         next_sums = None
-        if number is None and sums.has_vectors:
+        if number is None and (sums.has_vectors or mechanism.num_rounds > 1):
             moments = sums.moments  # may fail, so they are read before the charge
         if mechanism.num_rounds > 1:
             next_sums = functools.partial(

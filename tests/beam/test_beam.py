@@ -79,7 +79,7 @@ def assert_same(found: FeatureSums, other: FeatureSums) -> None:
     """Compares to the last bit, except for the unique name of each fit."""
     np.testing.assert_array_equal(found.table, other.table)
     left = [
-        {**stored.description, **dict.fromkeys(("records", "source", "vectors"))}
+        {**stored.description, **dict.fromkeys(("records", "source", "steps"))}
         for stored in (found, other)
     ]
     assert left[0] == left[1] and found.encoder_digest == other.encoder_digest

@@ -375,9 +375,9 @@ def test_rounds_are_refused_before_a_charge_where_vectors_are_not_those_summed(t
     elif change == "moments":
         stored["moments"] *= 1.01
     elif change == "other vectors":
-        stored["vectors"][:2] = stored["vectors"][1::-1]
+        stored["steps"][:2] = stored["steps"][1::-1]
     else:
-        stored["vectors"] = stored["vectors"][:-20]
+        stored["steps"] = stored["steps"][:-20]
     artifacts.write_arrays(path, stored, private=True)
     if change == "no file":
         path.unlink()
