@@ -11,9 +11,10 @@ from PIL import Image
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.audit.run_audit import PASSED, audit_run
+from pate_tf.core.source import Records
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import schema_of
-from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.release.feature_sums import FeatureSums, Summands, sums_of_records
 from pate_tf.release.noisy_sums import estimate_accuracy, mechanism_of_estimate
 from pate_tf.run.labeller import Labeller
 from pate_tf.serving.served import ServedStudent
@@ -56,6 +57,23 @@ def test_with_much_noise_numbers_have_few_bins(tmp_path):
         assert fitted.plan.representation == fitted.source.representation == f"centered+{bins}"
     widths = [fitted.source.encoder.num_features for fitted in planned.values()]
     assert widths == [5 + 4 + 3, 5 + 4 + 3 + 27 + 3]
+
+
+def test_stored_sums_without_vectors_are_released_in_one_round(tmp_path):
+    """Beam stores such sums, with second moments."""
+    data = data_of(table())
+    sums = FeatureSums(directory=tmp_path)
+    encoder = sums.encoder_for(data.private.dataset, data.pool)
+    summands = Summands.of(encoder, data.pool)
+    described = sums.described(encoder, has_owners=False)
+    total = sums_of_records(data.private, encoder, summands)
+    records = Records(num_records=4_000, source=data.private.source)
+    sums.store(described, encoder, summands, total, records=records, pool_size=0, flags={})
+    with pytest.raises(pate_tf.ForecastError, match="the noise leaves too few correct labels"):
+        pate_tf.fit(data, epsilon=0.01, delta=1e-6, directory=tmp_path)
+    fitted = [pate_tf.fit(data, epsilon=4.0, delta=1e-6, directory=tmp_path) for _ in range(2)]
+    assert fitted[0].cost.charge.name == "gaussian_moments" and fitted[0].cost == fitted[1].cost
+    assert fitted[0].cost.epsilon <= 4.0
 
 
 def test_noise_longer_than_any_sum_of_a_class_is_refused_before_it_is_charged(tmp_path):
