@@ -75,7 +75,7 @@ def test_an_unknown_number_is_warned_of_by_a_fixed_bound():
         warnings.simplefilter("error")
         for delta in (0.0, DEFAULT_DELTA):
             check_delta(delta, None, "owner")
-    with pytest.warns(UserWarning, match="number of owners, which is not known here"):
+    with pytest.warns(UserWarning, match="number of owners, which is unknown here"):
         check_delta(2.0 * DEFAULT_DELTA, None, "owner")
 
 
