@@ -80,7 +80,7 @@ def _rows(laboratory: Laboratory) -> Iterator[Row]:
         for number, records, rounds in ((30, 2_000, 5), (30, 600, 15)):
             cells: dict[str, tuple[int, int, float]] = {
                 "centralized": (1, number * records, 1.0),
-                "one participant alone": (1, records, 1.0),
+                "alone": (1, records, 1.0),
                 **{
                     f"theta_u {upload:g}": (number, records, upload)
                     for upload in (1, 0.1, 0.01, 0.001)
@@ -96,7 +96,7 @@ def _rows(laboratory: Laboratory) -> Iterator[Row]:
                     upload=upload,
                 )
                 theirs = THEIRS.get(name) if dataset == "mnist" else None
-                if (name, records) == ("one participant alone", 600):
+                if (name, records) == ("alone", 600):
                     theirs = ALONE_THEIRS
                 yield Row(
                     cells={
@@ -161,9 +161,9 @@ def _private_rows(laboratory: Laboratory) -> Iterator[Row]:
 SELECTIVE_SGD = Experiment(
     title="Shared training: distributed selective SGD",
     about="Accuracy on all public samples, with one seed and the default rates of `pate dssgd`. "
-    "`centralized` trains on the records of all participants, and `one participant alone` on its "
-    "own records. The paper uses 600 records and 60 rounds. The rows on orders use 30 participants "
-    "with 600 records and 6 rounds, and the rows on numbers of participants use 5 rounds.",
+    "`centralized` trains on the records of all participants, and `alone` on the records of one. "
+    "The paper uses 600 records and 60 rounds. The rows on orders use 30 participants with 600 "
+    "records and 6 rounds, and the rows on numbers of participants use 5 rounds.",
     rows=_rows,
 )
 SELECTIVE_SGD_PRIVATE = Experiment(
