@@ -69,7 +69,7 @@ EARLIER_COMMAND: Final = "Call fit(data.private, data.pool), or run `pate studen
 
 def sums_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
     """Returns the folder for the sums of a run: `sensitive/feature_sums`."""
-    return directory.sensitive / "feature_sums"
+    return directory.root / artifacts.SENSITIVE / "feature_sums"
 
 
 def default_folder(dataset_name: str) -> pathlib.Path:

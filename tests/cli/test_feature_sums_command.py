@@ -74,7 +74,7 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
     assert sorted(folder.rglob("*")) == before and not (tmp_path / "runs").exists()
     shutil.copy(tmp_path / file, tmp_path / "sent.json")
     nowhere = run_script("analysis.py", "--statement=sent.json", folder=tmp_path)
-    assert_one_line(nowhere, "statement: its run has no ledger; pass --ledger or --train_dir")
+    assert_one_line(nowhere, "--statement: its run has no ledger. Pass --ledger or --train_dir")
     stated = (tmp_path / file).read_text()
     (tmp_path / file).write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 6.0', stated))
     lies = run_script("analysis.py", f"--statement={file}", folder=tmp_path)

@@ -141,7 +141,7 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
         path.unlink()
     refused = run_script(SCRIPT, *HERE, folder=teachers)
     assert_one_line(refused, code=3)
-    assert "restore it" in refused.err
+    assert "Restore the ledger with all of its files" in refused.err
     assert "--reset_ledger_i_understand" in refused.err
     told = run_script(SCRIPT, *HERE, "--reset_ledger_i_understand", folder=teachers)
     assert told.code == 0, told.err
