@@ -30,8 +30,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
     [
         (
             "explanation/feature_sums.md",
-            f"more than {ROUNDS_RATIO:g} times as many records as this noise, there are "
-            f"{'sixteen' if ROUNDS == 16 else ROUNDS} rounds",
+            f"exceed {ROUNDS_RATIO:g} times the noise, {'sixteen' if ROUNDS == 16 else ROUNDS} rounds",
         ),
         (
             "how-to/own_model.md",
