@@ -30,7 +30,8 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
     [
         (
             "explanation/feature_sums.md",
-            f"exceed {ROUNDS_RATIO:g} times the noise, {'sixteen' if ROUNDS == 16 else ROUNDS} rounds",
+            f"exceed {ROUNDS_RATIO:g} times the noise, "
+            f"{'sixteen' if ROUNDS == 16 else ROUNDS} rounds",
         ),
         (
             "how-to/own_model.md",
