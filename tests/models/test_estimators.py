@@ -94,7 +94,7 @@ def test_an_estimator_that_can_not_learn_is_told_from_public_values():
         estimators.check_learns(f"classifiers_for_tests:{build.__name__}", TABLE)
     positive = dataclasses.replace(TABLE, value_range=((0.0,) * 4, (1.0, 2.0, 3.0, 4.0)))
     estimators.check_learns("classifiers_for_tests:refuses_negative_numbers", positive)
-    with pytest.raises(ValueError, match=r"model: .* 10 made-up records .*Neg") as caught:
+    with pytest.raises(ValueError, match=r"model: .* 10 artificial records .*Neg") as caught:
         estimators.check_learns("classifiers_for_tests:refuses_negative_numbers", TABLE)
     assert "\n" not in str(caught.value)
 

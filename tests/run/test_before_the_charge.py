@@ -1,5 +1,7 @@
 """Plans, simulations and checks before anything is charged, and messages afterwards."""
 
+import dataclasses
+import functools
 import types
 import warnings
 
@@ -169,20 +171,23 @@ def test_sums_without_a_signal_exceed_noise_once_in_twenty_times(mechanism):
         charged, draw = LaplaceClusterCounts(scale=4.0, num_clusters=rows), random.laplace
     in_common = np.outer(random.uniform(0.0, 900.0, rows), [0.5, 0.3, 0.2])
     noise = draw(0.0, 4.0, (number, rows, columns))
-    false_alarms = np.mean([exceed_noise(in_common + each, charged) for each in noise])
+    exceed = functools.partial(exceed_noise, mechanism=charged, has_pool=True)
+    false_alarms = np.mean([exceed(in_common + each) for each in noise])
     assert 0.005 < false_alarms < 0.05 + 3.0 * np.sqrt(0.05 * 0.95 / number)
     signal = np.zeros((rows, columns))
     signal[:10, 0] = 60.0  # 15 scales of the noise, in a fifth of the rows
-    assert all(exceed_noise(in_common + signal + each, charged) for each in noise[:50])
+    assert all(exceed(in_common + signal + each) for each in noise[:50])
 
 
 def test_a_worthless_release_says_so(tmp_path):
-    """Without a pool there is no trial, and here the features do not depend on the labels.
+    """For owners there is no trial, and here the features do not depend on the labels.
 
     Sums of such features exceed noise in at most 5 % of releases. None of four is found to be
     worthless with a probability of at most 1e-5.
     """
     data = table(1_500, 0, signal=0.0)
+    owners = np.arange(len(data.private))
+    data = dataclasses.replace(data, private=dataclasses.replace(data.private, owners=owners))
     found = []
     for number in range(4):
         with warnings.catch_warnings(record=True) as caught:
