@@ -200,7 +200,7 @@ def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
 
 def test_a_ledger_belongs_to_one_ensemble_of_one_data_set(tmp_path):
     quick(tmp_path, FakeEnsemble(table(90)), num_queries=1)
-    with pytest.raises(LedgerError, match="for other teachers"):
+    with pytest.raises(LedgerError, match="belongs to other teachers or sums"):
         quick(tmp_path, FakeEnsemble(table(90), "cd" * 32), num_queries=1)
     others = FakeEnsemble(table(90))
     others.dataset = dataclasses.replace(PUBLIC.dataset, name="others")

@@ -12,9 +12,10 @@ from silo_helpers import Silent, answer_until
 import pate_tf
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.core.public import Pool
+from pate_tf.core.source import Records
 from pate_tf.data.schema import schema_of
 from pate_tf.postprocessing.regression import weights_of_moments
-from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.release.feature_sums import FeatureSums, Summands, sums_of_records
 from pate_tf.run.labeller import with_public_labels
 from pate_tf.serving.served import ServedStudent
 from pate_tf.silos import SiloSums
@@ -38,8 +39,20 @@ def data_of(start=0, stop=2_000, schema=SCHEMA):
 
 
 def sums_of(folder, *part, schema=SCHEMA):
+    """Returns sums with second moments, as a silo computes them."""
     data = data_of(*part, schema=schema)
-    return FeatureSums(directory=folder).fit(data.private, data.pool)
+    sums = FeatureSums(directory=folder, representation="bins")
+    encoder = sums.encoder_for(data.private.dataset, data.pool)
+    summands = Summands.of(encoder, data.pool)
+    return sums.store(
+        sums.described(encoder, has_owners=False),
+        encoder,
+        summands,
+        sums_of_records(data.private, encoder, summands),
+        records=Records(num_records=len(data.private), source=data.private.source),
+        pool_size=0,
+        flags={},
+    )
 
 
 def silo_sums(sums):
