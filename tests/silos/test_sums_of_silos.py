@@ -69,7 +69,7 @@ def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
         for number in (1, 2):
             with pytest.raises(ValueError, match="3 answered, 2 refused: mechanism_not_allowed"):
                 five_silos.total(running)
-            assert silos[0].refusal.endswith("least_silos = 5, the batch 4")
+            assert silos[0].refusal.endswith("least_silos = 5, the batch has 4")
             charged = {one.name: one.charges for one in running.spending()}
             assert charged == {name: {} if name in "ab" else {RELEASE: number} for name in NAMES}
     for silo in silos:
