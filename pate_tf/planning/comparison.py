@@ -661,8 +661,7 @@ def outlooks_of_sums(mechanism: ReleasesFeatureSums, known: PublicNumbers) -> tu
     sigma. For several rounds with a pool, only the first round is considered. For cluster counts,
     the score is the noisy count of the class in the input's cluster. The score of the correct class
     is assumed to exceed all other scores by the margin times the number of records per cluster. The
-    noise is
-    Laplace noise.
+    noise is Laplace noise.
 
     Args:
         mechanism: mechanism that releases the sums.
