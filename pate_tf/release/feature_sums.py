@@ -112,7 +112,8 @@ class Summands:
     records by cluster and class, in units of 1 / LATTICE. A record adds 1 to a single cell of these
     counts. The n records of an owner together add at most 1: each record adds 1 / n, truncated to a
     multiple of 1 / LATTICE. So replacing a record or an owner changes the counts for one number of
-    clusters by at most 2 in L1 norm. Without a pool, the table is the result of `moments_by_class`.
+    clusters by at most 2 in L1 norm. With second moments, the table is the result of
+    `moments_by_class`.
     For numbers and several labels, the table contains sums of `target_rows` and no clusters.
 
     Attributes:
@@ -120,8 +121,8 @@ class Summands:
         scale: factor that multiplies each feature, `[num_features]`.
         centres: maps each number of clusters to the pool's cluster centers, `[num_clusters,
             num_features]`.
-        has_moments: whether the table includes second moments, because there is no pool from which
-            they could be computed.
+        has_moments: whether the table includes second moments. They are needed if there is no pool
+            and the sums are released in one round.
         groups: one-hot group index of each feature, see `Encoder.groups`; None with a pool, or if
             features are not one-hot.
     """
