@@ -110,7 +110,7 @@ def demonstrate(folder, **settings):
     events = []
 
     def pull_cables():
-        wait_for("dials", folder / "silo-1.log")
+        wait_for("connects to", folder / "silo-1.log")
         network.pull("silo-1")
         events.append("silo-1 is cut off")
         time.sleep(PULLED)

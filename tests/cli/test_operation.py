@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -53,9 +54,12 @@ def start_waiting(folder, command, *flags, before=()):
 
 def until_printed(process, text):
     lines = []
+    clock = threading.Timer(PATIENCE, process.kill)  # otherwise, the test would wait forever
+    clock.start()
     while text not in "".join(lines[-1:]):
         lines.append(process.stdout.readline())
         assert lines[-1], process.stderr.read()
+    clock.cancel()
     return lines
 
 
@@ -64,7 +68,7 @@ def test_sigterm_ends_a_command_in_order(tmp_path, before):
     if before and subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a process of its own number needs the right to unshare")
     process = start_waiting(tmp_path, "aggregator", before=before)
-    until_printed(process, "dials")
+    until_printed(process, "connects to")
     second = start_waiting(tmp_path, "aggregator")
     assert "is used by another process" in second.communicate(timeout=PATIENCE)[1]
     number = process.pid
