@@ -171,13 +171,13 @@ WARM_UP = 10
 class AveragedStudent(keras.Model):
     """A classifier that is being trained, with an exponential moving average of its weights.
 
-    A subclass trains `classifier` in its `train_step`, which returns `step_end(losses)`. Evaluation
-    and export use the averaged weights.
+    A subclass trains `classifier` in its `train_step`, which returns the result of
+    `step_end`. Evaluation and export use the averaged weights.
 
     Attributes:
         averaged_steps: approximate number of recent steps in the average. Early in training, this
             number is smaller: about a tenth of all steps so far.
-        losses_shown: names of the losses that `train_step` returns.
+        losses_shown: names of the losses that `train_step` returns, after the accuracy.
     """
 
     averaged_steps = 1_000
@@ -188,7 +188,7 @@ class AveragedStudent(keras.Model):
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
-        self.trackers = [keras.metrics.Mean(name) for name in self.losses_shown]
+        self.trackers = [keras.metrics.Mean(name) for name in ("accuracy", *self.losses_shown)]
         zeros = {"initializer": "zeros", "trainable": False}
         self.average_age = self.add_weight(
             name="average_age", aggregation="only_first_replica", **zeros
@@ -205,14 +205,28 @@ class AveragedStudent(keras.Model):
         """Returns the logits `[batch, num_classes]`, computed with the current weights."""
         return tf.cast(self.classifier(inputs, training=training), tf.float32)
 
-    def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Updates the averaged weights after a step; returns the mean losses by their names."""
+    def step_end(
+        self, labels: tf.Tensor, logits: tf.Tensor, *losses: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Updates the averaged weights after a step.
+
+        Args:
+            labels: labels of the step's inputs, int64 `[batch]`, or weights of the classes, float32
+                `[batch, num_classes]`.
+            logits: logits of these inputs, float32 `[batch, num_classes]`.
+            *losses: losses of the step, see `losses_shown`.
+
+        Returns:
+            The mean accuracy and losses of the epoch so far, by their names.
+        """
+        classes = tf.argmax(labels, axis=1) if labels.dtype.is_floating else labels
+        accuracies = keras.metrics.sparse_categorical_accuracy(classes, logits)
         age = self.average_age + 0.0
         decay = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
             average.assign(decay * average + (1.0 - decay) * weight)
         self.average_age.assign(age + 1.0)
-        for tracker, value in zip(self.trackers, losses, strict=True):
+        for tracker, value in zip(self.trackers, (accuracies, *losses), strict=True):
             tracker.update_state(value)
         return {tracker.name: tracker.result() for tracker in self.trackers}
 

@@ -288,7 +288,7 @@ class TeacherStore:
             return
         arrays: dict[str, npt.NDArray[Any]] = {"teachers": np.array(sorted(teachers), np.int64)}
         for teacher, result in teachers.items():
-            arrays[f"{teacher}/losses"] = result.losses
+            arrays[f"{teacher}/curves"] = result.curves
             arrays |= {f"{teacher}/{place}": array for place, array in enumerate(result.arrays)}
         self._claim()  # another process may have failed and abandoned the folder
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
@@ -304,8 +304,8 @@ class TeacherStore:
             parts: dict[int, list[npt.NDArray[Any]]] = {
                 number: [] for number in arrays.pop("teachers").tolist()
             }
-            losses = {number: arrays.pop(f"{number}/losses") for number in parts}
+            curves = {number: arrays.pop(f"{number}/curves") for number in parts}
             for name, array in arrays.items():  # in the order in which they were written
                 parts[int(name.partition("/")[0])].append(array)
-            teachers |= {number: TrainedTeacher(parts[number], losses[number]) for number in parts}
+            teachers |= {number: TrainedTeacher(parts[number], curves[number]) for number in parts}
         return [teachers[number] for number in sorted(teachers)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +46,7 @@ from pate_tf.teachers.run_folder import (
     finished_teachers,
     recommended_num_teachers,
 )
-from pate_tf.teachers.teacher_kinds import TeacherKind, TrainingJob
+from pate_tf.teachers.teacher_kinds import TeacherKind, TrainedTeacher, TrainingJob
 from pate_tf.teachers.teacher_settings import TeacherConfig, TeacherSettings
 from pate_tf.teachers.voters import StoredVotes, Voter
 
@@ -261,7 +262,7 @@ class Teachers:
             if len(finished_teachers(directory.teachers)) == number:
                 trained = store.load()
                 teacher_kinds.save_ensemble(kind, target, job, trained)
-                write_losses(directory, [teacher.losses for teacher in trained])
+                write_curves(directory, config, trained)
                 self._voter = teacher_kinds.load_ensemble(target)
         return self
 
@@ -350,7 +351,8 @@ class Teachers:
     def report(self, data: Data, reporting: Reporting) -> RunReport:
         """Measures the teachers' accuracy on public samples. SENSITIVE.
 
-        Stores and returns a report, and writes percentiles of the accuracies for TensorBoard.
+        Stores and returns a report, and writes the accuracies for TensorBoard: their mean, and
+        their percentiles 0 to 100 as steps 0 to 100.
         """
         directory = artifacts.RunDirectory(pathlib.Path(self.directory or ""))
         finished = len(finished_teachers(directory.teachers))
@@ -361,7 +363,11 @@ class Teachers:
         are_classes = public.dataset.target == CLASS
         if config is not None and samples is not None and are_classes:
             accuracies = self._accuracies(samples, reporting)
-            write_accuracies(directory, config, accuracies)
+            with _writer(directory) as writer, writer.as_default():
+                tensorboard.scalar("result/mean_accuracy", accuracies.mean(), step=0)
+                for percentile in range(101):
+                    reached = np.percentile(accuracies, percentile)
+                    tensorboard.scalar("accuracy/by_percentile", reached, step=percentile)
         majority = majority_share(public.labels) if are_classes else None
         values: dict[str, Any] = {
             "dataset": public.dataset.name,
@@ -654,8 +660,7 @@ PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100
 def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
     """Returns the folder for TensorBoard, `sensitive/logs/teachers`; creates it if necessary.
 
-    Each percentile of the loss has its own subfolder, so TensorBoard shows all percentiles in one
-    chart.
+    Each percentile has its own subfolder, so TensorBoard shows all percentiles in one chart.
     """
     return artifacts.make_sensitive_folder(directory.sensitive / "logs") / "teachers"
 
@@ -673,40 +678,27 @@ def _writer(
         artifacts.make_private(logs_of(directory))
 
 
-def write_losses(
-    directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
+def write_curves(
+    directory: artifacts.RunDirectory, config: TeacherConfig, trained: Sequence[TrainedTeacher]
 ) -> None:
-    """Writes percentiles of the teachers' training losses at each step for TensorBoard.
+    """Writes the teachers' settings, and percentiles of loss and accuracy, for TensorBoard.
 
-    Only finite losses are used. If some losses are not finite, the data holder gets a warning.
-    Teachers whose training diverged still vote, because leaving them out would depend on private
-    records.
+    Both are measured on the records of each training step. Only finite values are used. If some
+    losses are not finite, the data holder gets a warning. Teachers whose training diverged still
+    vote, because leaving them out would depend on private records.
     """
-    if not all(np.isfinite(values).all() for values in losses):
-        warn_holder("the training of some teachers diverged; lower learning_rate", stacklevel=4)
-    padded = np.full((len(losses), max(map(len, losses))), np.nan, np.float32)
-    for row, values in zip(padded, losses, strict=True):
-        row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
-    steps = np.flatnonzero(~np.isnan(padded).all(axis=0))
-    for name, percentile in PERCENTILES.items() if len(steps) else ():
-        values = np.nanpercentile(padded[:, steps], percentile, axis=0)
-        with _writer(directory, name) as writer, writer.as_default():
-            for step, value in zip(steps.tolist(), values, strict=True):
-                tensorboard.scalar("loss", value, step=step + 1)
-
-
-def write_accuracies(
-    directory: artifacts.RunDirectory, config: TeacherConfig, accuracies: npt.NDArray[np.float64]
-) -> None:
-    """Writes the teachers' settings and percentiles of their accuracies for TensorBoard.
-
-    The chart of accuracies has the percentiles 0 to 100 as steps 0 to 100.
-    """
-    with _writer(directory) as writer, writer.as_default():
-        for percentile in range(101):
-            value = np.percentile(accuracies, percentile)
-            tensorboard.scalar("accuracy/by_percentile", value, step=percentile)
     settings = {**config.to_dict(), "dataset": config.dataset.name}
-    results = {"result/mean_accuracy": float(accuracies.mean())}
-    tensorboard.write_result(logs_of(directory), settings, results)
+    tensorboard.write_result(logs_of(directory), settings, {})
     artifacts.make_private(logs_of(directory))
+    if not all(np.isfinite(teacher.curves[0]).all() for teacher in trained):
+        warn_holder("the training of some teachers diverged; lower learning_rate", stacklevel=4)
+    for place, tag in enumerate(("loss", "accuracy")):
+        by_step = itertools.zip_longest(*(teacher.curves[place] for teacher in trained))
+        padded = np.array(list(by_step), np.float32).reshape(-1, len(trained))
+        padded[~np.isfinite(padded)] = np.nan
+        steps = np.flatnonzero(~np.isnan(padded).all(axis=1))
+        for name, percentile in PERCENTILES.items() if len(steps) else ():
+            values = np.nanpercentile(padded[steps], percentile, axis=1)
+            with _writer(directory, name) as writer, writer.as_default():
+                for step, value in zip(steps.tolist(), values, strict=True):
+                    tensorboard.scalar(tag, value, step=step + 1)

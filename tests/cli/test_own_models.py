@@ -70,8 +70,8 @@ def test_mixed_precision_stays_in_its_model_and_losses_and_answers_are_float32(t
     teachers = pate_tf.Teachers(half, num_teachers=3, steps=30, directory=tmp_path / "run")
     votes = teachers.fit(data.private).votes(data.pool)
     assert keras.config.dtype_policy().name == "float32"
-    (losses,) = (tmp_path / "run").rglob("finished-*.npz")
-    assert np.load(losses)["0/losses"].dtype == np.float32
+    (stored,) = (tmp_path / "run").rglob("finished-*.npz")
+    assert np.load(stored)["0/curves"].dtype == np.float32
     assert (votes == votes[0]).mean() < 1.0
     with pate_tf.Labeller(teachers, epsilon=100.0, delta=1e-3) as labeller:
         labels = labeller.label(data.pool, strategy="first")

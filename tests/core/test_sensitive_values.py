@@ -118,7 +118,7 @@ def test_parts_hide_themselves(name):
         assert any(part in hints[field] for part in (*SWEPT, "FeatureSums")), hints[field]
 
 
-NAMES = ("epsilon_data_dependent", "bounds", "smooth_sensitivity", "losses", "votes", "counts")
+NAMES = ("epsilon_data_dependent", "bounds", "smooth_sensitivity", "curves", "votes", "counts")
 
 
 def test_what_is_sensitive_by_docstring_or_name_is_in_a_table():

@@ -48,7 +48,7 @@ def weights(folder: pathlib.Path) -> list[list[np.ndarray]]:
         [
             array
             for name, array in arrays.items()
-            if name.startswith(f"{number}/") and not name.endswith("losses")
+            if name.startswith(f"{number}/") and not name.endswith("curves")
         ]
         for number in numbers
     ]

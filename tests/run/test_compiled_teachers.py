@@ -6,6 +6,7 @@ import signal
 import time
 
 import api_helpers
+import event_files
 import keras
 import numpy as np
 import pytest
@@ -52,6 +53,8 @@ def test_what_was_trained_is_what_answers(folder, data):
             variable.assign(array)
         by_hand.append(model.predict(data.pool.inputs, verbose=0).argmax(axis=1))
     np.testing.assert_array_equal(teachers.votes(data.pool), by_hand)
+    shown = event_files.scalars(folder / "sensitive" / "logs" / "teachers" / "median")
+    assert [step for step, _ in shown["accuracy"]] == [step for step, _ in shown["loss"]] == [1, 2]
 
 
 def test_the_same_settings_give_the_same_bits_whatever_was_drawn_before(tmp_path, data, folder):

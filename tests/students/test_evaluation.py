@@ -129,6 +129,9 @@ def test_accuracy_is_written_as_it_trains(student, tmp_path):
     logits = model(tf.constant(HELD_OUT.inputs, tf.float32), training=False)
     final = (np.argmax(logits, axis=1) == HELD_OUT.labels).mean()
     assert written[-1][1] == pytest.approx(final, abs=1e-6)
-    losses = event_files.scalars(logs / "train")["epoch_loss"]
-    assert [step for step, _ in losses] == list(range(6))
-    assert all(np.isfinite(value) for _, value in losses)
+    training = event_files.scalars(logs / "train")
+    for tag in ("epoch_loss", "epoch_accuracy", "batch_loss", "batch_accuracy"):
+        steps, values = zip(*training[tag], strict=True)
+        assert steps == tuple(range(6) if "epoch" in tag else range(10, 70, 10)), tag
+        assert np.isfinite(values).all()
+    assert training["epoch_accuracy"][-1][1] > training["epoch_accuracy"][0][1]

@@ -72,7 +72,7 @@ def train_all(
 
 
 def bits(trained: TrainedTeacher) -> list[tuple[object, ...]]:
-    arrays = (*trained.arrays, trained.losses)
+    arrays = (*trained.arrays, trained.curves)
     return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
 
 

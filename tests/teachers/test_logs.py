@@ -15,9 +15,10 @@ def test_a_run_shows_progress_losses_accuracies_and_settings(trained):
     assert whole["progress/teachers_done"][-1] == (NUM_TEACHERS, NUM_TEACHERS)
     of_each = [event_files.scalars(folder / name) for name in PERCENTILES]
     losses = np.array([[value for _, value in scalars["loss"]] for scalars in of_each])
-    assert losses.shape == (5, MAX_STEPS)
-    assert (np.diff(losses, axis=0) >= 0.0).all()
-    assert losses[2, -1] < losses[2, 0]
+    accuracies = np.array([[value for _, value in scalars["accuracy"]] for scalars in of_each])
+    assert losses.shape == accuracies.shape == (5, MAX_STEPS)
+    assert (np.diff([losses, accuracies], axis=1) >= 0.0).all()
+    assert losses[2, -1] < losses[2, 0] and accuracies[2, -1] > accuracies[2, 0]
     steps, values = zip(*whole["accuracy/by_percentile"], strict=True)
     assert steps == tuple(range(101)) and list(values) == sorted(values)
     assert values[0] < whole["result/mean_accuracy"][0][1] < values[-1]

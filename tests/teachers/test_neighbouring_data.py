@@ -154,7 +154,7 @@ def learn(request, encoder) -> Learn:
         kind = teacher_kinds.find_kind(settings.model, settings.dataset)
         trained = dict(kind.train(work, range(NUM_TEACHERS)))
         return [
-            [*trained[teacher].arrays, trained[teacher].losses] for teacher in range(NUM_TEACHERS)
+            [*trained[teacher].arrays, trained[teacher].curves] for teacher in range(NUM_TEACHERS)
         ]
 
     return learn

@@ -33,13 +33,13 @@ def test_two_devices_train_the_same_teachers(undisturbed, tmp_path):
     with np.load(tmp_path / "a.npz") as archive:
         arrays = dict(archive)
     of_owners = helpers.train_all(helpers.job_of_owners(), range(5))
-    assert [len(of_owners[teacher].losses) for teacher in (0, 4, 3, 1)] == [150, 0, 300, 188]
+    assert [len(of_owners[teacher].curves[0]) for teacher in (0, 4, 3, 1)] == [150, 0, 300, 188]
     for name, order, expected in (
         ("odd", [3, 0, 2], undisturbed),
         ("steps", [0, 4, 3, 1], of_owners),
     ):
         for place, teacher in enumerate(order):
-            alone = (*expected[teacher].arrays, expected[teacher].losses)
+            alone = (*expected[teacher].arrays, expected[teacher].curves)
             for index, array in enumerate(alone):
                 assert arrays[f"{name}/{place}/{index}"].tobytes() == array.tobytes()
 
@@ -77,7 +77,7 @@ def test_a_training_that_diverges_stops_nothing():
     job = helpers.training_job(model=helpers.SMALL, learning_rate=1.0, max_steps=50)
     object.__setattr__(job.config, "learning_rate", 1e38)  # larger than settings allow
     (trained,) = helpers.train_all(job, [3])
-    assert len(trained.losses) == 50 and not np.isfinite(trained.losses).all()
+    assert len(trained.curves[0]) == 50 and not np.isfinite(trained.curves[0]).all()
 
 
 # A model's added losses count as in Keras' `fit`, and sparse gradients are gradients.
@@ -111,14 +111,15 @@ def test_a_step_is_that_of_keras_fit(model):
         variable.assign(weight)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # The rate of the very last step is a fiftieth.
-    twin.compile(optimizer=keras.optimizers.Adam(RATE / 50), loss=loss)
+    twin.compile(keras.optimizers.Adam(RATE / 50), loss=loss, metrics=["accuracy"])
     history = twin.fit(
         *(inputs[:NUM_RECORDS], private.labels[:NUM_RECORDS]),
         batch_size=NUM_RECORDS,
         shuffle=False,
         verbose=0,
     )
-    assert after.losses[0] == pytest.approx(history.history["loss"][0], rel=1e-5)
+    measured = [history.history["loss"], history.history["accuracy"]]
+    assert after.curves == pytest.approx(np.array(measured), rel=1e-5)
     if model == "embedding":  # for its repeated rows, Keras adds the squares, not the gradients
         moved = np.abs(after.arrays[0] - before[0]).max(axis=1) > 0.0
         np.testing.assert_array_equal(moved, np.isin(np.arange(10), inputs[:NUM_RECORDS]))

@@ -26,7 +26,7 @@ def main(target: str) -> None:
         f"{name}/{place}/{index}": array
         for name, group in groups.items()
         for place, teacher in enumerate(group)
-        for index, array in enumerate((*teacher.arrays, teacher.losses))
+        for index, array in enumerate((*teacher.arrays, teacher.curves))
     }
     np.savez(target, **named)
 

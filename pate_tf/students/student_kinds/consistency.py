@@ -75,7 +75,7 @@ class ConsistencyStudent(student_training.AveragedStudent):
             replica_loss = student_training.loss_of_replica(loss)
         gradients = tape.gradient(replica_loss, weights)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self.step_end(loss, labelled_loss, agreement)
+        return self.step_end(labels, labelled_logits, loss, labelled_loss, agreement)
 
 
 def generalized_cross_entropy(

@@ -241,7 +241,8 @@ class GanStudent(AveragedStudent):
             replica_loss = loss_of_replica(generator_loss)
         gradients = tape.gradient(replica_loss, weights)
         self.generator_optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self.step_end(loss, labelled_loss, unlabelled_loss, generator_loss)
+        losses = (loss, labelled_loss, unlabelled_loss, generator_loss)
+        return self.step_end(data["labels"], labelled_logits, *losses)
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -37,17 +37,18 @@ TEACHERS_PER_GROUP = 64  # number of teachers whose features are in memory at th
 
 @dataclasses.dataclass(repr=False)
 class TrainedTeacher:
-    """SENSITIVE: the weights and losses of one trained teacher.
+    """SENSITIVE: the weights of one trained teacher, and the course of its training.
 
     Attributes:
         arrays: for a Keras model, its trainable weights, followed by its buffers (moving averages,
             dropout seeds); for other kinds, all learned parameters.
-        losses: training loss of each step, float32 `[num_steps]`.
+        curves: loss and accuracy on the records of each step, float32 `[2, num_steps]`. An unknown
+            accuracy is NaN.
     """
 
     arrays: list[npt.NDArray[Any]]
-    losses: npt.NDArray[np.float32] = dataclasses.field(
-        default_factory=lambda: np.zeros(0, np.float32)
+    curves: npt.NDArray[np.float32] = dataclasses.field(
+        default_factory=lambda: np.zeros((2, 0), np.float32)
     )
 
 

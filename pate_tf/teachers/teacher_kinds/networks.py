@@ -49,6 +49,11 @@ OUTPUTS = {
     NUMBER: (keras.losses.categorical_crossentropy, tf.nn.softmax),
     SEVERAL_LABELS: (keras.losses.binary_crossentropy, tf.sigmoid),
 }
+# Accuracies of predictions. A number has none.
+ACCURACIES = {
+    CLASS: keras.metrics.sparse_categorical_accuracy,
+    SEVERAL_LABELS: keras.metrics.binary_accuracy,
+}
 
 
 class Shard(NamedTuple):
@@ -88,8 +93,8 @@ class TrainingLoop:
         """Runs all training steps in one graph.
 
         Returns:
-            The lists of weights and buffers after the last step, and the losses, float32
-            `[num_steps]`.
+            The lists of weights and buffers after the last step, and each step's loss and accuracy,
+            float32 `[num_steps, 2]`. The accuracy is NaN if the target is a number.
         """
         moments = [tf.zeros_like(weight) for weight in weights]
         # The order of the records in all steps. In each pass, all records are shuffled again.
@@ -100,20 +105,20 @@ class TrainingLoop:
         draws = tf.random.stateless_uniform([passes, num_records], shuffle_seed)
         order = tf.reshape(tf.argsort(draws, axis=1), [-1])[:needed]
 
-        def body(step: tf.Tensor, slots: Any, losses: tf.TensorArray) -> Any:
-            slots, loss = self._step(slots, shard, order, augment_seed, step)
-            return step + 1, slots, losses.write(step, loss)
+        def body(step: tf.Tensor, slots: Any, curves: tf.TensorArray) -> Any:
+            slots, measures = self._step(slots, shard, order, augment_seed, step)
+            return step + 1, slots, curves.write(step, measures)
 
-        _, slots, losses = tf.while_loop(
+        _, slots, curves = tf.while_loop(
             lambda step, *_: step < shard.num_steps,
             body,
             (
                 tf.constant(0),
                 (weights, buffers, moments, moments),
-                tf.TensorArray(tf.float32, shard.num_steps, element_shape=[]),
+                tf.TensorArray(tf.float32, shard.num_steps, element_shape=[2]),
             ),
         )
-        return slots[0], slots[1], losses.stack()
+        return slots[0], slots[1], curves.stack()
 
     def _step(
         self, slots: Any, shard: Shard, order: tf.Tensor, augment_seed: tf.Tensor, step: tf.Tensor
@@ -132,7 +137,7 @@ class TrainingLoop:
             logits, buffers, model_losses = self._model.stateless_call(
                 weights, buffers, batch_inputs, training=True, return_losses=True
             )
-            loss_of, _ = OUTPUTS[config.dataset.target]
+            loss_of, predictions_of = OUTPUTS[config.dataset.target]
             losses = loss_of(batch_labels, tf.cast(logits, tf.float32), from_logits=True)
             if config.class_weights is not None:
                 losses *= tf.gather(tf.constant(config.class_weights, tf.float32), batch_labels)
@@ -161,7 +166,10 @@ class TrainingLoop:
             weight - rate * mean / (tf.sqrt(square) + ADAM_EPSILON)
             for weight, mean, square in zip(weights, first_moments, second_moments, strict=True)
         ]
-        return (weights, list(buffers), first_moments, second_moments), loss
+        accuracy_of = ACCURACIES.get(config.dataset.target, lambda *_: np.nan)
+        accuracy = tf.reduce_mean(accuracy_of(batch_labels, predictions_of(logits)))
+        slots = (weights, list(buffers), first_moments, second_moments)
+        return slots, tf.stack([loss, accuracy])
 
 
 def arguments(job: TrainingJob, teacher: int) -> tuple[Any, Any, Shard]:
@@ -221,9 +229,9 @@ def train_on_devices(
                 ].numpy(),
                 results,
             )
-            weights, buffers, losses = of_replica
+            weights, buffers, curves = of_replica
             arrays = [np.asarray(values) for values in (*weights, *buffers)]
-            yield teacher, TrainedTeacher(arrays, np.asarray(losses))
+            yield teacher, TrainedTeacher(arrays, np.asarray(curves).T)
 
 
 def _stacked(teachers: Sequence[TrainedTeacher]) -> tf.Module:
@@ -394,29 +402,33 @@ class Compiled(Networks):
         """See `TeacherKind.train`.
 
         The compiled model has its own learning rate. Steps are rounded up to whole passes over a
-        teacher's records.
+        teacher's records. There is one loss for each pass, and an accuracy if the model is compiled
+        with one.
         """
         config = job.config
         for teacher, inputs, labels in job.shards(teachers):
             build_seed, fit_seed = np.random.SeedSequence([config.seed, teacher]).generate_state(2)
             model = architectures.build(config.model, config.dataset, seed=int(build_seed))
-            losses = np.zeros(0, np.float32)
+            curves = np.zeros((2, 0), np.float32)
             if len(labels):
                 targets = targets_of(model, labels, config.dataset.num_classes)
                 steps_per_pass = -(-len(labels) // config.batch_size)
                 with architectures.seeded(int(fit_seed >> 1)):
-                    history = model.fit(
+                    measured = model.fit(
                         tf.data.Dataset.from_tensor_slices((inputs.astype(np.float32), targets))
                         .shuffle(len(labels), reshuffle_each_iteration=True)
                         .batch(config.batch_size),
                         epochs=-(-config.num_steps(len(labels)) // steps_per_pass),
                         shuffle=False,  # the records are already shuffled
                         verbose=1 if job.verbose else 0,
-                    )
-                losses = np.array(history.history.get("loss", []), np.float32)
+                    ).history
+                losses = measured.get("loss", [])
+                unknown = [np.nan] * len(losses)
+                accuracies = next((measured[name] for name in measured if "acc" in name), unknown)
+                curves = np.array([losses, accuracies[: len(losses)]], np.float32)
             variables = (*model.trainable_variables, *model.non_trainable_variables)
             arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
-            yield teacher, TrainedTeacher(arrays, losses)
+            yield teacher, TrainedTeacher(arrays, curves)
 
 
 def _parts(model: Any) -> list[Any]:
