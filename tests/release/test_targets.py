@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 
+import event_files
 import keras
 import numpy as np
 import pytest
@@ -415,6 +416,8 @@ def test_teachers_of_any_kind_and_from_elsewhere_predict(tmp_path, dataset):
         with pate_tf.Labeller(source, epsilon=60.0, delta=1e-5) as labeller:
             student = pate_tf.Student().fit(pool, labeller.label(pool))
         assert student.evaluate(data.held_out) > (0.5 if dataset is PRICES else 0.8)
+    shown = event_files.scalars(tmp_path / "mlp" / "sensitive" / "logs" / "teachers" / "median")
+    assert len(shown["loss"]) == 100 and len(shown.get("accuracy", [])) == 100 * several
     # A network without a last activation returns log odds for several labels.
     said = sources[1].for_pool(pool).votes(pool.inputs).labels[-1]
     expected = scipy.special.expit(predictions[0]) if several else predictions[0]
