@@ -10,9 +10,9 @@ Then start the aggregator. It runs until the coordinator ends the run:
     pate aggregator --aggregator_dir=aggregator-1 --roster=roster.toml --coordinator=HOST:PORT
         --certificates=certificates
 
-Aggregators must belong to different organizations: if more aggregators than the threshold share
-their data, they learn every vote. You can stop an aggregator at any time and start it again with
-the same folder. `pate aggregator status --aggregator_dir=aggregator-1` prints its progress.
+Aggregators must belong to different organizations, because a group of more aggregators than the
+threshold could reconstruct every vote. You can stop an aggregator at any time and start it again
+with the same folder. `pate aggregator status --aggregator_dir=aggregator-1` prints its progress.
 """
 
 import tomllib

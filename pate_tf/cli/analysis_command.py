@@ -22,7 +22,7 @@ from pate_tf.statement.report import write_pages
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(AnalysisSettings)
-# Mechanisms for files of votes, each with the flag for its noise.
+# Maps the name of each mechanism for files of votes to its class and the flag for its noise.
 KINDS: dict[str, tuple[type[Mechanism], str]] = {
     name: (kind, next(iter(command_line.parameters(kind, in_analysis=True).values())))
     for name, kind in offered().items()
@@ -36,8 +36,8 @@ def define() -> None:
     flags.DEFINE_string(
         "statement",
         None,
-        "JSON file of a statement to verify. It is compared with --ledger, else with --train_dir, "
-        "else with the ledger of the run that contains the file. Fails if they disagree.",
+        "JSON file of a statement to verify. The command fails if the statement disagrees with "
+        "the ledgers in --ledger and --train_dir. Default: the ledger of the statement's own run.",
     )
     command_line.shown_in_help("statement", "votes")
     flags.DEFINE_string("report_file", None, "JSON file for the printed results (sensitive).")
@@ -46,7 +46,7 @@ def define() -> None:
         "mechanism",
         None,
         list(KINDS),
-        "Mechanism that draws labels from --counts_file. Default: laplace_noisy_max or "
+        "Mechanism whose cost is computed for --counts_file. Default: laplace_noisy_max or "
         "gaussian_noisy_max, depending on the noise flag.",
     )
     command_line.shown_in_help("mechanism", "votes")
@@ -63,7 +63,7 @@ def mechanism() -> Mechanism | None:
     names = {name for _, name in KINDS.values() if FLAGS[name].value is not None}
     if FLAGS.counts_file is None:
         if FLAGS.mechanism or names:
-            raise command_line.FlagValueError("mechanism: flags for noise need --counts_file")
+            raise command_line.FlagValueError("`mechanism` and flags for noise need --counts_file")
         return None
     default = "gaussian_noisy_max" if names == {"sigma"} else "laplace_noisy_max"
     kind, name = KINDS[FLAGS.mechanism or default]
@@ -84,7 +84,7 @@ def main() -> None:
         command_line.print_table("Statement", [(FLAGS.statement, verdict)])
         command_line.write_report(FLAGS.report_file, {"statement": verdict})
         return
-    if run_folder is not None and FLAGS.release is not None:  # checked before a draw is charged
+    if run_folder is not None and FLAGS.release is not None:  # fails before a draw is charged
         statement.read_statement(artifacts.RunDirectory(run_folder))
     settings = command_line.read(AnalysisSettings)
     report = run_analysis(settings, mechanism(), command_line.reporting())

@@ -16,7 +16,7 @@ FLAGS = flags.FLAGS
 COULD_NOT_RUN = 2
 RUN: Final = "Checks the released files of a run folder, its ledger, and recorded digests."
 ABOUT: Final = """\
-Verifies a run folder; spends no budget.
+Checks a run folder before publication, without spending privacy budget.
 
   pate audit run --train_dir=RUN   checks a run and writes the report for the person who signs
 
@@ -25,7 +25,10 @@ could not be run, or the run has no ledger."""
 
 
 def _audit_run() -> dict[str, Any]:
-    """Audits a run. Writes the report for the signer if the audit passed; otherwise deletes it."""
+    """Audits a run and returns the results.
+
+    Deletes the report of an earlier audit. Writes a new one unless the audit found a violation.
+    """
     from pate_tf.audit.run_audit import VIOLATION, audit_run
     from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
 
@@ -57,7 +60,7 @@ def _define() -> None:
 
 
 def run() -> None:
-    """Runs the audit that the first argument names, with the remaining arguments."""
+    """Runs `pate audit run` with the remaining arguments, or prints the help."""
     which = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if which.lstrip("-") in command_line.HELP:
         print(ABOUT)
@@ -84,6 +87,6 @@ def run() -> None:
     try:
         command_line.run(command_line.guarded(main, FLAGS), _define, RUN)
     except SystemExit as end:
-        # Exit code 1 means that the audit found a violation.
+        # Exit code 1 means that the audit found a violation, so a wrong flag needs another code.
         code = COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code
         raise SystemExit(ending or code) from None

@@ -52,26 +52,28 @@ LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4
 TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h: the user should start the same command again
 INTERRUPTED = 130
-# Other names of flags, which also work.
+# Additional names of flags.
 ALIASES = {"stdnt_share": "pool_size", "nb_teachers": "num_teachers", "nb_labels": "num_classes"}
 RESULTS: list[str] = []  # JSON results of the running command, for `--json`
 # Flags of the first release that were removed.
 _GONE = (
     "epochs_per_decay dropout_seed log_device_placement too_small deeper teachers_max_steps "
-    "nb_labels moments noise_eps"  # other commands still have some of these
+    "nb_labels moments noise_eps"  # some of these still exist in other commands
 )
 GONE = _GONE.split()
-HELP = ("help", "h", "helpfull", "helpshort")  # names of the flags for help
-# Texts in error messages of the operating system, TensorFlow and SQLite if a disk is full.
+HELP = ("help", "h", "helpfull", "helpshort")  # flags that print the help
+# Each error message of the operating system, TensorFlow or SQLite about a full disk contains one of
+# these texts.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
-# Maps optional packages to the extra that installs them.
+# Maps each optional package to the extra of pate_tf that installs it.
 EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "beam"}
 
 # The help of a command lists its flags by groups, in the order of use.
 
-# For each heading: its flags, and whether a flag is advanced.
+# Maps each heading to its flags. The value of a flag is whether it is advanced.
 _HELP: dict[str, dict[str, bool]] = {}
-_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # others follow
+# Headings in this order come first, then all other headings.
+_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")
 
 
 def shown_in_help(flag: str, group: str, *, advanced: bool = False) -> None:
@@ -114,10 +116,10 @@ def print_help(description: str, *, full: bool) -> None:
 def run(
     main: Callable[[list[str]], None], define_flags: Callable[[], None], description: str | None
 ) -> None:
-    """Runs a command with its flags. For a wrong flag, prints one line and exits with code 2.
+    """Runs a command with its flags. If a flag is invalid, prints one line and exits with code 2.
 
     Args:
-        main: function that runs the command with the arguments that are not flags.
+        main: function that runs the command. Its argument is the list of arguments without flags.
         define_flags: function that defines the flags of the command.
         description: text above the flags in `--help`.
     """
@@ -137,12 +139,12 @@ def run(
     try:
         app.run(main, flags_parser=parse_flags)
     finally:
-        for name in defined:  # the flags, because a process may run several commands
+        for name in defined:  # flags of this command, because a process may run several commands
             delattr(FLAGS, name)
 
 
 def parse_flags(arguments: list[str]) -> list[str]:
-    """Parses flags for `absl.app.run`. For a wrong flag, prints one line and exits with code 2."""
+    """Parses flags for `absl.app.run`. If one is invalid, prints one line and exits with code 2."""
     names = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
     if names.intersection(HELP):
         try:
@@ -177,13 +179,13 @@ class FlagValueError(ValueError):
 
 
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
-    """Replaces names of arguments by flags in an error message.
+    """Replaces the names of arguments in an error message with the names of their flags.
 
     Args:
         message: message that may begin with the name of an argument, as in "name: ...", "name is
-            required" or "name must be ...". Names in other places are in backticks, such as `name`
-            or `name=value`.
-        flag_of_argument: dictionary from arguments to flags, for flags with a different name.
+            required" or "name must be ...". Elsewhere in the message, names of arguments must be in
+            backticks, such as `name` or `name=value`.
+        flag_of_argument: maps an argument to its flag, if the flag has a different name.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
@@ -199,16 +201,15 @@ def guarded(
     flag_values: Any,
     flag_of_argument: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Callable[[list[str]], None]:
-    """Wraps a command's main function.
+    """Wraps a command's main function, so that mistakes and warnings are printed on one line.
 
-    For a user's mistake, it prints one line and exits with code 1.
-
-    Each warning is printed once, on one line.
+    After a user's mistake, the wrapper prints the message and exits with a nonzero code. It prints
+    each warning only once.
 
     Args:
         main: main function of the command.
-        flag_values: the object `flags.FLAGS`. If `--verbosity` is not set, only warnings are
-            logged.
+        flag_values: the object `flags.FLAGS`. If `--verbosity` is not set, only warnings and errors
+            are logged.
         flag_of_argument: see `in_flags`.
     """
 
@@ -221,7 +222,8 @@ def guarded(
             check_environment()
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
-                # Shows each text once. Python's filter "once" is reset if filters change.
+                # The cache shows each text once. Python's filter "once" would forget the texts
+                # whenever the filters change.
                 show = functools.cache(warn)
                 warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
@@ -279,7 +281,7 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
         }
         code = next((codes[kind] for kind in codes if isinstance(error, kind)), code)
     # TensorFlow has its own exceptions for a full disk or exhausted device memory. pathlib raises a
-    # RuntimeError for a circular symbolic link.
+    # RuntimeError for a circular symbolic link. All other exceptions are bugs.
     elif not (type(error).__module__.startswith("tensorflow.") or message.startswith("Symlink")):
         return None
     if any(text in message for text in FULL_DISK):
@@ -308,7 +310,7 @@ def define_operation() -> None:
         "give_up_after",
         GIVE_UP_SECONDS,
         "After this many seconds without a connection, the process ends with exit code 75. At the "
-        "end of a run, a server waits at most this long for the other processes to notice it.",
+        "end of a run, a server waits at most this long for other processes to notice the end.",
         lower_bound=0.0,
     )
     shown_in_help("give_up_after", "run")
@@ -318,8 +320,8 @@ def define_operation() -> None:
     flags.DEFINE_integer("metrics_port", None, help_text, lower_bound=1, upper_bound=65535)
 
 
-# For the `status` of a silo, aggregator or coordinator: a class of settings that contains the
-# folder, and a function that takes the folder and returns its metrics.
+# Describes the `status` of a silo, aggregator or coordinator: the class of settings that has its
+# folder, and a function that returns the metrics for that folder.
 StatusOf = tuple[type, Callable[[pathlib.Path], Mapping[str, float]]]
 
 
@@ -336,12 +338,12 @@ def print_status(status_of: StatusOf) -> None:
     folder = pathlib.Path(FLAGS[flag].value or "")
     if not FLAGS[flag].value or not any(folder.glob("*")):
         got = FLAGS[flag].value or "no value"
-        raise ValueError(f"{flag} must be an existing folder of such a process, got {got}")
+        raise ValueError(f"{flag} must be a folder that this command has used before, got {got}")
     numbers = {name.removeprefix("pate_"): each for name, each in numbers_of(folder).items()}
     numbers["rounds"] = numbers.pop("rounds_total")
     if (folder / CONTACT).exists():
         numbers["contact_age_seconds"] = time.time() - (folder / CONTACT).stat().st_mtime
-    process = "at work"
+    process = "running"
     with contextlib.suppress(ValueError), artifacts.only_writer(folder):
         process = "not running"
     write_report(None, {"process": process, **numbers})
@@ -354,11 +356,11 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
 
     Returns a function that logs an event, and the result of `pate_tf.net.health.serve_health`.
 
-    A log line contains the time, the level, the role and name of this process, and the message.
-    Repeated warnings are only counted. The log line of the next event contains their number.
+    A log line contains the time, the level, the role and name of this process, and the message. A
+    repeated warning is printed only once; the log line of the next event says how often it came.
     """
     repeated: Counter[str] = Counter()
-    is_json = FLAGS.log_format == "json"  # read now: flags may be deleted before the log ends
+    is_json = FLAGS.log_format == "json"  # read now, because flags may be deleted later
 
     def is_printed(record: logging.LogRecord) -> bool:
         message = record.getMessage().removeprefix(f"{name}: ")
@@ -386,9 +388,9 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
 
 
 def reporting(*, verbose: bool = False) -> Reporting:
-    """Returns the `Reporting` of a command. `verbose` also shows the progress bars of Keras.
+    """Returns the `Reporting` of a command. With `verbose`, Keras also shows its progress bars.
 
-    A terminal shows progress bars. Other outputs get a line every half minute during long steps.
+    On a terminal, progress is shown as bars; elsewhere, as a line every half minute in long steps.
     """
     bars: Any = {"clock": clock, "progress_bar": tqdm}
     if not sys.stderr.isatty():
@@ -417,8 +419,8 @@ def check_report_file(path: str | None) -> None:
     """Checks the path of a report. Commands call this before any step that can't be undone.
 
     Raises:
-        ValueError: if the file can't be written, or is in a folder called `released`, because
-            reports contain sensitive numbers.
+        ValueError: if the file can't be written, or if it is in a folder called `released`. Reports
+            contain sensitive numbers and must not be there.
     """
     if path is None:
         return
@@ -432,7 +434,10 @@ def check_report_file(path: str | None) -> None:
 
 
 def write_report(path: str | None, values: Mapping[str, Any]) -> None:
-    """Writes a command's result as JSON, and prints it for `--json`; see `check_report_file`."""
+    """Writes a command's result as JSON, unless `path` is None. Prints it with the flag `--json`.
+
+    Raises ValueError for the same paths as `check_report_file`.
+    """
     check_report_file(path)
     if "json" in FLAGS and FLAGS.json:
         RESULTS.append(json.dumps(values))
@@ -463,9 +468,9 @@ def define(
         kind: dataclass with settings.
         group: heading in `--help` for settings that do not define a heading.
         without: fields that get no flag in this command.
-        advanced: names of additional flags that appear only in `--helpfull` of this command.
-            Advanced settings always do.
-        **defaults: default values of fields that differ in this command.
+        advanced: flags that this command shows only in `--helpfull`, in addition to the settings
+            that are marked as advanced.
+        **defaults: by field: default values that differ from the dataclass in this command.
     """
     values = {field.name: field.default for field in dataclasses.fields(kind)}
     for name, each in described(kind).items():
@@ -498,7 +503,7 @@ def read(kind: type[Kind], **values: Any) -> Kind:
 
     Args:
         kind: dataclass with settings. `define` must have defined its flags.
-        **values: values of fields that have no flag or whose value the command computed.
+        **values: by field: values that replace those of flags, and values of fields without a flag.
 
     Raises:
         FlagValueError: if a value is invalid for its setting.
@@ -512,6 +517,7 @@ def values_of(kind: type) -> dict[str, Any]:
 
     Raises:
         FlagValueError: if a value is invalid for its setting.
+        ValueError: if a list contains something that is not a number, but must contain numbers.
     """
     values: dict[str, Any] = {}
     for name, each in described(kind).items():
@@ -538,9 +544,9 @@ def values_of(kind: type) -> dict[str, Any]:
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
-    """Returns a dictionary from arguments to flags, for flags with a different name.
+    """Returns a dictionary from arguments to flags, for arguments whose flag has another name.
 
-    If several dataclasses have the same argument, the first of them determines the flag.
+    If several dataclasses have the same argument, the first dataclass determines the flag.
     """
     table: dict[str, str] = {}
     for kind in kinds:
@@ -572,7 +578,7 @@ def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | 
         needs_public: whether --public is required if the command opens no private records.
 
     Raises:
-        ValueError: if a required flag is missing, or if --dataset is given, too.
+        ValueError: if a required flag is missing, or if --dataset or --data_dir is set, too.
     """
     names = [name for name in described(FileSource) if with_private or name not in OF_PRIVATE]
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
@@ -611,7 +617,7 @@ def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> No
 
 
 def parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> dict[str, str]:
-    """Returns the name of the flag for each parameter (field) of a mechanism."""
+    """Returns the flag of each parameter of a mechanism, as a dictionary by field."""
     return {
         field: "lap_scale" if field == "gamma" and not in_analysis else each.flag or field
         for field, each in described(kind).items()
@@ -651,7 +657,7 @@ def chosen_kind() -> type[Mechanism]:
 
 
 def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) -> Mechanism:
-    """Returns a mechanism with the parameters that the flags contain.
+    """Returns a mechanism whose parameters are the values of flags.
 
     Args:
         kind: class of the mechanism. Default: `chosen_kind()`.
@@ -676,5 +682,5 @@ def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) ->
         if value is not None:
             values["scale" if flag == "lap_scale" else field] = value
         elif field in required:
-            raise ValueError(f"{flag} is required for {kind.name}: a number")
+            raise ValueError(f"{flag} is required for {kind.name}. Pass a number.")
     return kind(**values)

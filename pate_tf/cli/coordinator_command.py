@@ -3,10 +3,10 @@
     pate coordinator --roster=roster.toml --dataset=digits --queries=100 --address=0.0.0.0:7000
         --certificates=certificates --train_dir=runs/silos
 
-With --method=feature_sums --epsilon=1, no labels are queried: the features of all silos' records
-are added up. Each silo adds a part of the noise, so the total contains no more noise than a single
-data holder would add. With --schema=FILE and without --public, no public samples are needed. The
-silos then also add up second moments, and the student is a linear model.
+With --method=feature_sums --epsilon=1, silos answer no queries. Instead, the features of all silos'
+records are added up. Each silo adds a part of the noise, so the total contains no more noise than a
+single data holder would add. If you pass --schema=FILE but not --public, the run needs no public
+samples: the silos also add up second moments, and the student is a linear model.
 
 The silos do not have to trust the coordinator: they randomize their votes, or secret-share them
 among the aggregators on the roster (--sigma=40). You can stop the coordinator and start it again
@@ -67,7 +67,7 @@ def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
         student=command_line.read(StudentSettings, **choice),
         files=files,
     )
-    with artifacts.only_writer(run.folder):  # a second command fails immediately
+    with artifacts.only_writer(run.folder):  # a second command on this folder fails at once
         artifacts.remove_abandoned(run.folder)
         log, watch = command_line.start_operation("coordinator", SiloRoster.read(run.roster).run)
         report = coordinate(

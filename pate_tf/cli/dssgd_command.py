@@ -40,22 +40,22 @@ TEXTS = {  # default and help text of each flag
     "train_dir": ("runs/selective_sgd", "Run folder. It contains sensitive state and the ledger."),
     "model": (
         None,
-        "Model: linear, a model from `pate teachers`, or module:function. Default: cnn or mlp.",
+        "linear, a --model of `pate teachers`, or module:function. Default: cnn (images) or mlp.",
     ),
     "representation": (
         None,
-        "Representation learned from the pool: whitened, or another one from `pate teachers`.",
+        "Representation to learn from the pool: a --representation of `pate teachers`.",
     ),
-    "roster": ("roster.toml", "File with the terms of the run, the same for all participants."),
-    "certificates": ("certificates", "Folder of authority.pem, NAME.pem and NAME.key."),
+    "roster": ("roster.toml", "File with the terms of the run, identical for all participants."),
+    "certificates": ("certificates", "Folder with authority.pem, NAME.pem and NAME.key."),
     "address": ("localhost:7000", "HOST:PORT of the server."),
     "participant": (None, "Your name on the roster and in your certificate."),
-    "data": (None, "A .npz file of inputs and labels, as an alternative to --private."),
+    "data": (None, "A .npz file with your private inputs and labels. Use it or --private."),
 }
 
 
 def _define(*names: str, without: tuple[str, ...] = ()) -> None:
-    """Defines the flags `names` of `TEXTS`, data flags and, for private records, ledger flags."""
+    """Defines the flags for data and the flags `names` of `TEXTS`, except those in `without`."""
     command_line.define(DataSource, group="data", without=(*NO_FLAG, *without))
     for name in ("train_dir", *names):
         default, text = TEXTS[name]
@@ -66,8 +66,8 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
             False,
-            "Resume although the run's ledger or some of its rows are missing. Their known cost is "
-            "charged, and the run is charged again and exceeds its target. This is recorded.",
+            "Resume even if the ledger or some of its rows are missing. The reset is recorded. The "
+            "known cost and the whole run are charged again, so the run exceeds its target.",
         )
     if "address" in names:
         command_line.define_operation()
@@ -80,7 +80,7 @@ def define_flags() -> None:
 
 
 def train() -> None:
-    """Trains in one process."""
+    """Trains all participants in this process."""
     settings = command_line.read(TrainingSettings)
     files = command_line.own_files(with_private=True)
     source = command_line.read(DataSource, files=files)
@@ -134,7 +134,7 @@ def serve() -> None:
 
 
 def join() -> None:
-    """Runs all turns of a participant."""
+    """Takes part in the training as one participant, until its last turn."""
     files = command_line.own_files(with_private=True)
     for name in ("participant", *(["data"] if files is None else [])):
         if not FLAGS[name].value:

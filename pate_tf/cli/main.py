@@ -1,6 +1,6 @@
 """The command `pate`: runs the subcommand in the first argument.
 
-Only the module of this subcommand is imported. `pate --help` therefore needs no other package.
+Only the module of this subcommand is imported, so `pate --help` imports no other packages.
 """
 
 import difflib
@@ -20,13 +20,13 @@ FLAG_ERROR = 2
 INTERRUPTED = 130  # equal to the constant in `pate_tf.cli.command_line`
 
 ABOUT: Final = """\
-Learn a model that you may publish from private records, with differential privacy.
+Train a model on private records with differential privacy, so that you may publish the model.
 
-pate computes sums of the records' features, or votes of models trained on parts of the records, and
-adds noise to them. It uses the noisy result to label public inputs and trains a student on these
-labels. The cost of every release is recorded in a ledger before noise is drawn. The student comes
-with a privacy statement and a report. The records can be in one place, or in silos of several data
-holders who never share them. Epsilon limits what anybody can learn about one person: a smaller
+pate computes sums of the records' features, or votes of models trained on parts of the records. It
+adds noise to these sums or votes, uses the result to label public inputs, and trains a student on
+the labels. The cost of every release is recorded in a ledger before noise is drawn. The student
+comes with a privacy statement and a report. The records can be in one place, or in silos of several
+data holders who never share them. Epsilon limits what anybody can learn about one person: a smaller
 epsilon protects better.
 
 usage: pate COMMAND [--flag=value ...]
@@ -40,17 +40,17 @@ COMMANDS: Final[Mapping[str, str]] = {
     "run": "runs all steps: from two files to a published student",
     "schema": "drafts the schema of a table from its public file",
     "teachers": "trains the teachers on the private data",
-    "student": "releases labels, trains a student on them, writes its statement",
+    "student": "releases labels, trains a student on them, and writes a statement",
     "analysis": "computes the cost of a run or a ledger; verifies a statement",
     "predict": "applies a published student to a file, or evaluates it",
     "audit": "checks a run before publication and writes a report to sign",
     "silo": "answers public queries for one of several data holders, within a budget",
     "aggregator": "adds up silos' sums or votes with secret sharing",
-    "coordinator": "queries silos, trains a student on the answers, publishes it",
+    "coordinator": "queries silos, trains a student on the answers, and publishes it",
     "dssgd": "trains one model with several participants, by selective SGD",
 }
 
-# Wrong names that users may try, with advice.
+# Advice for names that users may try although no such command exists.
 INSTEAD: Final[Mapping[str, str]] = {
     "evaluate": "`pate predict` without --output evaluates a student",
     "test": "`pate predict` without --output evaluates a student",
@@ -70,15 +70,14 @@ def run_command(name: str) -> None:
 
     If the command's module has a function `run`, this function is called. Otherwise, `define` and
     `main` are called. If the first argument is `status` and the module has a `STATUS`, the status
-    is printed instead. The module's `FLAG_OF_ARGUMENT` contains flags with names that differ from
-    their arguments. Functions that the user names as `module:function` may be in the working
-    directory.
+    is printed instead. The module's `FLAG_OF_ARGUMENT` maps arguments to flags with a different
+    name. A flag of the form `module:function` can name a function in the working directory.
     """
     stopping.end_on_sigterm()
     stopping.end_without_memory()
     sys.path.append(os.getcwd())  # last, so that other modules have priority
     if any(option.startswith("error") for option in sys.warnoptions):
-        # Warnings of libraries must not become errors, in this process and in child processes.
+        # Warnings of libraries must not become errors in this process or in its child processes.
         os.environ.pop("PYTHONWARNINGS", None)
         sys.warnoptions.clear()
         warnings.simplefilter("ignore")

@@ -51,7 +51,7 @@ def main() -> None:
             name: value for part in PARTS for name, value in command_line.values_of(part).items()
         }
         planned = plan(mechanism=FLAGS.mechanism, **values)
-    except ForecastError as error:  # planning spends no privacy budget
+    except ForecastError as error:  # a plan never charges anything, so its message gives advice
         raise ForecastError(str(error).replace(NOTHING_CHARGED, HELPS)) from None
     print(planned)
     command_line.write_report(FLAGS.report_file, planned.to_dict())

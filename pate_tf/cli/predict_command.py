@@ -3,9 +3,9 @@
   pate predict --student=run --inputs=visits.csv --output=predictions.csv
   pate predict --student=run --inputs=labeled.csv
 
-With --output, the command writes the columns of the table (or the file names of images), the
-predicted class and the probability of each class. Without --output, it prints accuracy, recall per
-class and calibration on labeled PUBLIC inputs.
+With --output, the command writes a CSV file with the columns of the table (or the file names of
+images), the predicted class and the probability of each class. Without --output, it prints
+accuracy, per-class recall and calibration on labeled PUBLIC inputs.
 """
 
 from absl import flags
@@ -18,7 +18,7 @@ FLAGS = flags.FLAGS
 def define() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string(
-        "student", None, "A run folder, its released/, or a version (RUN/released/student/1)."
+        "student", None, "Run folder, its released/, or a version such as RUN/released/student/1."
     )
     flags.DEFINE_string("inputs", None, "Inputs of the student: a table, or a folder of images.")
     flags.DEFINE_string("output", None, "CSV file to create. Default: evaluate the student.")

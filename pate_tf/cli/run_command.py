@@ -55,7 +55,7 @@ def main(confirm: Callable[[], None] = lambda: None) -> None:
     output = command_line.read(Output)
     artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     reporting = dataclasses.replace(command_line.reporting(), confirm=confirm)
-    # Files are read first, so that errors are reported before TensorFlow starts.
+    # Files are read first, so that their errors are reported before TensorFlow starts.
     data = None if origin.files is None else Data.of(origin, None, reporting)
     from pate_tf.run.pipeline import RunData, run
 

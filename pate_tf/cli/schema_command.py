@@ -24,11 +24,11 @@ def define() -> None:
     flags.DEFINE_string("public", None, "Public records: CSV or Parquet.")
     flags.DEFINE_string("private", None, "Private records. Only the column names are copied.")
     flags.DEFINE_string(
-        "label", None, "Label columns, such as edema,effusion. Public records may have no labels."
+        "label", None, "Label columns, such as edema,effusion. The public file may lack them."
     )
-    flags.DEFINE_enum("target", None, TARGETS, "Type of the label. Default: from public values.")
-    flags.DEFINE_string("owner", None, "Column with the owner of a private record, if any.")
-    flags.DEFINE_string("schema", "schema.toml", "Name of the new file for the draft.")
+    flags.DEFINE_enum("target", None, TARGETS, "Type of the label. Default: from public labels.")
+    flags.DEFINE_string("owner", None, "Private column that identifies the owner of each record.")
+    flags.DEFINE_string("schema", "schema.toml", "File to create. It must not exist yet.")
 
 
 def main() -> None:

@@ -4,19 +4,19 @@
     pate silo serve --silo_dir=clinic --private=patients.csv --schema=schema.toml
 
 `init` writes policy.toml, which a privacy officer reads, edits and approves. To change defaults,
-pass a file with lines of the policy as --policy. `serve` connects to the coordinator and needs no
-open port. It ends with exit code 0 when the coordinator ends the run, or with exit code 75 if it
-can't reach the coordinator for --give_up_after seconds. You can stop it at any time and start it
-again. The silo sends only what the policy allows, and each answer is charged before its noise is
-drawn. A silo has one ledger (SILO_DIR/sensitive). Never restore the ledger from a copy.
+put the changed lines into a file and pass it as --policy. `serve` connects to the coordinator and
+needs no open port. It ends with exit code 0 when the coordinator ends the run, or with exit code 75
+if it can't reach the coordinator for --give_up_after seconds. You can stop `serve` at any time and
+start it again. The silo sends only what the policy allows, and each answer is charged before its
+noise is drawn. A silo has one ledger (SILO_DIR/sensitive). Never restore the ledger from a copy.
 
 `pate silo status --silo_dir=clinic` prints the spent budget and whether the process is running.
 `pate silo report --silo_dir=clinic` writes the epsilon of each round to clinic/report.csv and
 clinic/report.json, for an auditor.
 
 With --method=feature_sums, no teachers vote. The silo adds up the features of its records for each
-class, adds noise, and splits the sums into secret shares. For this, the silo must be on the roster:
-`pate silo keys --silo_dir=clinic >> roster.toml` adds it.
+class, adds noise, and splits the sums into secret shares. The roster must contain the silo's keys:
+`pate silo keys --silo_dir=clinic >> roster.toml` adds them.
 
     pate silo certificates --demo --names=clinic,school --certificates=certificates
 
@@ -66,7 +66,7 @@ def define(name: str) -> None:
         command_line.define_operation()
     if name == "init":
         command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
-        about = "With feature_sums, the policy allows only the mechanism secure_feature_sums."
+        about = "Method of the run. With feature_sums, the policy allows only secure feature sums."
         flags.DEFINE_enum("method", "pate", METHODS, about)
     _, options = COMMANDS[name]
     for option in options:
@@ -91,7 +91,7 @@ def init() -> None:
     if FLAGS.policy:
         policy = Policy.read(pathlib.Path(FLAGS.policy), **values)
     else:
-        require("pass this flag, or a file --policy", "name", "coordinator", "epsilon_budget")
+        require("pass this flag or --policy=FILE", "name", "coordinator", "epsilon_budget")
         policy = Policy(**values)
     path = pathlib.Path(FLAGS.silo_dir) / silo_server.POLICY
     if path.exists():

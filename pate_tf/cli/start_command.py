@@ -33,7 +33,7 @@ def define() -> None:
 
 
 def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
-    """Returns `check` of a flag's value, or of the user's answer to a question.
+    """Passes a flag's value, or the user's answer to a question, to `check`; returns the result.
 
     The question is repeated until the answer passes the check.
 
@@ -54,7 +54,10 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
 
 
 def private_table(text: str) -> pathlib.Path:
-    """Returns the path of the private table. Refuses it if its first line may be a record."""
+    """Returns the path of the private table, whose first line must contain column names.
+
+    Raises ValueError if the first line may be a record instead.
+    """
     if not text:
         raise command_line.FlagValueError("private is required: the file of private records")
     path = pathlib.Path(text).expanduser()

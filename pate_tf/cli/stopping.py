@@ -24,18 +24,19 @@ def end_on_sigterm() -> None:
 
     The handler prints one line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
 
-    The kernel ignores SIGTERM for process 1 of a container unless there is a handler. Python runs a
-    handler only between two instructions of the main thread, but a call into a library may take
-    long. Therefore, the signal also wakes a second thread, which ends the process if the main
-    thread does not. Files are written completely or not at all, so no file is damaged.
+    A handler is needed, because the kernel ignores SIGTERM for process 1 of a container without
+    one. Python runs a handler only between two instructions of the main thread, and one call into a
+    library may last longer than `SECONDS`. Therefore, the signal also wakes a second thread, which
+    ends the process if the main thread does not. Files are written completely or not at all, so no
+    file is damaged.
     """
     reader, writer = os.pipe()
-    # This is a copy of standard error, which is redirected while TensorFlow starts.
+    # Writes to a copy, because standard error itself is redirected while TensorFlow starts.
     terminal = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else os.dup(2)
     tell = functools.cache(functools.partial(os.write, terminal, LINE))
 
     def raise_once(number: int, frame: FrameType | None) -> None:
-        # Later signals are ignored. They would interrupt the clean-up.
+        # Later signals are ignored, because they would interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tell()
         raise KeyboardInterrupt(TERMINATED)
@@ -59,15 +60,15 @@ def _end_in_one_line() -> None:
     os._exit(1)
 
 
-# Must not be garbage-collected, because C++ may call it.
+# This constant protects the function from garbage collection, because C++ may call it.
 _UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)
 
 
 def end_without_memory() -> None:
     """Installs a handler: if a library can't allocate memory, this process ends with one line.
 
-    Otherwise, the library would abort and print a traceback of all threads.
+    Without the handler, the library would abort and print a traceback of all threads.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
-        with contextlib.suppress(OSError, AttributeError):  # this system has no libstdc++
+        with contextlib.suppress(OSError, AttributeError):  # some systems have no libstdc++
             ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_UNCAUGHT)

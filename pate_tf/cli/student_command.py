@@ -42,7 +42,7 @@ ADVANCED = ("teachers_dir", "save_labels", "export_formats", "batch_size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places(PoolSize, DataSource):
-    """Settings for the locations of the data, the teachers and the feature sums."""
+    """Settings that say where the data, the teachers and the feature sums are."""
 
     teachers_dir: pathlib.Path | None = setting(
         None,
@@ -78,7 +78,7 @@ def define() -> None:
         "mechanism",
         "laplace_noisy_max",
         list(offered()),
-        "Mechanism that adds noise to votes and draws labels. Other mechanisms' flags are errors.",
+        "Mechanism that draws labels from noisy votes. Flags of other mechanisms are rejected.",
     )
     command_line.shown_in_help("mechanism", "privacy")
     for kind in offered().values():
@@ -139,7 +139,10 @@ def data_source(places: Places, run: RunDescription | None, *, reads_private: bo
 
 
 def stored_sums(folder: pathlib.Path, wanted: Any) -> Any:
-    """Returns the feature sums of a run. Raises ValueError if their representation differs."""
+    """Returns the feature sums of a run.
+
+    Raises ValueError if `wanted` is not None and differs from their representation.
+    """
     from pate_tf.release.feature_sums import FeatureSums
 
     sums = FeatureSums.load(folder)
@@ -161,7 +164,7 @@ def main() -> None:
     teachers_folder = places.teachers_dir or output.folder
     described = described_run(teachers_folder)
     method = chosen_method(described)
-    # Stored sums are used again unless flags contain private files.
+    # Stored sums are used again unless the flags name a data set or private files.
     is_renewed = described is None or any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
     reads_private = method == FEATURE_SUMS and (described is None or FLAGS["private"].present)
     origin = data_source(places, described, reads_private=reads_private)

@@ -26,15 +26,15 @@ ADVANCED = ("class_weights", "learning_rate")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherRun(TeacherNumber, PoolSize, DataSource):
-    """Settings of `pate teachers`, except for the settings of the training."""
+    """Settings of `pate teachers`, except for those in `TeacherSettings`."""
 
     restated: ClassVar = {
         "num_teachers": {
             "group": "training",
             "help": "Number of teachers. The private data are partitioned among them. Default: for "
-            "teachers on features, a number that suits the numbers of private records and classes, "
-            f"which is printed; for other teachers, {DEFAULT_NUM_TEACHERS}. With owners there is "
-            "no default, because the number of records is private.",
+            "teachers on features, the command computes a number from the numbers of private "
+            f"records and classes, and prints it; for other teachers, {DEFAULT_NUM_TEACHERS}. With "
+            "owners there is no default, because the number of records is private.",
         }
     }
     teachers: str | None = setting(

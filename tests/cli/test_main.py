@@ -19,7 +19,7 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
     typed(monkeypatch, *arguments)
     main.run()
     page = capsys.readouterr().out
-    assert page.startswith("Learn a model that you may publish from private records")
+    assert page.startswith("Train a model on private records with differential privacy")
     assert all(f"\n  {name} " in page for name in main.COMMANDS)
     assert max(map(len, page.splitlines())) <= 100
 

@@ -129,7 +129,7 @@ def test_a_silo_of_sums_waits_without_tensorflow(tmp_path):
     while_up = json.loads(run_script(*status, folder=tmp_path).out)
     process.kill()
     process.communicate()
-    assert while_up["process"] == "at work"
+    assert while_up["process"] == "running"
     expected = {"process": "not running", "rounds": 0, "epsilon_left": 1.0, "run_over": 0.0}
     down = json.loads(run_script(*status, folder=tmp_path).out)
     assert down == while_up | {"process": "not running"} and down | expected == down
