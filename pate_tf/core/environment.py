@@ -33,7 +33,8 @@ def check_environment() -> None:
 # start a thread.
 NO_MEMORY: Final = (
     *("failed to map segment", "cannot allocate memory", "can't start new thread"),
-    "error return without exception set",  # raised by Python's import system
+    # Python's import system raises these.
+    *("error return without exception set", "returned NULL without setting an exception"),
 )
 MIN_ADDRESSES: Final = 5 * 2**29  # peak address space of a small run, in bytes
 

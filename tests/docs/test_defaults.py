@@ -8,7 +8,7 @@ from pate_tf.models.architectures import default_model
 from pate_tf.planning.choose import DEFAULT_NUM_QUERIES
 from pate_tf.planning.comparison import ROUNDS, ROUNDS_RATIO
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
-from pate_tf.selective_sgd.training_settings import TrainingSettings
+from pate_tf.selective_sgd.training_settings import LAST_RATE, TrainingSettings
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_PER_CLASS, RECORDS_PER_TEACHER
 from pate_tf.teachers.teacher_set import IMAGE_MODEL
 from pate_tf.teachers.teacher_settings import BATCH_SIZE, LEARNING_RATE, MIN_STEPS, PASSES
@@ -30,14 +30,14 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
     [
         (
             "explanation/feature_sums.md",
-            f"exceed {ROUNDS_RATIO:g} times the noise, "
+            f"exceeds {ROUNDS_RATIO:g} times the noise, "
             f"{'sixteen' if ROUNDS == 16 else ROUNDS} rounds",
         ),
         (
             "how-to/own_model.md",
             f"`{IMAGE_MODEL}` for images and `{default_model(TABLE)}` for all other inputs",
         ),
-        ("how-to/own_model.md", f"the network is `{default_model(IMAGES)}` for images"),
+        ("how-to/own_model.md", f"the default for images is the network `{default_model(IMAGES)}`"),
         (
             "how-to/first_release.md",
             f"{PASSES} passes over the teacher's own records, at least {MIN_STEPS} steps",
@@ -45,7 +45,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ("how-to/first_release.md", f"`--batch_size={BATCH_SIZE}`"),
         ("how-to/first_release.md", f"`--learning_rate={LEARNING_RATE}`"),
         ("how-to/first_release.md", f"`--nb_teachers={DEFAULT_NUM_TEACHERS}`"),
-        ("how-to/first_release.md", f"{DEFAULT_NUM_QUERIES} unless you say more"),
+        ("how-to/first_release.md", f"the teachers label, by default {DEFAULT_NUM_QUERIES}."),
         (
             "how-to/small_teachers.md",
             f"| `{default_of_teachers(IMAGES)}` | gray images (the default)",
@@ -56,7 +56,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ),
         (
             "how-to/small_teachers.md",
-            f"| `{default_of_sums(TABLE)}` | tables (the default of feature sums)",
+            f"| `{default_of_sums(TABLE)}` | tables (the default of feature sums",
         ),
         (
             "how-to/small_teachers.md",
@@ -66,7 +66,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),
         (
             "how-to/shared_training.md",
-            f"SGD | {SGD.learning_rate:g}, which falls to a tenth; {SGD.batch_size} |",
+            f"SGD | {SGD.learning_rate:g}, decreasing to {SGD.learning_rate * LAST_RATE:g}; {SGD.batch_size} |",
         ),
     ],
 )
