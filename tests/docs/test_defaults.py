@@ -66,7 +66,8 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),
         (
             "how-to/shared_training.md",
-            f"SGD | {SGD.learning_rate:g}, decreasing to {SGD.learning_rate * LAST_RATE:g}; {SGD.batch_size} |",
+            f"SGD | {SGD.learning_rate:g}, decreasing to {SGD.learning_rate * LAST_RATE:g}; "
+            f"{SGD.batch_size} |",
         ),
     ],
 )
