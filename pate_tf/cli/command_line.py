@@ -72,7 +72,7 @@ EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "be
 
 # Maps each heading to its flags. The value of a flag is whether it is advanced.
 _HELP: dict[str, dict[str, bool]] = {}
-# Headings in this order come first, then all other headings.
+# These headings come first, in this order. All other headings follow.
 _ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")
 
 
@@ -106,7 +106,7 @@ def print_help(description: str, *, full: bool) -> None:
             if flag.default not in (None, "", [], False) and "Default:" not in text:
                 text += f" Default: {flag.default_as_str.strip(chr(39))}."
             print(f"  --{name}" + ("" if flag.boolean else f"={value}"))
-            # The explanation of each value starts a new line, and so does the default.
+            # Starts a new line for the explanation of each value, and for the default.
             for line in re.split(r"(?<=[.;]) (?=(?:Default|[a-z][\w:, ]*): )", text):
                 print(HELP_TEXT.fill(line))
     if not full:
@@ -446,7 +446,7 @@ def write_report(path: str | None, values: Mapping[str, Any]) -> None:
         artifacts.write_json(pathlib.Path(path), values, private=True)
 
 
-# Flags that are created from the dataclasses of settings.
+# Functions that define and read flags for the fields of settings (dataclasses).
 
 
 NUMBERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -555,7 +555,7 @@ def flag_of_argument(*kinds: type) -> dict[str, str]:
     return {name: flag for name, flag in table.items() if name != flag}
 
 
-# Flags for the user's own data: two tables with a schema, or two folders of images.
+# Functions for the flags that name the user's own data: tables with a schema, or folders of images.
 
 
 OF_PRIVATE = ("private", "owner", "on_bad_record")
@@ -593,7 +593,7 @@ def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | 
     return read(FileSource)
 
 
-# Flags for the parameters of mechanisms, from the registry of mechanisms.
+# Functions for the flags of the parameters of all registered mechanisms.
 
 
 DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # defaults of the first release

@@ -1,11 +1,12 @@
 """Trains one model with several participants: `pate dssgd --dataset=mnist --participants=30`.
 
-This is distributed selective SGD: each participant trains on its own records. It uploads the
-changes of a fraction of its model parameters to a server. The server adds the changes to the shared
+This is distributed selective SGD: each participant trains on its own records and uploads the
+changes of a fraction of the model parameters to a server. The server adds the changes to the shared
 parameters. Without --privacy there is no privacy guarantee, and the statement of the model says so.
 If the command is stopped, the same command resumes it.
 
-Several organizations can take part, each on its own machine (`pate dssgd serve --help`):
+The command above trains all participants in one process. Several organizations can also take part,
+each on its own machine (`pate dssgd serve --help`):
 
     pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
         --train_dir=runs/server
@@ -173,7 +174,7 @@ COMMANDS = {
 
 
 def run() -> None:
-    """Runs the training, or the command in the first argument."""
+    """Runs `serve` or `join` if the first argument names it. Otherwise, trains in this process."""
     main = train
     define = define_flags
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:

@@ -132,9 +132,9 @@ def completion(shell: str) -> str:
 
 
 def run() -> None:
-    """Runs the subcommand in the first argument, with the remaining arguments.
+    """Runs the subcommand in the first argument, which parses the remaining arguments.
 
-    The subcommand defines the flags and exit codes.
+    The subcommand also determines the exit code.
     """
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name.lstrip("-") in ("help", "h", "helpfull", "helpshort"):

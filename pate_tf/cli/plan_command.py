@@ -40,7 +40,7 @@ def define() -> None:
 
 
 def main() -> None:
-    """Reads the flags and prints the plan. Exits with code 4 if labels are not worth their cost."""
+    """Reads the flags and prints the plan. Exits with code 4 if noise would spoil the labels."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError(

@@ -75,7 +75,7 @@ def define(name: str) -> None:
 
 
 def require(what: str, *names: str) -> None:
-    """Raises ValueError if one of the flags `names` has no value. `what` ends the message."""
+    """Raises ValueError if one of the flags `names` has no value; its message ends with `what`."""
     for name in names:
         if not FLAGS[name].value:
             raise ValueError(f"{name} is required: {what}")

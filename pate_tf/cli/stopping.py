@@ -20,7 +20,9 @@ NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 
 @functools.cache
 def end_on_sigterm() -> None:
-    """Installs a handler: after SIGTERM, this process ends with code `TERMINATED` in `SECONDS`.
+    """Installs a handler that ends this process within `SECONDS` after SIGTERM.
+
+    The exit code is then `TERMINATED`.
 
     The handler prints one line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
 
@@ -55,7 +57,7 @@ def end_on_sigterm() -> None:
 
 
 def _end_in_one_line() -> None:
-    """Ends the process. C++ calls this function for an uncaught exception."""
+    """Prints one line and ends the process. C++ calls this function for an uncaught exception."""
     os.write(2, NO_MEMORY_LINE)
     os._exit(1)
 
@@ -65,7 +67,7 @@ _UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)
 
 
 def end_without_memory() -> None:
-    """Installs a handler: if a library can't allocate memory, this process ends with one line.
+    """Installs a handler that ends this process with one line if a library can't allocate memory.
 
     Without the handler, the library would abort and print a traceback of all threads.
     """

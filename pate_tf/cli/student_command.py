@@ -92,8 +92,8 @@ def chosen_method(run: RunDescription | None) -> str:
     """Returns the method of the run folder, or the value of `--method`.
 
     Raises:
-        ValueError: if the run folder and `--method` differ, or if a flag belongs to the other
-            method.
+        ValueError: if `--method` is not the method of the run folder, or if a flag belongs to the
+            other method.
     """
     method: str = FLAGS.method if run is None or FLAGS["method"].present else run.method
     if run is not None and method != run.method:
