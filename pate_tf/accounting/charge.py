@@ -67,7 +67,7 @@ class Cost(EpsilonDelta, ProtectedUnit):
 
 
 def rounded_up(value: float) -> str:
-    """Returns a number with four significant digits, rounded up."""
+    """Formats a number with four significant digits, rounded up."""
     context = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
     return f"{context.create_decimal_from_float(value):f}"
 
@@ -177,7 +177,7 @@ class PlannedRelease(Settings):
             best value for the assumed votes.
         sigma: standard deviation of the noise, as a multiple of the sensitivity. Default: the best
             value for the assumed votes.
-        confidence: probability that the released epsilon is not too small because of the noise.
+        confidence: probability that the noise does not make the released epsilon too small.
             Default: 0.99.
 
     Raises:
@@ -193,7 +193,7 @@ class PlannedRelease(Settings):
 
 
 def integer_step(smoothness: Smoothness) -> Smoothness:
-    """Returns eta', slightly larger than eta: ln Cbar is released in integer steps of eta'.
+    """Returns eta', the step size in which ln Cbar is released. It is slightly larger than eta.
 
     Rounding errors can make the computed values of ln Cbar of two neighbors differ by slightly more
     than eta. The difference between eta' and eta covers these errors.
@@ -217,12 +217,12 @@ def steps_above(sigma: float, failure: float) -> int:
 def gaussian_smooth_sensitivity_rdp(
     order: float, *, beta: float, sigma: float, b: float = 0.0
 ) -> float:
-    """Returns a bound on the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
+    """Returns a bound on the Renyi divergence of R + sigma U (Z + b) between two neighbors.
 
-    U must be a smooth bound on the local sensitivity of R: between neighbors, it changes by a
-    factor of at most e^beta. The bound is Theorem B1 of docs/proofs/theory.md, which is exact for b
-    = 0. The result is infinite if (order - 1)(e^{2 beta} - 1) >= 1, because the theorem does not
-    apply then.
+    Z is a standard normal variable, and `order` is the order of the divergence. U must be a smooth
+    bound on the local sensitivity of R: between neighbors, U changes by a factor of at most e^beta.
+    The bound is Theorem B1 of docs/proofs/theory.md, which is exact for b = 0. The result is
+    infinite if (order - 1)(e^{2 beta} - 1) >= 1, because the theorem does not apply then.
 
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
@@ -307,20 +307,20 @@ class CostRelease(Charge):
 
     @property
     def shift(self) -> float:
-        """The b of Theorem B1: the shift in standard deviations that keeps results above cost."""
+        """The b of Theorem B1: the upward shift of the result, in standard deviations."""
         return -float(scipy.special.ndtri(self.failure))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the data-independent cost of one draw at each moment, [num_moments].
 
         For Theorem B2, a discrete Gaussian of scale sigma is added to the integer Y = ceil(ln Cbar
-        / step). Replacing one record changes the votes of one teacher. This changes ln Cbar by at
-        most eta < step, and therefore Y by at most 1, for all data sets and in both directions. The
-        Renyi divergence of order l + 1 is then at most (l + 1) / (2 sigma^2) (Proposition D4), and
-        alpha is l times this divergence. The published epsilon is computed from the draw, so it is
-        post-processing. For smooth sensitivity, Theorem B1 gives the cost. In both cases, the cost
-        is added to the alphas of the labels. This is valid even if the plan was made when the
-        labels were known.
+        / step). Replacing one record changes the votes of one teacher. Such a change moves ln Cbar
+        by at most eta < step, and therefore Y by at most 1, for every pair of neighboring data
+        sets. The Renyi divergence of order l + 1 is then at most (l + 1) / (2 sigma^2) (Proposition
+        D4), and alpha is l times this divergence. The published epsilon is computed from the draw,
+        so it is post-processing. For smooth sensitivity, Theorem B1 gives the cost. In both cases,
+        the cost is added to the alphas of the labels. This is valid even if the plan was made when
+        the labels were known.
         """
         if self.release == "smooth_sensitivity":
             rdp = functools.partial(
@@ -381,7 +381,7 @@ class SanitisedEpsilon(EpsilonDelta):
     run.
 
     Attributes:
-        confidence: probability that `epsilon` is not too small because of the noise.
+        confidence: probability that the noise did not make `epsilon` too small.
         worst_case_epsilon: worst-case epsilon of the labels and this release together. After the
             release, the epsilon of the labels is no longer the whole cost.
         plan_was_fixed: whether the ledger proves that the plan was fixed before teachers voted.

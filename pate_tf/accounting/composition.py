@@ -7,9 +7,10 @@ of `Charge` and works with every subclass.
 
 An alpha is the cost of a charge at a moment l: l times the Renyi divergence of order l + 1.
 
-The alphas of charges add up at each moment. Charges that are only (epsilon, delta) differentially
-private add their epsilons and deltas (basic composition), or their privacy losses if this gives a
-smaller result. Both results hold for all charges, in any order.
+The alphas of charges add up at each moment. For charges that are only (epsilon, delta)
+differentially private, either the epsilons and deltas are added (basic composition) or the
+distributions of the privacy losses are combined, whichever gives the smaller epsilon. These rules
+hold for any charges, in any order.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Charge(ABC):
     """Anything that spends privacy budget: an immutable value with a privacy cost.
 
     The cost has a part with moments (`alphas`). Some charges also have a part that is only
-    (epsilon, delta) differentially private (`approximate`). Both parts hold in the worst case over
-    all neighboring data sets, in both directions, even if the charge depends on earlier outputs.
+    (epsilon, delta) differentially private (`approximate`). Both parts are worst cases over all
+    ordered pairs of neighboring data sets. They hold even if the charge depends on earlier outputs.
 
     Attributes:
         name: name of the charge in ledgers.
@@ -207,7 +208,7 @@ MAX_LOSSES = 2**13
 
 MAX_EPSILON = 2.0**30
 
-# (epsilon, delta) of one mechanism if one teacher changes, in both directions.
+# (epsilon, delta) of one mechanism. The guarantee covers every change of one teacher.
 Guarantee = tuple[float, float]
 
 
@@ -221,7 +222,7 @@ def composed_epsilon(
     """Returns the total epsilon at delta of (epsilon, delta) guarantees and all other charges.
 
     The mechanisms may be interleaved in any order, and each mechanism may depend on the outputs of
-    all others. Their guarantees and total alphas must be fixed in advance. The result is rounded
+    all others. The guarantees and the total alphas must be fixed in advance. The result is rounded
     up. It never exceeds basic composition: the sum of the epsilons, plus the epsilon of the moments
     at the remaining delta.
 
@@ -232,8 +233,9 @@ def composed_epsilon(
     Args:
         guarantees: (epsilon, delta) of each mechanism without moments; may be empty.
         delta: total delta, in [0, 1).
-        alphas: total costs of all other charges at `DEFAULT_MOMENTS`, in both directions; None if
-            there are no other charges. Moments with infinite or NaN alphas are ignored.
+        alphas: total costs of all other charges at `DEFAULT_MOMENTS`, each the maximum over both
+            orders of two neighbors; None if there are no other charges. Moments with infinite or
+            NaN alphas are ignored.
         mu: if the other charges are described by Gaussian differential privacy instead of `alphas`,
             the parameter mu; otherwise 0.
     """
@@ -323,8 +325,9 @@ def privacy_profile(
         elif alphas is None:
             deltas = np.maximum(-np.expm1(np.minimum(above, 0.0)), 0.0)
         else:
-            # e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020). For
-            # a negative epsilon, the same formula applies to its reflection.
+            # e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020). The
+            # formula needs a nonnegative epsilon. For a negative epsilon, apply it to -epsilon and
+            # convert the result.
             size = np.abs(above)
             costs = np.where(np.isnan(alphas), inf, alphas)
             fixed = costs - DEFAULT_MOMENTS * np.log1p(1.0 / DEFAULT_MOMENTS)
@@ -414,7 +417,8 @@ def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None
 def pure_epsilon(charges: Charges) -> float:
     """Returns the total epsilon at delta 0: the sum of all pure epsilons, correctly rounded.
 
-    It is infinite if a charge has no pure epsilon (Dwork and Roth 2014, Corollary 3.15).
+    Pure epsilons add up (Dwork and Roth 2014, Corollary 3.15). The result is infinite if a charge
+    has no pure epsilon.
     """
     total = Fraction(0)
     for charge, number in charges.items():
@@ -507,8 +511,8 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
     """Returns the (epsilon, delta) guarantee of a mechanism if several teachers change, rounded up.
 
-    For k teachers, it is (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), with delta
-    at most 1 (docs/proofs/approximate_dp.md, Theorem G6).
+    For k teachers, the guarantee is (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))),
+    where delta is capped at 1 (docs/proofs/approximate_dp.md, Theorem G6).
     """
     if num_teachers == 1:
         return guarantee
@@ -544,7 +548,7 @@ def several_teachers_alpha(
 
 
 def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> float:
-    """Returns the squared shift of the means if teachers change, divided by the variance."""
+    """Returns the squared shift of the means, divided by the variance, if teachers change."""
     steps = charge.replaced_steps if replaced else num_teachers
     return sum((steps / multiplier) ** 2 for multiplier in charge.noise_multipliers)
 
@@ -621,7 +625,7 @@ def by_losses(
     exact = composed_epsilon([*lossy, *pure], delta=delta, mu=sqrt(squared))
     # If a coordinate moves by s votes, the privacy loss of noise on the lattice exceeds the loss of
     # continuous noise by at most s / (LATTICE sigma^2), and s <= s^2. Releases of costs have a
-    # different lattice.
+    # different lattice, but they do not reach this line.
     return min(epsilon, exact + squared / LATTICE)
 
 
@@ -670,7 +674,8 @@ def several_teachers_epsilon(
     epsilons.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
     pure = [charge.pure_epsilon for charge in charged if charge.pure_epsilon is not None]
     if len(pure) == len(charged):
-        # If the noise scales differ, the largest epsilon is assumed for all charges.
+        # The composition theorem needs equal epsilons, so the largest epsilon is assumed for all
+        # charges.
         largest = number_changed * max(pure)
         epsilons.append(pure_composition_epsilon(largest, sum(charged.values()), delta))
     return min(epsilons)
@@ -699,7 +704,7 @@ def group_epsilon(
         return num_steps * one_teacher_epsilon(0.0) * (1.0 + SAFETY_MARGIN)
 
     def epsilon_if_it_holds(depth: float) -> float:
-        """Returns the epsilon for d = delta e^-depth, or infinity if all steps exceed `delta`."""
+        """Returns the epsilon for d = delta e^-depth; infinite if `delta` is too small."""
         epsilon = one_teacher_epsilon(float(np.exp(log(delta) - depth)))
         if epsilon == inf:
             return inf

@@ -1,4 +1,4 @@
-"""Converts moments, Gaussian and pure differential privacy to (epsilon, delta).
+"""Converts moments, Gaussian and pure differential privacy guarantees to (epsilon, delta).
 
 All results are rounded up: a returned epsilon is never below the exact value.
 """
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from pate_tf.core import checks
 from pate_tf.core.settings import Settings, setting
 
-# Noise is drawn as a multiple of 1 / LATTICE votes.
+# The noise on votes and sums is a multiple of 1 / LATTICE.
 LATTICE: Final = 2**20
 
 
@@ -158,9 +158,9 @@ def epsilon_from_alphas(
 def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     """Returns the epsilon of mu-Gaussian differential privacy at delta.
 
-    It solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (Dong, Roth and Su
-    2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4), rounded up. The result is infinite
-    at delta 0.
+    The result solves the equation delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu -
+    mu/2) (Dong, Roth and Su 2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4) and is
+    rounded up. It is infinite at delta 0.
     """
     checks.between(0, 1, ends="[)", delta=delta)
     if mu == 0.0:
@@ -192,7 +192,8 @@ def gaussian_dp_delta(mu: float, epsilon: float | FloatArray) -> FloatArray:
         return np.ones_like(epsilons)
     first = scipy.special.log_ndtr(-epsilons / mu + mu / 2.0)
     second = epsilons + scipy.special.log_ndtr(-epsilons / mu - mu / 2.0)
-    # The rounding error of a logarithm is proportional to the size of the logarithm.
+    # The rounding error of a logarithm grows in proportion to its size, and so does the safety
+    # margin.
     lost = SAFETY_MARGIN * (1.0 + np.abs(first))
     left = 1.0 - np.exp(np.minimum(second - first, 0.0))
     return np.asarray(np.minimum(np.exp(first) * (left + lost) * (1.0 + lost), 1.0))
@@ -237,7 +238,7 @@ DEFAULT_DELTA: Final = 1e-5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WishedDelta(Settings):
-    """Settings with a delta, which is None for the default value."""
+    """Settings with the field `delta`. None selects the default value."""
 
     delta: float | None = setting(
         None,
@@ -282,7 +283,7 @@ def check_delta(delta: float, num_records: int | None, unit: str = "record") -> 
             stacklevel=3,
         )
     # A mechanism that publishes one randomly chosen record of n records is (0, 1/n) differentially
-    # private (Dwork and Roth 2014, section 2.3.1).
+    # private (Dwork and Roth 2014, section 2.3.1). So a guarantee with a larger delta is worthless.
     if num_records is not None and delta * num_records > 1.0:
         raise ValueError(
             f"delta must be at most one over the number of {unit}s, 1 / {num_records}, got "

@@ -43,7 +43,7 @@ class RandomisedResponse(Charge):
     of the sampler is at most epsilon (docs/proofs/local.md, Theorem L1).
 
     Neighboring data sets differ in all data of one owner, so any vote can become any other vote.
-    The guarantee therefore also protects each single record.
+    The guarantee therefore also protects each individual record.
 
     Attributes:
         num_classes: number of classes, at least 2. Votes and answers are integers from 0 to
@@ -91,7 +91,7 @@ class RandomisedResponse(Charge):
     def losses(self) -> FloatArray:
         """Probabilities of the privacy losses -epsilon, 0 and epsilon of one answer.
 
-        They are equal for every vote.
+        The probabilities are the same for every vote.
         """
         return np.array([self.other, (self.num_classes - 2) * self.other, self.kept])
 
@@ -156,8 +156,8 @@ class RandomisedResponse(Charge):
         if holds(0.0):
             return 0.0
         most = number * self.epsilon
-        # Except for rounding errors, the bound for any mechanism with this pure epsilon is at least
-        # as large.
+        # Apart from rounding errors, the result is at most the bound for any mechanism with this
+        # pure epsilon, so that bound is not computed here.
         epsilon = least(holds, 0.0, most, within=SAFETY_MARGIN) * (1.0 + SAFETY_MARGIN)
         return min(epsilon, most)
 
@@ -264,7 +264,7 @@ class SecureHistogram(Charge):
 
 
 def check_parties(num_parties: int, threshold: int) -> None:
-    """Raises ValueError if there are fewer than 2 t + 2 aggregators, too few to detect errors."""
+    """Raises ValueError if there are fewer than 2 t + 2 aggregators, which can't detect errors."""
     if threshold < 1 or num_parties < 2 * threshold + 2:
         raise ValueError(f"threshold must be from 1 to (aggregators - 2) / 2, got {threshold}")
 
@@ -299,7 +299,7 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
         raise ValueError(f"scale must be >= 1/2 and number >= 1, got {scale} and {number}")
     few = min(number - 1, 1_000)
     total = sum(exp(-2.0 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, few + 1))
-    # The terms of the sum decrease with k.
+    # The terms decrease with k, so the last computed term bounds each of the remaining terms.
     total += (number - 1 - few) * exp(-2.0 * pi**2 * scale**2 * few / (few + 1))
     return 5.0 * total
 
@@ -311,21 +311,21 @@ class SecureFeatureSums(ProtectedUnit, Charge):
     Each silo adds discrete Gaussian noise of variance sigma^2 / (least_silos - colluding) to each
     number. It then distributes secret shares of its noisy sums to the aggregators. The aggregators
     reveal only a total over at least `least_silos` silos. This total therefore contains the noise
-    of at least `least_silos - colluding` honest silos, which together have a standard deviation of
-    at least sigma. The feature vector of a record has L2 norm at most 1. Replacing a record moves
-    the total by an L2 distance of at most 2, or at most sqrt(2) with second moments (see
-    `GaussianMoments`). The same holds for replacing an owner whose records together have norm at
-    most 1. Adding or removing an owner moves the total by at most 1. The guarantee holds against an
-    attacker who sees the total and everything that `threshold` aggregators and `colluding` silos
+    of at least `least_silos - colluding` honest silos. The sum of their noise has a standard
+    deviation of at least sigma. The feature vector of a record has L2 norm at most 1. Replacing a
+    record moves the total by an L2 distance of at most 2, or at most sqrt(2) with second moments
+    (see `GaussianMoments`). The same holds for replacing an owner whose records together have norm
+    at most 1. Adding or removing an owner moves the total by at most 1. The guarantee holds against
+    an attacker who sees the total and everything that `threshold` aggregators and `colluding` silos
     know, even if silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
 
     Attributes:
-        sigma: guaranteed standard deviation of the noise on each number. The vector of a record has
-            L2 norm at most 1.
+        sigma: guaranteed standard deviation of the noise on each number, for record vectors of L2
+            norm at most 1.
         num_features: number of features of the public representation. A table of sums has one
             additional row.
         least_silos: minimum number of silos in a total that may be revealed.
-        colluding: number of silos in the total that may omit their noise or collude with
+        colluding: maximum number of silos in one total that may omit their noise or collude with
             aggregators; at least 1 and less than `least_silos`.
         num_parties: number m of aggregators, at least 2 `threshold` + 2.
         threshold: number of aggregators that may collude, at least 1.
@@ -394,7 +394,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Sigma / sensitivity. The effects of the lattice and of adding noises are negligible."""
+        """Sigma / sensitivity. This ignores the lattice, whose effect is negligible."""
         return (self.sigma / self.sensitivity,)
 
     def shape(self, num_classes: int) -> tuple[int, int]:
@@ -412,7 +412,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         return sqrt(num_silos) * self.share_scale / LATTICE
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus a surcharge for adding noises."""
+        """Returns l (l+1) (sensitivity / sigma)^2 / 2, plus a surcharge for sums of noise."""
         gaussian = self.sensitivity**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
         added = (2.0 * moments + 1.0) * self.log_ratio
         return np.asarray((gaussian + added) * (1.0 + SAFETY_MARGIN))
@@ -446,7 +446,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             highest *= 2.0
         if not holds(highest):
             raise ValueError(
-                f"`epsilon` {epsilon} at delta {delta:g} needs too much noise: raise it"
+                f"`epsilon` {epsilon} at delta {delta:g} needs too much noise. Raise `epsilon`."
             )
         lowest = MIN_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
         return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)

@@ -2,9 +2,9 @@
 
 Each cost is a bound on alpha(l) (natural logarithm) if the vote of one teacher is replaced. A
 "forward" bound covers only the expectation under the true counts. A "two-sided" bound also covers
-the expectation under the neighboring counts. An epsilon that holds in both directions can be
-released only from two-sided bounds. All costs are data-dependent and therefore sensitive. See
-docs/proofs/theory.md for statements and proofs.
+the expectation under the neighboring counts. Differential privacy must hold in both directions, so
+only an epsilon from a two-sided bound can be released. All costs are data-dependent and therefore
+sensitive. See docs/proofs/theory.md for statements and proofs.
 
 | bound | mechanisms | direction | source |
 |---|---|---|---|
@@ -55,8 +55,8 @@ def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) ->
 def directed_alphas(laws: NeighbourLaws, moments: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns the largest forward alphas and the largest reverse alphas, [num_moments] each.
 
-    If the probability of an outcome is below `laws.rare` on either side, it is replaced by this
-    value, and its log ratio by `laws.limit`.
+    If the probability of an outcome is below `laws.rare` at the counts or at the neighbor, the
+    probability is replaced by this value, and its log ratio by `laws.limit`.
 
     Args:
         laws: outcome probabilities at the counts and at each neighbor.

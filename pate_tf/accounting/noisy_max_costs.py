@@ -334,8 +334,8 @@ def pure_costs(
     elif bound == "two_sided":
         total = _pair_excess((q,), (ratio,), moments)
     else:
-        # The maximum over both directions, and over the mass vectors and corner ratios of Theorem
-        # T3.
+        # Theorem T3 takes the maximum over both directions, and over its mass vectors and corner
+        # ratios.
         none = np.zeros_like(q)
         others = np.maximum(q - u, 0.0)
         second = np.minimum(u, others)
@@ -487,7 +487,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 
     The bound holds for any number of classes, for both directions, and for any way to break ties.
     It holds for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE
-    votes. The bound is infinite for l > 4 sigma. Inside of this function, lengths are measured in
+    votes. The bound is infinite for l > 4 sigma. Inside this function, lengths are measured in
     standard deviations.
 
     Args:
@@ -516,7 +516,8 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     def positions(x: FloatArray, y: FloatArray) -> FloatArray:
         """Returns bounds on the probabilities before and after the vote moves, at all (x, y).
 
-        The probabilities before the move are bounded from above, and after the move from below.
+        Probabilities before the move get upper bounds. Probabilities after the move get lower
+        bounds.
         """
         laws = []
         for a, b, more in ((x, y, slack), (x - shift, y + shift, -slack)):
@@ -550,7 +551,8 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         race = np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
         bounds = []
         for pairs in (inside, [race]):
-            # The upper bounds on the probabilities of all outcomes may add up to more than 1.
+            # The upper bounds on the probabilities of all outcomes may add up to more than 1. The
+            # excess must be added to the moment.
             total = max(float(np.max(np.sum(part[:, 0], axis=1))) for part in pairs)
             parts = [(part, excesses(part, orders[knots])) for part in pairs]
             bounds.append(np.log1p(largest_excess(parts, orders, knots) + max(total - 1.0, 0.0)))

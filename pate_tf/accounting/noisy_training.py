@@ -72,12 +72,12 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
 
 @lru_cache(maxsize=64)
 def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: float) -> float:
-    """Returns epsilon from dp-accounting's privacy loss distribution; infinite if that fails."""
+    """Returns epsilon from dp-accounting's privacy loss distribution; infinite if this fails."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
-    # `spread` is about the range of the privacy losses of one round. A larger step gives a larger
-    # epsilon.
+    # `spread` is about the range of the privacy losses of one round. A larger step makes epsilon
+    # larger, but never too small.
     spread = 2.0 / sigma**2 + 20.0 / sigma
     try:
         loss = distributions.from_gaussian_mechanism(
@@ -133,7 +133,8 @@ class NoisyTraining(ProtectedUnit, Charge):
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the total cost of all rounds, [num_moments], by numerical integration."""
         if self.sampling_rate == 1.0:
-            # With rate 1, a round is a Gaussian mechanism with sensitivity 2: N(1) or N(-1).
+            # With rate 1, a round is a Gaussian mechanism with sensitivity 2, because its mean is 1
+            # or -1.
             return self.rounds * 2.0 * moments * (moments + 1.0) / self.noise_multiplier**2
         of_round = np.array(
             [
@@ -189,7 +190,7 @@ CLOSE = 1.0 - 1.0 / 1.001  # relative precision of the noise multiplier
 def noise_for(
     target_epsilon: float, *, delta: float, sampling_rate: float, rounds: int, unit: str = "record"
 ) -> NoisyTraining:
-    """Returns the charge with the smallest noise that has at most `target_epsilon` at delta.
+    """Returns the charge with the smallest noise whose epsilon at `delta` meets the target.
 
     The noise multiplier is at most 0.1 % above the smallest possible value.
 

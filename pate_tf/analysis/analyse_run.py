@@ -78,7 +78,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         "or float type. The queries must have been chosen without looking at noisy labels.",
     )
     input_is_counts: bool = setting(
-        False, group="votes", advanced=True, help="Whether --counts_file contains counts."
+        False, group="votes", advanced=True, help="Whether --counts_file has counts, not labels."
     )
     indices_file: pathlib.Path | None = setting(
         None,
@@ -91,7 +91,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="votes",
         least=1,
         advanced=True,
-        help="Analyze only this number of queries, from the first. Default: all.",
+        help="Maximum number of queries to analyze, starting with the first. Default: all.",
     )
     num_classes: int | None = setting(
         None,
@@ -106,9 +106,10 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         None,
         group="accounting",
         flag="bound",
-        help="SENSITIVE. Data-dependent bounds to compute, separated by commas. Mechanisms must "
-        "have them. paper: as in the paper, one direction. tight: one direction. two_sided: both "
-        "directions. class_aware: both directions, by all counts. exact: both directions; slow. "
+        help="SENSITIVE. Data-dependent bounds to compute, separated by commas. All mechanisms "
+        "must support them. paper: the bound of the paper; covers one direction. tight: a smaller "
+        "bound; covers one direction. two_sided: covers both directions. class_aware: covers both "
+        "directions and uses the counts of all classes. exact: covers both directions; slow. "
         "Default: paper, two_sided and class_aware, if every mechanism has them.",
     )
     num_moments: int | None = setting(
@@ -185,7 +186,7 @@ def run(
         noise: source of the noise of a release. Default: the operating system's entropy.
 
     Raises:
-        ValueError: if settings, votes and mechanism don't match. Nothing is charged then.
+        ValueError: if settings, votes and mechanism don't match. In this case, nothing is charged.
         LedgerError: if a ledger can't be opened, or can't be charged for the release.
         OSError: if a result can't be written.
     """
@@ -255,7 +256,7 @@ def _release(
     noise: NoiseSource,
     delta: float,
 ) -> tuple[Released | None, str | None]:
-    """Returns the new or stored release, or a reason why a stored draw can't be shown again."""
+    """Returns the new or stored release; or the reason why a stored draw can't be shown again."""
     if settings.release == "none" or (settings.release is None and not source.has_release):
         return None, None
     planned = source.planned_release or PlannedRelease()

@@ -72,7 +72,7 @@ _COARSE: Final = 2.0**14  # number of possible published values per unit of Reny
 def sanitised(
     alpha: float, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the epsilon for a noisy cost, or the worst-case epsilon if it is smaller.
+    """Returns the epsilon for a noisy cost or the worst-case epsilon, whichever is smaller.
 
     `alpha` is the noisy cost at the moment of the plan. The worst-case epsilon of the labels and
     the release together is valid for all votes. It is computed at the best moment.
@@ -285,8 +285,9 @@ def release(
     Raises:
         ValueError: if queries were chosen by looking at noisy labels, if the source or mechanism
             does not support the release, or if a different release from the same votes exists.
-        BudgetExceeded: if the ledger's budget does not cover the release. No noise is drawn then.
-        LedgerError: if the ledger can't be read or written. No draw is returned then.
+        BudgetExceeded: if the ledger's budget does not cover the release. In this case, no noise is
+            drawn.
+        LedgerError: if the ledger can't be read or written. In this case, no draw is returned.
     """
     group = source.only_group()
     if source.source is None and source.folder is None:

@@ -16,11 +16,11 @@ from pate_tf.accounting.moments import bound_of
 from pate_tf.core import checks
 from pate_tf.core.checks import IntArray
 
-# Smooth sensitivity of the data-dependent cost (docs/proofs/theory.md, Theorem A).
-# The total cost is C_l(V) = sum_i psi_l(q(n_i)). The smooth sensitivity bounds how much it can
-# change if one record is replaced. It is a maximum over the given votes and all other votes. Votes
-# that differ in d teachers are discounted by e^{-beta d}. All results are sensitive. Only a noisy
-# release may be published (see `sanitised_epsilon.release`).
+# Smooth sensitivity of the data-dependent cost (docs/proofs/theory.md, Theorem A). The total cost
+# is C_l(V) = sum_i psi_l(q(n_i)). The smooth sensitivity bounds how much the total cost can change
+# if one record is replaced. It is a maximum over all possible votes, in which votes that differ
+# from the given votes in d teachers are discounted by e^{-beta d}. All results are sensitive. Only
+# a noisy release may be published (see `sanitised_epsilon.release`).
 
 
 # The largest and the smallest union bound q over all histograms that differ in a given number of

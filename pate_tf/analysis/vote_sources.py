@@ -100,10 +100,11 @@ class VoteSource(ChargedQueries):
         )
 
     def only_group(self) -> AnsweredVotes:
-        """Returns the votes if a single mechanism and a single ensemble of teachers answered.
+        """Returns the votes, if one ensemble of teachers and one mechanism answered all queries.
 
         Raises:
-            ValueError: if there are no votes, or several mechanisms answered.
+            ValueError: if there are no votes, or if several ensembles or several mechanisms
+                answered queries.
         """
         if len(self.groups) != 1 or not self.groups[0].counts.num_queries:
             names = ", ".join(sorted({group.mechanism.name for group in self.groups}))
@@ -193,7 +194,7 @@ def read_votes_file(
 
 
 def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
-    """Returns all votes. Empty if some are not counts, or if queries depended on noisy labels."""
+    """Returns all votes; () if some are not counts, or if queries depended on noisy labels."""
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):
@@ -217,8 +218,8 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     Args:
         ledgers: open ledgers. If some of them are copies of one ledger, their common rows are
             counted once, and all other rows are counted, too.
-        votes_needed: whether missing votes are an error. If they are not, the result contains no
-            votes.
+        votes_needed: whether missing votes are an error. If False and some votes are missing, the
+            result contains no votes.
 
     Raises:
         ValueError: if the same ledger appears twice.
@@ -274,7 +275,7 @@ class Analysis(ChargedQueries, AtDelta):
 
     @functools.cached_property
     def epsilon(self) -> float:
-        """Public: worst-case epsilon of all charges, in both directions."""
+        """Public: worst-case epsilon of all charges together."""
         return composition.smallest_epsilon({**self.num_charged, **self.releases}, self.delta)[0]
 
 

@@ -51,9 +51,9 @@ ALLOWED_FOLDERS: Final = re.compile(
     rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"
     rf"|{VERSION[:-1]})"
 )
-# For each array of labels.npz: the kind of its NumPy type, and its shape. Letters are numbers: q of
-# queries, m of labels, l of training labels, c of classes and r of rows of sums. Earlier versions
-# also wrote neighbours: k neighbors of each query.
+# For each array of labels.npz: the kind of its NumPy type, and its shape. Each letter of a shape is
+# a number: q is the number of queries, m of labels, l of training labels, c of classes, and r of
+# rows of sums. Earlier versions also wrote `neighbours`, the k neighbors of each query.
 LABELS: Final = {"query_indices": ("i", "m"), "labels": ("i", "m"), "weights": ("f", "mc")}
 ALLOWED_ARRAYS: Final = {
     **{"queries": ("i", "q"), "neighbours": ("i", "qk")},
@@ -75,7 +75,7 @@ class Check:
         name: name of the check.
         outcome: "passed", "violation", "not checked" or "out of date".
         detail: description of the result, only for the data holder. If the outcome is "not
-            checked", it is the reason, which may be published.
+            checked", `detail` is the reason, which may be published.
         blind_spot: problems that the check can't detect.
     """
 
@@ -190,7 +190,7 @@ class _Run:
     def assignment(self) -> tuple[Any, dict[str, Any]] | None:
         """Returns the assignment of records to teachers and their settings.
 
-        None without teachers.
+        Returns None if the run has no teachers.
         """
         teachers = artifacts.RunDirectory(self.root).teachers
         if not (teachers / "config.json").exists():
@@ -390,7 +390,8 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
             problems.append(f"{path.stem}.md differs from {name}")
         if versions:
             # A release of the data-dependent epsilon updates the statement, but not its copies in
-            # exported versions.
+            # exported versions. If the statement is later than a copy, only the fields that such a
+            # release changes may differ.
             heads = [each.get("ledger_head") or (0,) for each in (fields, copy)]
             is_later = heads[0][0] > heads[1][0]
             known = {field.name for field in dataclasses.fields(statement)}
@@ -553,7 +554,8 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
             exact = (stored.sums if clusters is None else stored.cluster_counts[clusters]).values
             numbers = np.array(sums_in_ledger(ledger, charge)[0])
             if numbers.size:
-                # Only the first round is checked: the exact sums of later rounds are not stored.
+                # Only the first round is checked, because the exact sums of later rounds are not
+                # stored.
                 noise = (numbers.reshape(-1, *exact.shape)[0] - exact) / LATTICE
                 claimed = charge.standard_deviation
                 detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"

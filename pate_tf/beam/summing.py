@@ -1,4 +1,4 @@
-"""Computes feature sums with a Beam pipeline. The results equal the sums of a single process.
+"""Computes feature sums with a Beam pipeline. A single process would get identical sums.
 
 The private files are divided into spans. A worker reads a span in blocks of records.
 """
@@ -512,7 +512,7 @@ def _sum_span(
             weight = _weight(span.number, number, bucket)
             receipt -= weight
             # Nearly all numbers are 0: a record is in few bins, and the records of a pair are in
-            # few clusters.
+            # few clusters. So the numbers are stored as a sparse array.
             yield bucket, (weight, pairs[some], sparse.csr_array(numbers[some]))
     yield ADDED, _Partial(sums, lanes, receipt, num_records, num_bad)
 
@@ -584,7 +584,7 @@ def _build_sums(
     _ = (
         partials
         | "all" >> beam.Flatten()
-        # Integer addition does not depend on the order.
+        # The sum of integers does not depend on the order in which Beam adds them.
         | "add" >> beam.CombinePerKey(lambda some: sum(some, nothing))
         | "write" >> beam.Map(write)
     )
@@ -667,7 +667,7 @@ def sums(
         run_pipeline(functools.partial(build, shared), beam_options)
         total = np.load(io.BytesIO(shared.read(PARTIAL)), allow_pickle=False)
     if total["receipt"] != sum(_weight(span.number) for span in spans):
-        raise ValueError("Beam lost or repeated results of workers. Run the pipeline again.")
+        raise ValueError("Beam lost or duplicated worker results. Run the pipeline again.")
     num_bad = int(total["num_bad"])
     if num_bad and source.is_strict:
         raise ValueError(
@@ -677,7 +677,7 @@ def sums(
         )
     if not source.is_strict:  # shown in any case, because the number is sensitive
         place = sums_folder(run) / DESCRIPTION
-        reporting.note(f"number of records that do not fit: left_out in {place} (sensitive)")
+        reporting.note(f"`left_out` in {place} counts records that do not fit (sensitive)")
     warn_of_same_records(charged_to, total["lanes"].tobytes(), run.sensitive)
     return summed.store(
         described,

@@ -175,7 +175,8 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
     Args:
         path: the final name; its folder must exist.
-        private: whether to create the file with mode 0600. If False, `seal` records its digest.
+        private: whether to create the file with mode 0600. If False, `seal` records the digest of
+            the file.
 
     Yields:
         A binary file with a temporary name. It is renamed when the block ends without an exception.
@@ -218,7 +219,7 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
 
     Raises:
         FileExistsError: if `path` already exists and `replace` is False.
-        OSError: if writing fails. An existing folder at `path` is then unchanged.
+        OSError: if writing fails. In this case, an existing folder at `path` is unchanged.
     """
     temporary = temporary_name(path)
     temporary.mkdir()

@@ -66,7 +66,7 @@ def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> 
 
 
 def whole(least: int = 1, most: int | None = None, /, **numbers: Any) -> None:
-    """Checks that numbers are integers from `least` to `most` (None: without an upper limit)."""
+    """Checks that numbers are integers from `least` to `most` (no upper limit if None)."""
     for name, value in numbers.items():
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or value < least or (most is not None and value > most):
@@ -99,7 +99,7 @@ def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
 
 
 def refuse(name: str, expected: str, value: object) -> NoReturn:
-    """Raises ValueError with the value in the message, or its type if it is no number or text."""
+    """Raises ValueError with the value, or with its type if it is neither a number nor a text."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):

@@ -196,7 +196,7 @@ class Dataset:
     def difference(self, other: "Dataset") -> str:
         """Returns a description of the first field that differs.
 
-        An empty text if no field differs.
+        The result is empty if no field differs.
         """
         for field in dataclasses.fields(self):
             if not field.compare:
@@ -302,7 +302,7 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
         if array.dtype.itemsize == 8:
             array = array.astype(np.float64, copy=False)
         return array.astype(dataset.input_type, copy=False)
-    # NaN fails these comparisons.
+    # NaN fails these comparisons, so it is not a valid pixel.
     is_pixel = (array >= 0) & (array <= 255) & (array == np.floor(array))
     if not is_pixel.all():
         raise ValueError(

@@ -62,7 +62,7 @@ class Pool(Examples):
 
 
 def majority_share(labels: IntArray | None) -> float | None:
-    """Returns the fraction of the most frequent label in `[num_labels]`; -1 means unknown.
+    """Returns the fraction of the most frequent label among all known labels; -1 means unknown.
 
     A model that always predicts this label has this accuracy. Returns None if no label is known.
     """
@@ -155,8 +155,8 @@ def score_of(
         dataset: data set that defines the target.
 
     Returns:
-        R^2 for target "number", or the mean area under the curve for target "labels". None if these
-        samples can't determine it, for example because all true numbers are equal.
+        R^2 for target "number", or the mean area under the curve for target "labels". None if the
+        measure is undefined for these samples, for example because all true numbers are equal.
     """
     if dataset.target == NUMBER:
         return r_squared(outputs, truth)
@@ -308,7 +308,7 @@ class PoolLabels:
             if not (np.isfinite(weights).all() and (weights >= 0).all()):
                 raise ValueError("weights must be finite numbers of at least 0")
             if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
-                raise ValueError("weights must have rows with a sum of 1")
+                raise ValueError("each row of weights must sum to 1")
         return dataclasses.replace(self, labels=labels, query_indices=indices, weights=weights)
 
     @property
@@ -337,6 +337,6 @@ MIN_CLUSTER_SIZE = 20  # number of pool inputs
 
 
 def cluster_numbers(pool_size: int, num_classes: int) -> list[int]:
-    """Returns candidate numbers of clusters in ascending order, at least one."""
+    """Returns one or more candidate numbers of clusters, in ascending order."""
     most = max(pool_size // MIN_CLUSTER_SIZE, 1)
     return sorted({min(number * num_classes, most) for number in CLUSTERS_OF_CLASS})

@@ -66,8 +66,8 @@ class PrivateExamples(Examples):
             has a different owner.
         source: name or path of the private data, see `core.source`. Ledgers add up the costs of all
             releases from one source. None if the run folder identifies the source.
-        split: None, unless `Data.hold_back` split the records. Then, an object that identifies the
-            call of `hold_back`, and whether these are the held-back records.
+        split: if `Data.hold_back` split the records, an object that identifies the call of
+            `hold_back`, and whether these are the held-back records; else None.
 
     Raises:
         ValueError: if inputs, labels or owners don't match the data set, or an input is not finite.
@@ -97,7 +97,7 @@ class PrivateExamples(Examples):
 
     @property
     def public_size(self) -> int | None:
-        """Number of records. None if records have owners, because it is then private."""
+        """Number of records. None if records have owners, because the number is then private."""
         return None if self.owners is not None else len(self)
 
     def __repr__(self) -> str:

@@ -111,8 +111,9 @@ def described(kind: type) -> Mapping[str, Setting]:
 def value_type(kind: type, name: str) -> tuple[type, bool]:
     """Returns the type of a field or of its items, and whether the field is a tuple.
 
-    The type is str, int, float, bool or Path; None is ignored. For a field that takes a name or an
-    object (`str | Callable`), the type is str, because the command line takes only names.
+    The type is str, int, float, bool or Path; None in a union is ignored. For a field that takes a
+    name or an object (`str | Callable`), the type is str, because the command line takes only
+    names.
     """
     hint = typing.get_type_hints(kind)[name]
     for member in _members(hint):
@@ -206,7 +207,7 @@ class ProtectedUnit:
         group="mechanisms",
         advanced=True,
         choices=("record", "owner"),
-        help="What the guarantee protects: single records, or owners with all their records.",
+        help="What the guarantee protects: individual records, or owners with all their records.",
     )
 
 

@@ -50,7 +50,7 @@ class PrivateSource:
     same records.
 
     Attributes:
-        name: public name in privacy statements; None if the run folder is its own source.
+        name: public name in privacy statements; None if the run folder itself identifies the data.
         key: text that identifies the source in ledgers: the name, or the absolute path of a file or
             folder. A path never leaves `sensitive/`.
     """
@@ -122,10 +122,10 @@ class Records:
     """SENSITIVE: the number of private records and their source, stored with results.
 
     Attributes:
-        num_records: number of records. It is public if single records are protected, and private if
-            owners are protected.
-        source: private data source that releases are charged to; None if the run folder is its own
-            source.
+        num_records: number of records. The number is public if individual records are protected,
+            and private if owners are protected.
+        source: private data source to which releases are charged; None if the run folder itself
+            identifies the data.
     """
 
     num_records: int = dataclasses.field(repr=False)
@@ -154,8 +154,8 @@ def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) ->
     """Returns the hexadecimal HMAC-SHA256 of the dtype, shape and bytes of arrays.
 
     With a plain digest of private records, anybody could check a guess of the records. With a keyed
-    digest, this needs the key. The key is drawn at first use and stored in the folder with mode
-    0600.
+    digest, such a check needs the key. The key is drawn at first use and stored in the folder with
+    mode 0600.
 
     Args:
         sensitive_folder: a run's `sensitive/`, or a folder below it; created if necessary.

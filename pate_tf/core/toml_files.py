@@ -58,14 +58,14 @@ class Fields:
         return value
 
     def texts(self, name: str, *, among: Sequence[str]) -> tuple[str, ...]:
-        """Returns a list of at least one text. All texts are different and contained in `among`."""
+        """Returns one or more different texts, all of which are contained in `among`."""
         value = self._take(name)
         if not isinstance(value, list) or not value or not all(text in among for text in value):
             refuse(f"{self._where}: {name}", f"a list of any of {', '.join(among)}", value)
         return tuple(dict.fromkeys(value))
 
     def settings(self, kind: type, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """Returns the values of a settings class that the table contains, by field name."""
+        """Returns the table's values for the fields of a settings class, by field name."""
         values: dict[str, Any] = {}
         for name, each in described(kind).items():
             if self.has(name) and name not in without:
@@ -83,7 +83,7 @@ class Fields:
         return Fields(f"{self._where}, [{name}]", self._take(name))
 
     def tables(self, name: str) -> list["Fields"]:
-        """Returns the tables of an array of tables, at least one."""
+        """Returns the tables in an array of tables, which must contain at least one table."""
         value = self._take(name)
         if not isinstance(value, list) or not value:
             refuse(self._where, f"one or more [[{name}]]", value)

@@ -72,13 +72,13 @@ class Store(LedgerFile):
         Args:
             folder: the folder of the files; its mode is set to 0700. None for simulations: the
                 store is then in memory, without a guard.
-            source: the private data source that the store charges; None if the run folder is its
-                own source.
+            source: the private data source that the store charges; None if the run folder itself
+                identifies the data.
             identity: identity of a subject that may have only one store, see `RollbackGuard`.
             unit: protected unit of the charges, such as "record" or "owner"; see `RollbackGuard`.
             read_only: whether the store is opened for reading only.
-            acknowledge_reset: whether to create a new store although the file of an earlier store
-                is missing.
+            acknowledge_reset: whether to create a new store even if the file of an earlier store is
+                missing.
 
         Raises:
             LedgerError: if the store is damaged, was changed, or can't be used.
@@ -111,7 +111,8 @@ class Store(LedgerFile):
         if details.get("source") is not None:  # contained in the first row, except in older ledgers
             fixed = PrivateSource(**details["source"])
             source = self.source
-            # A file that was moved is still the same source.
+            # A file that was moved is still the same source, so sources without a name are not
+            # compared.
             if source is not None and source.is_named and not source.shares(fixed.key):
                 was = "a file" if source.name == fixed.name else fixed.name or "its run folder"
                 raise LedgerError(
@@ -206,6 +207,7 @@ class Store(LedgerFile):
                 "Its known costs are charged again, and every statement will report this."
             )
         # An earlier process may have died after it wrote the first rows and before it noted them.
+        # Note them now.
         self._note([])
         details = {
             **opening,

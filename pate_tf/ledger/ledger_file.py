@@ -322,8 +322,8 @@ class LedgerFile(contextlib.ExitStack):
                     folder.mkdir(parents=True, exist_ok=True)
                     folder.chmod(0o700)
                     stack.enter_context(self._locked())
-                    # SQLite would use the default mode of new files. WAL files get the mode of this
-                    # file.
+                    # SQLite would create the file with the default mode, so it is created here. WAL
+                    # files get the same mode.
                     os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                     self._path.chmod(0o600)
             self._connection = sqlite3.connect(
@@ -511,10 +511,10 @@ class LedgerFile(contextlib.ExitStack):
             if is_unnoted and head.sequence > 1:
                 raise LedgerError(f"{self._refused} {self.name}.head.json is missing")
             # The database may have more rows than the note: a process may die after it writes a row
-            # and before it updates the note.
+            # and before it updates the note. Only the opposite case is an error.
             if noted is not None and noted.sequence > head.sequence:
                 raise LedgerError(
-                    f"{self._refused} rows were removed: {self.name}.head.json notes "
+                    f"{self._refused} rows were removed: {self.name}.head.json records "
                     f"{noted.sequence} rows, but only {head.sequence} are left"
                 )
         self.head = head

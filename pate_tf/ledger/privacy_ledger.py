@@ -79,8 +79,8 @@ class Ledger(Store):
 
     Attributes:
         ensemble_digest: digest of the ensemble to which this ledger belongs.
-        num_queries: number of charged queries, answered or not. num_answered: number of queries
-            that were answered with a label.
+        num_queries: number of charged queries, answered or not.
+        num_answered: number of queries that were answered with a label.
         is_secure: whether all debits and releases used noise from the operating system's entropy.
         planned_release: plan to release the data-dependent cost, fixed when the ledger was opened.
         plan_is_late: whether votes may already have existed when `planned_release` was fixed.
@@ -129,9 +129,9 @@ class Ledger(Store):
                 for a ledger that already exists. Costs for different units can't be added.
             student_runs: run folders that may contain students of the ensemble, with statements
                 that refer to this ledger. The ledger's own run folder is always checked.
-            acknowledge_reset: whether to continue although an earlier ledger of this folder, or
-                rows of this ledger, are missing. A permanent row and every later statement report
-                this. The known costs of the missing rows are charged again.
+            acknowledge_reset: whether to continue even if an earlier ledger of this folder, or rows
+                of this ledger, are missing. A permanent row and every later statement report this.
+                The known costs of the missing rows are charged again.
             planned_release: plan to release the data-dependent cost; set by the first call, before
                 there are votes. Default: the earlier value, or `PlannedRelease()` for a new ledger.
 
@@ -245,7 +245,7 @@ class Ledger(Store):
     def affordable(self, charge: Charge) -> int | None:
         """Returns the number of times that `charge` still fits into the budget.
 
-        None if unlimited.
+        Returns None if there is no limit.
         """
         exceeds = 1
         while self._fits(charge, exceeds):
@@ -459,7 +459,7 @@ class Ledger(Store):
         """Checks that `planned` equals the plan that was fixed when the ledger was opened.
 
         Raises:
-            BudgetMismatch: if `planned` differs from the fixed release.
+            BudgetMismatch: if `planned` differs from the fixed plan.
         """
         wanted = vars(planned)
         fixed = vars(self.planned_release)

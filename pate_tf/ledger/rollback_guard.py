@@ -1,11 +1,10 @@
 """Detects whether a ledger was rolled back, copied or deleted, and adds up the cost of a source.
 
 A ledger cannot detect from its own rows that its folder was copied, restored from a copy, or
-deleted. It also does not know about other ledgers for the same private data. For this purpose,
-there is a registry: a database outside of all run folders. The registry notes every row of every
-store (ledger) that is opened for writing, the folders in which a store was seen, and its private
-data source. Statements and votes in nearby folders are further evidence that there was an earlier
-store.
+deleted. It also does not know about other ledgers for the same private data. A registry provides
+this information: a database outside all run folders. The registry notes every row of every store
+(ledger) that is opened for writing, the folders in which a store was seen, and its private data
+source. Statements and votes in nearby folders are further evidence that there was an earlier store.
 
 A store with missing rows can't be opened unless the user acknowledges that rows are missing. A
 permanent "acknowledged" row then lists the missing rows, and their costs are charged again as past
@@ -167,7 +166,7 @@ class RollbackGuard:
             state.mkdir(parents=True, exist_ok=True, mode=0o700)
             state.chmod(0o700)
             path = state.resolve() / REGISTRY
-            # SQLite would use the default mode of new files.
+            # SQLite would create the file with the default mode, so it is created here.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
             self.registry = registry = sqlite3.connect(
@@ -243,8 +242,8 @@ class RollbackGuard:
         if any((self._folder / VOTES).glob("*.npz")):
             reasons.append(f"{self._folder / VOTES} contains votes")
         for path, digest, sequence in self._quoted(runs):
-            # A statement in the folder may also refer to another ledger, which the registry
-            # contains.
+            # A statement in the folder may also refer to another ledger. If the registry contains
+            # that ledger, it is not missing.
             if digest in lost or not self.query(f"{SEEN}digest = ?", digest):
                 reasons.append(f"{path} refers to row {sequence} of a ledger")
                 lost[digest] = sequence
@@ -387,7 +386,7 @@ class RollbackGuard:
 def warn_of_same_records(
     source: PrivateSource | None, content: bytes, sensitive: pathlib.Path
 ) -> None:
-    """SENSITIVE: warns the data holder if the same records were already used as another source.
+    """SENSITIVE: warns the data holder if the same records were used under another source name.
 
     No release and no charge depends on this. The warning is also stored in `same_records.json` in
     the sensitive folder. Without the registry, there is no warning.

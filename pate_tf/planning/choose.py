@@ -1,8 +1,8 @@
-"""Chooses method, mechanism and noise from public values, before anything is charged.
+"""Chooses the method, mechanism and noise from public values, before anything is charged.
 
-`choose` is called once per run. It compares both methods if the user did not choose one, plans the
-least noise within epsilon, tries representations on labeled public samples, chooses a suitable
-student, and refuses labels that are not expected to be worth their cost.
+`choose` is called once per run. It compares the two methods if the user did not choose one, plans
+the smallest noise that meets epsilon, tries representations on labeled public samples, chooses a
+suitable student, and refuses labels that are not expected to be worth their cost.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     Args:
         known: public facts about the data. It contains no private value.
         settings: the user's settings. Settings that are None are chosen from public values.
-        reporting: how progress is shown.
+        reporting: functions that show progress, notes and warnings.
 
     Raises:
-        ForecastError: if labels are not expected to be worth their cost, unless `accept_forecast`.
-        ValueError: if settings and data do not fit each other.
+        ForecastError: if labels are not expected to be worth their cost and the setting
+            `accept_forecast` is False.
+        ValueError: if the settings do not fit the data.
     """
     if settings.queries.strategy == AUTO:
         queries = dataclasses.replace(settings.queries, strategy=None)
@@ -73,13 +74,15 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         plan = _better_of_both(known, settings, reporting)
     dataset = known.pool.dataset
     features = plan.representation if plan.voters is None else plan.voters.representation
-    # Only sums of single records give a linear model, not cluster counts, votes or sums of owners.
+    # Only sums over individual records give a linear model. Cluster counts, votes and sums over
+    # owners do not.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
     trains_on_labels = settings.trains_on_labels(
         known.pool, plan.method, getattr(plan.mechanism, "num_rounds", 1)
     )
-    # With public labels the accuracy may be too low: for images, the forecast does not use them.
+    # If the student also learns from public labels, the forecast accuracy may be too low, because
+    # for images the forecast does not use public labels. So it is not used then.
     if (
         not trains_on_labels
         and has_linear_model
@@ -158,9 +161,9 @@ def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
 
 
 def _option_of_sums(known: Known, settings: ReleaseSettings, reporting: Reporting) -> SumsOption:
-    """Returns several rounds of sums, or one round together with public labels.
+    """Returns the option of several rounds of sums, or of one round and public labels.
 
-    If both are possible, a trial of each on the pool's labels decides.
+    If both options are possible, a trial of each option on the pool's labels decides.
     """
     option = SumsOption(known, settings, reporting)
     num_rounds = getattr(option.planned.mechanism, "num_rounds", 1)
@@ -177,9 +180,9 @@ def _option_of_sums(known: Known, settings: ReleaseSettings, reporting: Reportin
 def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reporting) -> ReleasePlan:
     """Returns the plan of the method with the higher expected label accuracy.
 
-    Both methods are first compared by assumptions about votes and features. If the pool has enough
-    labels, a trial of feature sums on these labels decides instead, because it needs no
-    assumptions.
+    The methods are first compared under assumptions about votes and features. If the pool has
+    enough labels, a trial of feature sums on these labels decides instead, because it needs no
+    assumptions about features.
     """
     sums = _option_of_sums(known, settings, reporting)
     outlooks = () if sums.planned.refusal else sums.planned.outlooks
@@ -194,7 +197,7 @@ def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reportin
     of_votes = comparison.forecast(PATE, measured=measured)
     of_sums = sums.tried[1] if known.pool.num_labeled >= MIN_LABELED else None
     if of_votes and of_sums:
-        # Sums label the whole pool, so votes must be clearly more accurate.
+        # Sums label the whole pool, so votes are chosen only if they are clearly more accurate.
         least = of_votes.accuracy if measured is None else of_votes.low
         if of_votes.is_noise or least <= of_sums.accuracy:
             return sums.plan()
@@ -205,7 +208,7 @@ def check_answers(mechanism: Mechanism, delta: float) -> None:
     """Checks that a mechanism works with method pate and has a guarantee at delta.
 
     Raises:
-        ValueError: if the mechanism does not.
+        ValueError: if it does not work with this method, or has no guarantee at delta.
     """
     if mechanism.releases_feature_sums:
         raise ValueError(
@@ -238,8 +241,8 @@ def _plan_of_predictions(
     """Returns the plan of noisy sums of predictions, for targets that are not classes.
 
     A linear function is learned from all sums together. With twice as many queries, the noise
-    variance of each query doubles, but so does the number of observations. So the whole pool is
-    queried, up to the limit of the regression.
+    variance of each query doubles, but so does the number of observations. These effects cancel, so
+    the whole pool is queried, up to the limit of the regression.
 
     Raises:
         ValueError: if the mechanism is not Gaussian, or the strategy propagates classes.
@@ -255,7 +258,7 @@ def _plan_of_predictions(
         mechanism = GaussianHistogram.for_target(target, profile_counts(1, 2, DEFAULT_MARGIN))
         reason = f"The noise is the least possible for {number:,} queries within epsilon."
     strategy = given.strategy or ("random" if voters.covers_pool else "first")
-    # All other strategies propagate classes.
+    # All other strategies propagate classes, which these targets do not have.
     checks.one_of(("random", "first"), query_strategy=strategy)
     description = (
         f"{mechanism.summary()}, {number:,} queries by {strategy}. No accuracy forecast: it would "
@@ -352,7 +355,7 @@ def _plan_of_votes(
 # Plans of votes within an epsilon.
 #
 # If teachers are linear on features of the pool and the student learns from the whole pool, noisy
-# counts of many queries used together give better labels than accurate labels of few queries
+# counts of many queries used together give better labels than a few accurate labels
 # (`pate_tf.postprocessing.regression`). So there are many queries, each with more noise.
 
 QUERIES_PER_CLASS: Final = 20
@@ -367,11 +370,11 @@ ALL_COUNTS: Final = (
 
 
 def joint_plan(stated: PlanSettings) -> PlanSettings | None:
-    """Returns settings for noisy counts that are used together; None if they are not suitable.
+    """Returns settings for a plan that uses all noisy counts together; None if it is not suitable.
 
     The settings have a mechanism, a number of queries, a strategy and a purpose.
 
-    They are not suitable if delta is 0, the standard deviation of the noise would exceed half of
+    The plan is not suitable if delta is 0, the standard deviation of the noise would exceed half of
     the number of teachers, there are too many queries, or the user chose another mechanism or
     strategy.
 

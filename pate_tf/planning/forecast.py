@@ -84,7 +84,8 @@ class Forecast(NamedTuple):
             student does not learn from public labels.
         gain: expected increase of `public_accuracy` if the private data are added.
         gain_error: standard error of the gain.
-        is_precise: whether the gain was measured on enough labels, so that it can stop a run.
+        is_precise: whether the gain was measured on enough labels. Only then can a low gain stop a
+            run.
         target: type of target. For "number" and "labels", the range is for the quality measure in
             `core.public.MEASURES` instead of the accuracy.
     """
@@ -143,7 +144,7 @@ class Forecast(NamedTuple):
 
     @classmethod
     def of_scores(cls, scores: Sequence[float], num_labels: int, target: str) -> Forecast:
-        """Returns a forecast for numbers or several labels, from scores of several trials.
+        """Returns a forecast for a target of numbers or several labels, from scores of trials.
 
         The range is the mean, plus and minus two standard deviations. Each trial has its own noise
         and samples, like the release.
@@ -155,7 +156,7 @@ class Forecast(NamedTuple):
         return cls(low, high, num_labels, is_measured=True, target=target)
 
     def with_private(self, gain: float, gain_error: float, num_labeled: int) -> Forecast:
-        """Adds the gain from private data to this forecast, which is for public labels only."""
+        """Returns this forecast for public labels, with the gain from private data added."""
         return self._replace(
             low=self.low + gain,
             high=min(self.high + gain, 1.0),
@@ -212,7 +213,7 @@ class Forecast(NamedTuple):
     ) -> str:
         """Returns sentences about the gain from private data.
 
-        Empty if no public labels are used.
+        The result is empty if no public labels are used.
         """
         if self.public_accuracy is None:
             return ""
@@ -228,8 +229,8 @@ class Forecast(NamedTuple):
     def adds_nothing(self) -> bool:
         """Whether private data are not expected to help: gain plus standard error is at most 0.
 
-        The sum is rounded to the printed digits. False if too few labels were available to measure
-        it.
+        The sum is rounded to the printed digits. The result is False if too few labels were
+        available to measure the gain.
         """
         is_known = self.public_accuracy is not None and self.is_precise
         return is_known and round(self.gain + self.gain_error, 3) <= 0.0
@@ -240,9 +241,9 @@ class Forecast(NamedTuple):
         The accuracy must be higher than the fraction of the most frequent class. If this class has
         more than `UNEVEN_SHARE`, few labels of other classes are expected. In this case, the area
         under the curve must be above 1/2 instead. A measured mean is compared directly, without its
-        standard error, because it is as likely too high as too low. The same holds for the measure
-        of numbers and several labels. If the student also learns from public labels, the private
-        data must improve the result (`adds_nothing`).
+        standard error, because the mean is as likely to be too high as too low. The quality
+        measures of numbers and of several labels are compared in the same way. If the student also
+        learns from public labels, the private data must improve the result (`adds_nothing`).
 
         Args:
             majority: fraction of the pool's most frequent class; None if the pool has no labels.
@@ -278,7 +279,7 @@ class Forecast(NamedTuple):
         )
 
 
-# A plan is evaluated at these fractions of the assumed margin. The last is the worst case.
+# A plan is evaluated at these fractions of the assumed margin. The last fraction is the worst case.
 MARGINS: Final = (1.0, 0.5, 0.25)
 
 

@@ -65,14 +65,14 @@ WITHOUT_SUMS: Final = 1e9  # standard deviation of noise so large that sums are 
 
 
 class SumsOption:
-    """Planned feature sums within an epsilon, and the expected accuracy of their labels.
+    """Feature sums planned for a given epsilon, and the expected accuracy of their labels.
 
     The constructor chooses the mechanism. `tried` and `plan` are slow, so they are computed only
     when needed.
 
     Attributes:
         planned: the mechanism with its expected labels. If labels would be noise for this number of
-            records, it contains the reason.
+            records, `planned` contains the reason.
     """
 
     def __init__(self, known: Known, settings: ReleaseSettings, reporting: Reporting) -> None:
@@ -102,7 +102,7 @@ class SumsOption:
         # Whether the representation is part of this library. If not, it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
         num_rounds = settings.num_rounds
-        # Raises an error if it is impossible.
+        # Raises an error if the settings require training on public labels and this is impossible.
         settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)
         # Public labels can be added only to sums of a single round.
         if settings.public_labels == TRAIN:
@@ -132,7 +132,7 @@ class SumsOption:
         forecast = forecast_of_sums(self.planned, known, num_features)
         noise = self._mechanism.standard_deviation
         has_moments = not known.pool and self._mechanism.num_rounds == 1
-        # The norm of the noise exceeds the maximum norm of a sum.
+        # If the norm of the noise exceeds the maximum norm of a sum, labels are noise.
         if has_moments and known.num_records / known.num_classes < noise * num_features**0.5:
             forecast = forecast._replace(is_noise=True)
         return forecast
@@ -165,7 +165,8 @@ class SumsOption:
         encoders: dict[Any, Any] = {}
         # If owners are protected, there is no forecast, so no encoder is needed here.
         if self._stored is not None and not (self._is_ours and self._can_try):
-            # The user's function may have changed in the meantime.
+            # The user's function may have changed after the sums were stored, so use the stored
+            # encoder.
             encoders[name] = self._stored.encoder
         elif self._known.num_records is not None:
             with reporting.clock("training the representation"):
@@ -212,7 +213,7 @@ class SumsOption:
         """Returns the plan of the release.
 
         Raises:
-            ForecastError: if labels would be noise, unless `accept_forecast`.
+            ForecastError: if labels would be noise and the setting `accept_forecast` is False.
             ValueError: if settings for votes are given, or if the noise can't be drawn.
         """
         settings = self._settings
@@ -329,8 +330,8 @@ def trial(
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
-    # The seed is `num_draws`. So the final trial has different noise than the trial that chose the
-    # encoder.
+    # The number of draws is also the seed. The final trial and the trials that choose the encoder
+    # use different numbers of draws, so their noise differs.
     labels = true_labels[rows]
     noise = SeededNoise(num_draws)
     num_labels = len(pool)
@@ -342,7 +343,7 @@ def trial(
     if views and mechanism.num_rounds == 1:
         of_samples = [[view[rows] for view in each] for each in views]
         averages = list(neighbourhood_averages(of_samples))
-    # For images without augmentation, a linear model is used, too.
+    # Without augmentation, labels of images also come from a linear model.
     pool = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(features, encoder.scale)
     steps = vector_steps(vectors)
@@ -372,7 +373,7 @@ def trial(
                 number = mechanism.num_rounds
                 weights = weights_of_rounds(values, moments, num_records, deviation, number)
                 exact = residual_sums(steps[is_other], labels[is_other], weights)
-            # Each sample represents the same number of private records.
+            # Scale the sums of the samples to the number of private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
         noisy.append(values)
@@ -471,8 +472,9 @@ def trial_with_public_labels(
 def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset) -> FloatArray:
     """Returns the contribution of each sample to accuracy, R^2 or AUC, `[num_samples]`.
 
-    The mean is the accuracy, R^2 or mean area under the curve. The standard deviation, divided by
-    the square root of the number of samples, is its standard error.
+    The mean of the contributions is the accuracy, R^2 or mean area under the curve. Their standard
+    deviation, divided by the square root of the number of samples, is the standard error of this
+    mean.
 
     Args:
         outputs: outputs of the model, `[num_samples, num_outputs]`.

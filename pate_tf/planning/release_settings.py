@@ -68,7 +68,7 @@ class ReleasePrivacy(Privacy):
         above=0.0,
         help="Hold out 10 % of the private records, and release the accuracy on them with noise at "
         "this epsilon. The ledger adds this epsilon to --epsilon. The statement contains the "
-        "larger of both, because each record is used for only one of them. Default: no estimate.",
+        "larger epsilon, because each record is used for only one of them. Default: no estimate.",
     )
     accept_forecast: bool = setting(
         False,
@@ -103,7 +103,7 @@ class Budget(ReleasePrivacy):
         group="privacy",
         flag="reset_ledger_i_understand",
         advanced=True,
-        help="Continue although the ledger or some of its rows are missing. The known cost of "
+        help="Continue even if the ledger or some of its rows are missing. The known cost of "
         "missing rows is charged again. The ledger and every later statement record this forever.",
     )
     planned_release: str | None = setting(
@@ -166,7 +166,8 @@ class PublicLabelUse(Settings):
             unsupported = "several rounds are not supported"
         if self.public_labels == TRAIN and unsupported:
             raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
-        # With method pate, public labels replace votes on the same inputs.
+        # With method pate, public labels replace votes on the same inputs, so more public labels
+        # are needed.
         is_enough = pool.num_labeled >= (MIN_PRECISE if method == PATE else MIN_JOINED)
         is_default = self.public_labels == AUTO and is_enough
         is_default = is_default and pool.dataset.augmentation == "none"
@@ -202,8 +203,9 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         group="method",
         choices=(AUTO, *METHODS),
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of the "
-        "clipped feature vectors of each class label all public inputs. auto: the method with the "
-        "more accurate expected labels, from public values only; with owners, feature_sums.",
+        "clipped feature vectors of each class label all public inputs. auto: the method whose "
+        "labels are expected to be more accurate, judged only from public values. If owners are "
+        "protected, auto always means feature_sums.",
     )
     num_rounds: int | None = setting(
         None,
@@ -212,7 +214,8 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         most=MAX_ROUNDS,
         advanced=True,
         help="With --method=feature_sums: number of rounds of sums within --epsilon. Each later "
-        "round releases errors of a linear model from the earlier rounds. Default: planned.",
+        "round releases errors of a linear model from the earlier rounds. Default: the plan "
+        "chooses this number.",
     )
     margin: float = setting(
         DEFAULT_MARGIN,
@@ -260,7 +263,7 @@ class Output(PublicationSettings):
         group="output",
         choices=("onnx", "litert"),
         help="Additional formats for a Keras student, which is always exported as a SavedModel: "
-        "onnx (needs the package tf2onnx), litert, or both with a comma. The files are in "
+        "onnx (needs the package tf2onnx), litert, or both, separated by a comma. The files are in "
         "assets.extra of the exported version.",
     )
     report_file: str | None = setting(
@@ -311,8 +314,8 @@ class PublicNumbers(Settings, ProtectedUnit):
         True,
         group="data",
         flag="augmented",
-        help="Whether the inputs are images with an augmentation. Without one, feature_sums can't "
-        "count records in clusters of the pool.",
+        help="Whether the inputs are images with an augmentation. Without augmentation, "
+        "feature_sums can't count records in clusters of the pool.",
     )
 
 

@@ -20,8 +20,8 @@ from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 # An owner's feature vectors are rounded to multiples of this step, so that their sum does not
 # depend on the order of the records.
 OWNER_STEP = 2.0**-32
-# Both factors of a product are multiples of 1 / PART_STEPS, so it is a multiple of 1 / LATTICE.
-# Stored vectors are such factors. Their norm is about 1 at most, so int16 suffices.
+# Both factors of a product are multiples of 1 / PART_STEPS, so the product is a multiple of 1 /
+# LATTICE. Stored vectors are such factors. Their norm is about 1 at most, so int16 suffices.
 PART_STEPS = 2**10
 ROWS = 4_096  # number of records per step, which limits memory
 
@@ -215,7 +215,7 @@ def sums_of_products(
 
 @np.errstate(all="ignore")  # a warning would reveal something about a record
 def vector_steps(vectors: FloatArray) -> npt.NDArray[np.int16]:
-    """Rounds vectors to integers in units of 1 / PART_STEPS; norms above 1 give zeros."""
+    """Rounds vectors to integers in units of 1 / PART_STEPS; vectors of norm above 1 become 0."""
     is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
     steps = np.rint(np.where(is_short[:, None], vectors, 0.0) * PART_STEPS)
     return np.asarray(steps, np.int16)

@@ -56,7 +56,7 @@ OF_RECORDS = "sums of all records by class"
 
 
 def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> list[bytes]:
-    """Returns a digest for each round of a release; it identifies the round's sums in the ledger.
+    """Returns a digest for each round of a release, which identifies its sums in the ledger.
 
     Args:
         mechanism: privacy mechanism with its noise and number of rounds.
@@ -166,7 +166,7 @@ def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts:
     Args:
         inferred: inferred labels of all inputs of the pool.
         pool: the public pool.
-        sums: the noisy sums that the labels were inferred from.
+        sums: the noisy sums from which the labels were inferred.
         **facts: further fields of `Labels`.
     """
     released = ReleasedLabels(
@@ -225,10 +225,11 @@ def estimate_accuracy(
 ) -> EstimatedAccuracy:
     """Estimates a public model's accuracy from noisy numbers of wrong and correct predictions.
 
-    Laplace noise is added to both numbers. A record adds a total of 1 to both numbers, and so do
-    all records of an owner together. So the mechanism `LaplaceClusterCounts` applies, with one
-    cluster and the two classes "wrong" and "correct" (docs/proofs/theory.md, Proposition D9). The
-    confidence interval covers the noise and the random choice of held-back records.
+    Laplace noise is added to both numbers. One record changes the two numbers by a total of 1. With
+    owners, all records of one owner together change the numbers by a total of 1. So the mechanism
+    `LaplaceClusterCounts` applies, with one cluster and the two classes "wrong" and "correct"
+    (docs/proofs/theory.md, Proposition D9). The confidence interval covers the noise and the random
+    choice of held-back records.
 
     Args:
         is_correct: whether the model's prediction for each record is correct, `[num_records]`, or a
@@ -250,7 +251,8 @@ def estimate_accuracy(
     total = max(num_wrong + num_right, 1.0)
     accuracy = float(num_right / total)
     # This is the interval of Agresti and Coull 1998, which assumes that a prediction is either
-    # correct or wrong. Degrees of correctness between 0 and 1 have less variance.
+    # correct or wrong. Degrees of correctness between 0 and 1 have less variance, so the interval
+    # is valid for them, too.
     drawn = (num_right + 2.0) / (total + 4.0)
     variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)

@@ -1,4 +1,4 @@
-"""TensorFlow graphs that count votes and select the class with the most noisy votes."""
+"""TensorFlow graphs that count votes and select the class with the largest noisy count."""
 
 import functools
 
@@ -9,7 +9,7 @@ from pate_tf.core.checks import whole
 
 
 class VoteAggregation(tf.Module):
-    """A TensorFlow module that counts votes and selects the class with the most noisy votes.
+    """A TensorFlow module that counts votes and selects the class with the largest noisy count.
 
     The number of teachers and queries is arbitrary. Each function is traced only once, uses only
     int64, and can be exported with `tf.saved_model.save`.
@@ -65,7 +65,8 @@ class VoteAggregation(tf.Module):
             the lowest index is returned.
         """
         sums = counts * LATTICE + noise
-        # If several sums are the maximum, `tf.argmax` does not guarantee which index it returns.
+        # If several sums equal the maximum, `tf.argmax` does not guarantee which index it returns,
+        # so the lowest index is computed here.
         is_largest = sums == tf.reduce_max(sums, axis=1, keepdims=True)
         classes = tf.range(self.num_classes, dtype=tf.int64)
         return tf.reduce_min(tf.where(is_largest, classes, tf.int64.max), axis=1)

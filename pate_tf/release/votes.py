@@ -191,7 +191,8 @@ def release_votes(
             the same order. It is called before anything is charged, and only with queries that have
             no answer yet. Every teacher must vote once on every query.
         ledger: privacy ledger of the teachers, opened for labeling.
-        noise: source of the privacy noise, which also selects the class with the most noisy votes.
+        noise: source of the privacy noise, which also selects the class with the largest noisy
+            count.
         num_classes: number of classes.
         unit: unit of privacy, "record" or "owner".
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
@@ -204,8 +205,8 @@ def release_votes(
     Raises:
         ValueError: if the mechanism draws no noise, if the voter's counts have the wrong shape, or
             if the number of votes is not the same for all queries.
-        BudgetExceeded: if the budget does not cover all new queries. No query is charged or
-            answered then.
+        BudgetExceeded: if the budget does not cover all new queries. In this case, no query is
+            charged or answered.
         LedgerError: if the ledger can't be used, or the mechanism has no finite cost.
     """
     check_drawable(mechanism)

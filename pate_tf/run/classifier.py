@@ -183,7 +183,8 @@ def fit(
     )
     run_data = RunData(public=data.public, private=data.private)
     if isinstance(source, Teachers) and source.is_fitted and source.identified.config is None:
-        # Teachers from a user's votes or models are not trained here.
+        # Teachers from a user's votes or models are not trained here, so they must already protect
+        # the unit.
         if data.private.owners is not None and source.unit == "record":
             raise ValueError(
                 "source must protect owners, because the records of `data` have owners: pass "
@@ -288,8 +289,8 @@ class _PateEstimator(BaseEstimator):
             ForecastError: if the labels are not expected to be better than guessing, or if private
                 data are not expected to improve on public labels, unless `accept_forecast` is set.
                 In this case, nothing was charged.
-            ValueError: if the arguments contradict the settings (nothing was charged then), or if
-                no query got a label.
+            ValueError: if the arguments contradict the settings (in this case, nothing was
+                charged), or if no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
         # The labels are not validated by scikit-learn, whose warnings would reveal something about
@@ -300,7 +301,7 @@ class _PateEstimator(BaseEstimator):
         except ValueError as error:
             if "could not convert" not in str(error):
                 raise
-            # The message of this error quotes a private value.
+            # The message of this error quotes a private value, so it is replaced.
             raise ValueError("X must be numbers. For texts, use Data.from_dataframe.") from None
         if getattr(self, "classes", None) is not None and not hasattr(y, "dtype"):
             y = np.asarray(y, object)  # otherwise, the array's type would depend on private labels
@@ -522,7 +523,7 @@ class PateRegressor(RegressorMixin, _PateEstimator):
         return np.asarray(self.fitted_.student.predict(inputs), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Returns the numbers in `y` unchanged, and their range for `Data.from_arrays`."""
+        """Returns the target numbers unchanged, and their range as an argument of `from_arrays`."""
         return labels, {"target_range": self.target_range}
 
 

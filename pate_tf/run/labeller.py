@@ -180,9 +180,9 @@ class Labeller:
             replace_budget: whether `epsilon_budget` and `delta` replace the budget and delta that
                 were fixed before. This weakens an earlier promise, so every later privacy statement
                 records the change.
-            acknowledge_reset: whether to continue although an earlier ledger of this source, or
-                rows of this ledger, are missing. Their known cost is charged again. The ledger and
-                every later privacy statement record this.
+            acknowledge_reset: whether to continue even if an earlier ledger of this source, or rows
+                of this ledger, are missing. Their known cost is charged again. The ledger and every
+                later privacy statement record this.
             planned_release: form in which the data-dependent privacy cost may be released later.
                 The first labeller fixes this, before there are votes. Default: as an epsilon with
                 noise ("sanitised").
@@ -434,7 +434,7 @@ class Labeller:
                 with contextlib.suppress(ValueError):  # without an encoder, students use raw inputs
                     known.append(tuple(catalogue.encoder_of(pool, name).learnt))
                 # The last three arrays depend on the pool, which may differ from the pool of the
-                # teachers.
+                # teachers. So these arrays are not compared.
                 if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
                     raise ValueError(
                         f"representation: {name_of(name)} has changed since the teachers were "

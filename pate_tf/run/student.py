@@ -271,7 +271,8 @@ class Student:
         dataset = pool.dataset
         if labels.linear_head is None:  # for example, if labels were loaded from a file
             dataset.require_classes("labels")
-        # A linear model can still rank inputs if all labels are the same class.
+        # If all labels are the same class, a linear model can still rank inputs, so it is still
+        # used.
         ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
         if len(set(taught.labels.tolist())) == 1 and not ranks:
             name = dataset.class_name(taught.labels[0])
@@ -365,9 +366,10 @@ class Student:
         """Returns the predicted label of each raw input `[num_inputs, *input_shape]`.
 
         Returns:
-            If the target is a class, int64 `[num_inputs]`. If it is a number, float64
-            `[num_inputs]` in the unit of the number. If it is several labels, int64 `[num_inputs,
-            num_labels]`: 1 if the probability of a label is at least 0.5, otherwise 0.
+            If the target is a class, int64 `[num_inputs]`. If the target is a number, float64
+            `[num_inputs]` in the unit of the number. If the target is several labels, int64
+            `[num_inputs, num_labels]`: 1 if the probability of a label is at least 0.5, otherwise
+            0.
 
         Raises:
             ValueError: if the student is not trained, or the shape or type of the inputs is wrong.
@@ -477,15 +479,15 @@ class Student:
         The privacy statement will include the estimate.
 
         If the target is several labels, the accuracy is the mean fraction of a record's labels that
-        are correct. If the target is a number, it is 1 minus the mean squared error divided by the
-        squared width of the range.
+        are correct. If the target is a number, the accuracy is 1 minus the mean squared error
+        divided by the squared width of the range.
 
         Args:
             held_back: private records from `Data.hold_back`. If the source of the labels was fitted
                 to the other part of the same `hold_back` call, the statement reports the larger
                 epsilon of the labels and the estimate. Otherwise, the statement reports the sum of
-                both, because the source may have used these records. It also reports the sum if the
-                ledger already contains an estimate for this student: the stored estimate is
+                the two, because the source may have used these records. It also reports the sum if
+                the ledger already contains an estimate for this student: the stored estimate is
                 returned again, and it may have been drawn for other records.
             epsilon: epsilon of the estimate, which is charged to the ledger of the labels, in
                 addition to the cost of the labels.
@@ -733,7 +735,7 @@ def quality_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def few_of(names: Sequence[str]) -> str:
-    """Joins names with commas; cuts a list of more than `MAX_NAMED` names."""
+    """Joins names with commas; shortens a list of more than `MAX_NAMED` names."""
     return ", ".join(names[:MAX_NAMED]) + ", ..." * (len(names) > MAX_NAMED)
 
 

@@ -48,8 +48,8 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
         not differing,
         f"its words do not match its numbers in {', '.join(differing)} (pate_tf {version})",
     )
-    # Earlier versions wrote the field `num_neighbours`. Unless its value was 0, it also changed the
-    # text.
+    # Earlier versions wrote the field `num_neighbours`. Unless its value was 0, the field also
+    # changed the text.
     unknown = sorted(set(fields) - set(due) - {"num_neighbours"})
     require(not unknown, f"it has unknown fields: {', '.join(unknown)}")
     return statement

@@ -187,7 +187,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
         Each charge is mapped to the maximum number of times that it was charged.
         """
-        # If a mechanism is charged per batch, each row contains one charge.
+        # If a mechanism is charged per batch, each row contains one charge, so the rows are
+        # counted.
         number = max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
         charged = Counter({self.mechanism: number}) + Counter(dict(self.charged_before))
         return charged + Counter(filter(None, [self.estimate_charge]))
@@ -218,9 +219,9 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon for several records or owners together, by their number (2 and 5).
+        """Maps a number of records or owners (2 and 5) to the epsilon for all of them together.
 
-        It covers the labels and the estimate, at `delta`.
+        Each epsilon covers the labels and the estimate, at `delta`.
         """
         return {
             number: several_teachers_epsilon(self.charged, delta=self.delta, num_teachers=number)
@@ -259,7 +260,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             if self.sanitised is not None:  # this release covers all labels of the ledger
                 replaced = max(replaced, self.epsilon_ledger_replaced or 0.0)
             rows.append((this, replaced, self.delta, REPLACE_ONE, WORST_CASE))
-        # If this is the only ledger of the source, the row of the source covers this ledger.
+        # If this is the only ledger of the source, the row of the source covers this ledger, so the
+        # ledger gets no row.
         plural = "" if self.num_ledgers == 1 else "s"
         number = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
         everything = f"everything released from {self.source_in_words} on this machine{number}"
@@ -313,14 +315,14 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
         Some facts can't be checked fully. The ledger does not record from which of its labels the
         student learned. So this method checks only that the numbers of queries are possible, and
-        that epsilon matches these numbers. A statement with smaller values for both would also
-        pass. However, `epsilon_ledger` is an upper bound on the cost of everything that the student
-        learned. An input that is queried twice is charged once. If the student queried inputs
-        twice, and its rows also contain labels of another student, the check fails although epsilon
-        is correct. This ledger does not contain the cost of other ledgers of the source. So the
-        total must only be at least the cost of this ledger. The ledger does not contain names,
-        date, unit, the numbers of teachers and records, the query strategy, the digest of the
-        student and versions.
+        that epsilon matches these numbers. A statement in which both the numbers of queries and
+        epsilon are smaller would also pass. However, `epsilon_ledger` is an upper bound on the cost
+        of everything that the student learned. An input that is queried twice is charged once. If
+        the student queried inputs twice, and its rows also contain labels of another student, the
+        check fails although epsilon is correct. This ledger does not contain the cost of other
+        ledgers of the source. So the total must only be at least the cost of this ledger. The
+        ledger does not contain names, date, unit, the numbers of teachers and records, the query
+        strategy, the digest of the student and versions.
         """
         require(len(stores) == 1, f"it must be checked against exactly 1 ledger, got {len(stores)}")
         sequence, digest = self.ledger_head
@@ -416,7 +418,7 @@ def with_estimate(
         estimate: charge of the accuracy estimate; None if there is no estimate.
         delta: delta of the guarantee.
         is_apart: whether the estimate and the labels use different records. If so, the result is
-            the larger of both epsilons. Otherwise, the charges compose.
+            the larger of the two epsilons. Otherwise, the charges compose.
     """
     of_estimate = Counter(filter(None, [estimate]))
     if is_apart:

@@ -80,7 +80,8 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     Attributes:
         system: kind of statement: "labels", "silos" or "shared training".
-        source_name: name of the private data source; None if the run folder is its own source.
+        source_name: name of the private data source; None if the run folder itself identifies the
+            data.
         holder: name of the data holder that releases the model; None if it is not stated.
         purpose: purpose of the release; None if it is not stated.
         run_name: name of the release.
@@ -96,7 +97,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
         student_digest: SHA-256 of the model's weights; empty if only labels are released.
         versions: versions of the libraries that were used.
         secure_noise: False if any noise came from a seed.
-        ledger_was_reset: whether a user ever continued although an earlier ledger or rows of a
+        ledger_was_reset: whether a user ever continued even though an earlier ledger or rows of a
             ledger were missing.
     """
 
@@ -137,11 +138,11 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @property
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Rows of the table. The first row is for this release. Only valid for secure noise."""
+        """Rows of the table. The first row is for this release. They hold only for secure noise."""
 
     @property
     def most(self) -> Guarantee | None:
-        """The row with the largest cost, among rows with the same relation as the first."""
+        """The row with the largest cost, among rows with the same relation as the first row."""
         rows = self.guarantees
         comparable = [row for row in rows if row.relation == rows[0].relation]
         return max(comparable, key=lambda row: (row.kind == WORST_CASE, row.epsilon), default=None)
@@ -226,7 +227,8 @@ def pure_if_as_small(
     it returns `epsilon` and `delta`.
     """
     pure = pure_epsilon(charges)
-    # For a purely private mechanism, the epsilon at delta is about 2 delta smaller than at 0.
+    # For a purely private mechanism, the epsilon at delta is about 2 delta smaller than at 0. So a
+    # difference of 4 delta is allowed.
     is_as_small = pure <= epsilon * 1.001 + 4.0 * delta
     return (max(pure, epsilon), 0.0) if is_as_small else (epsilon, delta)
 

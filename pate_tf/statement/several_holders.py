@@ -129,11 +129,11 @@ class SilosStatement(PrivacyStatement):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon for all data of several silos together, by the number of silos.
+        """Maps a number of silos to the epsilon for all data of these silos together.
 
-        They hold at `several_delta`. If each silo randomized its own answers, the charges of
-        several silos compose. If all silos contribute to the same noise, changing k silos moves the
-        total k times as far (group privacy).
+        Each epsilon holds at `several_delta`. If each silo randomized its own answers, the charges
+        of several silos compose. If all silos contribute to the same noise, changing k silos moves
+        the total k times as far (group privacy).
         """
         numbers = [number for number in SEVERAL if number < self.num_charged]
         if self.num_charged > 1:
@@ -189,7 +189,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def table(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """Rows of the table on the page: cells, and the names of all silos with these cells."""
+        """Maps the cells of each row of the page's table to the names of the silos in this row."""
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             epsilon, delta = pure_if_as_small(silo.charges, silo.epsilon, silo.delta)
@@ -282,10 +282,11 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
-        """Epsilon for all uploads of several participants, by the number of participants.
+        """Maps a number of participants to the epsilon for all of their uploads together.
 
-        They hold at `delta` for a person who has one record, or all protected records, at each of
-        these participants. Every participant adds independent noise, so their uploads compose.
+        Each epsilon holds at `delta`, for a person who has one record, or all protected records, at
+        each of these participants. Every participant adds independent noise, so their uploads
+        compose.
         """
         if self.charge is None or self.num_participants < 2:
             return {}
@@ -321,10 +322,10 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement claims no more privacy than the participants' ledgers show.
 
-        The digests in `ledger_heads` cover all earlier rows. The rows contain the charges of each
-        participant (and so a lower bound on epsilon), delta, resets, and whether noise was secure.
-        Ledgers of some participants may be missing. Without any ledgers, epsilon is only compared
-        with the stated charge.
+        The digests in `ledger_heads` cover all earlier rows. The rows show the charges of each
+        participant, delta, whether the ledger was reset, and whether the noise was secure. The
+        charges give a lower bound on epsilon. Ledgers of some participants may be missing. Without
+        any ledgers, epsilon is only compared with the stated charge.
         """
         if self.charge is None:
             require(not stores, "it has no epsilon to check against ledgers")

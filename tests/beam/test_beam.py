@@ -413,7 +413,7 @@ def test_runs_that_are_stopped_leave_nothing_half_and_end_in_the_same_sums(
 
 
 @pytest.mark.parametrize(
-    ("times", "message"), [(0, "partial.npz is missing"), (2, "lost or repeated results")]
+    ("times", "message"), [(0, "partial.npz is missing"), (2, "lost or duplicated worker results")]
 )
 def test_results_that_a_runner_loses_or_repeats_are_refused(
     here, data, tmp_path, monkeypatch, times, message

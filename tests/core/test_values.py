@@ -143,7 +143,7 @@ def test_a_dataset_refuses_nonsense(change):
     ("weights", "message"),
     [
         (np.ones((2, 2)) / 2, r"weights must have .*\[2, 3\]"),
-        ([[0.5, 0.5, 0.5], [1, 0, 0]], "rows with a sum of 1"),
+        ([[0.5, 0.5, 0.5], [1, 0, 0]], "each row of weights must sum to 1"),
         ([[2.0, -1.0, 0.0], [1, 0, 0]], "at least 0"),
         ([[np.nan, 0.0, 0.0], [1, 0, 0]], "finite"),
     ],

@@ -1,18 +1,18 @@
-"""Base classes of mechanisms: charges that also draw labels from votes.
+"""Base classes of mechanisms. A mechanism is a charge that also draws labels from votes.
 
 One object draws the noise and computes its cost, so that the two always agree. The object defines
 the distribution of the released label given the counts. If you change this distribution, you must
 also change the cost.
 
-Ties between noisy counts are broken at random. The additive samplers draw a uniformly random order
-of the classes for every query, without looking at the counts. Among equal noisy counts, the class
-with the higher priority wins. In integers: score = counts * LATTICE + noise, where the noise of
-`LaplaceNoisyMax` is (discrete Laplace) * LATTICE + (random permutation of 0 .. num_classes - 1),
-and the noise of `GaussianNoisyMax` is a discrete Gaussian of scale sigma * LATTICE. Exact outcome
-probabilities assume this rule, so they do not depend on the order of the classes. The bound `paper`
-of `LaplaceNoisyMax` holds only with this rule (docs/proofs/theory.md, Proposition D1). Every other
-bound assumes that the plurality loses all ties. It holds for any rule that does not look at the
-counts.
+Ties between noisy counts are broken at random. For every query, the additive samplers assign the
+classes random priorities (a uniformly random permutation), without looking at the counts. Among
+equal noisy counts, the class with the higher priority wins. In integers: score = counts * LATTICE +
+noise, where the noise of `LaplaceNoisyMax` is (discrete Laplace) * LATTICE + (random permutation of
+0 .. num_classes - 1), and the noise of `GaussianNoisyMax` is a discrete Gaussian of scale sigma *
+LATTICE. Exact outcome probabilities assume this rule, so they do not depend on the order of the
+classes. The bound `paper` of `LaplaceNoisyMax` holds only with this rule (docs/proofs/theory.md,
+Proposition D1). Every other bound assumes that the plurality loses all ties. Therefore, it also
+holds for any other tie-breaking rule that does not look at the counts.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ class Target(EpsilonDelta, ProtectedUnit, Settings):
         too_little = lowest
         enough = 0.0
         while (over := excess(enough)) > 0.0:
-            # If the scale is doubled, epsilon is at least halved. So one step usually suffices.
+            # Doubling the scale at least halves epsilon, so one step usually suffices.
             too_little = enough
             enough += min(max(over, log(2.0)), log(64.0))
             if enough > highest:
                 raise ValueError(
-                    f"epsilon={self.epsilon} at delta {self.delta} needs too much noise; raise it"
+                    f"epsilon={self.epsilon} at delta {self.delta} needs too much noise. Raise it."
                 )
         if excess(too_little) > 0.0:
             step = TOLERANCE / 4.0
@@ -376,10 +376,10 @@ class OutcomeLaw(Mechanism):
 
     @abstractmethod
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns F(D), which bounds from above the probability that a class D votes behind wins.
+        """Returns F(D), an upper bound on Pr[a class wins although it is D votes behind].
 
-        D are the values of `gaps`, and the result has the same shape. F is nonincreasing, and it is
-        convex on D >= 0 for every mechanism that adds noise.
+        The values D are given by `gaps`, and the result has the shape of `gaps`. F is
+        nonincreasing, and it is convex on D >= 0 for every mechanism that adds noise.
         """
 
     def expected_correct(self, counts: IntArray) -> float:
@@ -398,8 +398,9 @@ class Bound(NamedTuple):
     """A data-dependent bound on the cost of one query.
 
     The bound is a function of q and u. Here, q is the probability that the label is not the
-    plurality. It is a sum with one term for each other class, and u is the largest term. `costs`
-    are nondecreasing in q and in u, and constant for q > 1/(E+1), where E = e^{2 gamma}.
+    plurality, or an upper bound on this probability. It is a sum with one term for each other
+    class, and u is the largest of these terms. The results of `costs` are nondecreasing in q and in
+    u, and constant for q > 1/(E+1), where E = e^{2 gamma}.
 
     Attributes:
         tail: function F, used to compute q and u; see `OutcomeLaw.pairwise_tail`.
@@ -407,12 +408,12 @@ class Bound(NamedTuple):
             != plurality] or an upper bound on it, above 0, [num_queries]; u is its largest term,
             [num_queries]. Costs are infinite where no bound is proved.
         cap: function that takes moments and returns the maximum cost of a query, [num_moments].
-        reach: number of votes that are moved, in the worst way, before q and u are computed. It is
-            1 for the bound `two_sided` of Gaussian mechanisms, else 0. The reverse moment at n is
-            the forward moment at a neighbor n', and the forward formula is nondecreasing in q, so
-            the two-sided cost is the formula at qmax_1(n) (docs/proofs/theory.md, Proposition D5).
-            If a cost must hold for all counts up to k votes away (K_k of Theorem B2), k + reach
-            votes are moved.
+        reach: number of votes that are assumed to move, in the worst way, before q and u are
+            computed. It is 1 for the bound `two_sided` of Gaussian mechanisms, else 0. The reverse
+            moment at n is the forward moment at a neighbor n', and the forward formula is
+            nondecreasing in q, so the two-sided cost is the formula at qmax_1(n)
+            (docs/proofs/theory.md, Proposition D5). If a cost must hold for all counts up to k
+            votes away (K_k of Theorem B2), k + reach votes are assumed to move.
     """
 
     tail: Tail
@@ -428,7 +429,8 @@ class Bound(NamedTuple):
         replaced by the cap.
 
         Args:
-            q: Pr[label != plurality] or a bound on it `reach` votes away, [num_queries].
+            q: Pr[label != plurality], or an upper bound on this probability for all counts up to
+                `reach` votes away, [num_queries].
             u: largest term of q, [num_queries]. Only the bound "class_aware" uses it.
             moments: [num_moments].
         """
@@ -440,7 +442,7 @@ class Bound(NamedTuple):
 
 
 class DataDependent(OutcomeLaw):
-    """A mechanism with data-dependent bounds on the cost of a query. `bounds` has their names."""
+    """A mechanism with data-dependent bounds on the cost of a query. `bounds` lists their names."""
 
     @property
     def answering(self) -> DataDependent:
@@ -474,7 +476,7 @@ class ReleasesFeatureSums(OneScale, ProtectedUnit):
     Attributes:
         num_clusters: for counts of records in clusters, the number of clusters; None for sums of
             feature vectors.
-        released_in_words: description of the sums, for a plan.
+        released_in_words: description of the sums that a plan displays.
     """
 
     releases_feature_sums: ClassVar[bool] = True
@@ -518,7 +520,7 @@ def register(kind: Kind) -> Kind:
 
 
 def offered() -> dict[str, type[Mechanism]]:
-    """Returns the mechanisms that draw labels, sorted by name."""
+    """Maps the name of each mechanism that draws labels to its class, sorted by name."""
     return {name: kind for name, kind in sorted(MECHANISMS.items()) if "draw" not in kind.lacks}
 
 

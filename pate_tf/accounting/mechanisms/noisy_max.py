@@ -36,7 +36,7 @@ from pate_tf.core.checks import IntArray, between
 
 
 class AdditiveNoisyMax(Mechanism):
-    """A mechanism that adds noise to each count and returns the class with the largest sum."""
+    """A mechanism that adds noise to each count and returns the class with the largest result."""
 
     @abstractmethod
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
@@ -92,11 +92,11 @@ LARGEST_SUM = (
 
 
 def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns the probability that a class `gaps` votes behind wins with continuous Laplace noise.
+    """Returns the probability that a class wins with Laplace noise although it is `gaps` behind.
 
-    For D = gaps >= 0, it is (2 + gamma D) / (4 e^{gamma D}) (Papernot et al. 2017, Lemma 4). With
-    discrete noise and ties broken by random priority, the probability is at most this value
-    (Proposition D1).
+    The noise is continuous. For D = gaps >= 0 votes, the probability is (2 + gamma D) / (4 e^{gamma
+    D}) (Papernot et al. 2017, Lemma 4). With discrete noise and ties broken by random priority, the
+    probability is at most this value (Proposition D1).
     """
     scaled = gamma * np.abs(gaps)
     ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
@@ -165,7 +165,7 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
-        """The scale 1 / gamma, rounded up, so that noise is never less than the cost assumes."""
+        """The scale 1 / gamma, rounded up, so the noise is never less than the cost assumes."""
         return {"1/gamma": nextafter(1.0 / self.gamma, inf)}
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
@@ -190,8 +190,8 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
         reached = np.exp(-self.gamma * distance) * linear
         return np.asarray(np.where(gaps >= 0, reached, 1.0 - reached))
 
-    # The default `alphas` of `Charge` are D*(l) for epsilon 2 gamma (docs/proofs/theory.md,
-    # Proposition C2).
+    # The cap is D*(l) at epsilon 2 gamma (docs/proofs/theory.md, Proposition C2), which the default
+    # method `Charge.alphas` computes.
     cost_cap = Charge.alphas
 
     def bound(self, name: str) -> Bound:
@@ -284,7 +284,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     def bound(self, name: str) -> Bound:
         """Returns the bound of arXiv 1802.08908 for q below 1.
 
-        For `two_sided`, one vote is moved.
+        For the bound `two_sided`, one vote is assumed to move (see `Bound.reach`).
         """
 
         def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
@@ -298,9 +298,9 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the label distributions under continuous noise, with a margin for the lattice.
 
-        The real noise is drawn on a lattice, so noisy counts can be equal. Compared with the effect
-        of one vote, this changes a log ratio by a factor of at most about 1 / LATTICE. A relative
-        margin of 16 / LATTICE covers this change.
+        The real noise is drawn on a lattice, so noisy counts can be equal. The relative effect of
+        such ties on a log ratio is at most about 1 / LATTICE. A relative margin of 16 / LATTICE
+        covers it.
         """
         step = 1.0 / self.sigma
         laws = costs.neighbour_outcomes(
@@ -316,8 +316,8 @@ class GaussianHistogram(GaussianCounts):
     """Releases all counts of a query with Gaussian noise. The largest noisy count gives the label.
 
     The answers to all queries together have mu-Gaussian differential privacy with mu = sqrt(2
-    num_queries) / sigma. The noisy counts also show the vote margins. With them, averages over
-    nearest neighbors are more accurate.
+    num_queries) / sigma. The noisy counts also show the vote margins, which make averages over
+    nearest neighbors more accurate.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=40.0)
@@ -368,12 +368,13 @@ class ConfidentGaussianNoisyMax(DataDependent):
     1.2
 
     Attributes:
-        threshold: minimum noisy count of the largest class, in votes.
+        threshold: a query is answered only if its largest count plus noise is at least this number
+            of votes.
         sigma_threshold: standard deviation of the noise of the test, in votes.
         sigma: standard deviation of the noise of the label, in votes.
     """
 
-    threshold: float = parameter(above=-inf, help="Minimum noisy count of the largest class.")
+    threshold: float = parameter(above=-inf, help="Largest noisy count needed to answer a query.")
     sigma_threshold: float = parameter(
         above=0.0, help="Standard deviation of the noise in the threshold test, in votes."
     )

@@ -1,6 +1,6 @@
 """Mechanisms of earlier versions. They are needed to compute the cost of old ledgers.
 
-They are not registered, so nobody can choose, plan or draw them.
+These mechanisms are not registered, so they can't be chosen or planned, and they draw no labels.
 """
 
 from __future__ import annotations
