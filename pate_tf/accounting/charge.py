@@ -242,10 +242,10 @@ def gaussian_smooth_sensitivity_rdp(
 
 
 def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
-    """Checks that Theorem A applies to a bound of a mechanism; returns 2 gamma, its pure epsilon.
+    """Checks that Theorem A applies to a mechanism's bound; returns its pure epsilon, 2 gamma.
 
-    The theorem requires a cost that is convex in ln q until it becomes constant (Lemma 3), and
-    q(n') <= E q(n) (Lemma 1).
+    The theorem requires that the cost is convex in ln q until it becomes constant (Lemma 3), and
+    that q(n') <= E q(n) for neighbors n and n' (Lemma 1).
 
     Raises:
         ValueError: if the bound is `class_aware`, for which no smooth sensitivity is known; if the

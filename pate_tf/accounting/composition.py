@@ -8,9 +8,9 @@ of `Charge` and works with every subclass.
 An alpha is the cost of a charge at a moment l: l times the Renyi divergence of order l + 1.
 
 The alphas of charges add up at each moment. For charges that are only (epsilon, delta)
-differentially private, either the epsilons and deltas are added (basic composition) or the
-distributions of the privacy losses are combined, whichever gives the smaller epsilon. These rules
-hold for any charges, in any order.
+differentially private, there are two methods. One adds the epsilons and deltas (basic composition),
+and the other combines the distributions of the privacy losses. The smaller result is used. All
+these methods are valid for any charges, in any order.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Charge(ABC):
         """Returns the worst-case cost of one charge at each moment (natural log), [num_moments].
 
         The cost at moment l is l times the Renyi divergence of order l + 1. It is infinite if there
-        is no finite bound, and zero if `approximate` covers the whole cost. By default, it is the
-        cost of randomized response at `pure_epsilon`.
+        is no finite bound, and zero if `approximate` covers the whole cost. By default, the result
+        is the cost of randomized response at `pure_epsilon`.
         """
         if self.approximate is not None:
             return np.zeros_like(moments)
@@ -105,7 +105,7 @@ class Charge(ABC):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Noise multipliers of Gaussian mechanisms that together cost at least as much.
+        """Noise multipliers of Gaussian mechanisms that together cost no less than this charge.
 
         A multiplier is the standard deviation divided by the L2 sensitivity. The tuple is empty if
         there are no such mechanisms.
@@ -118,7 +118,7 @@ class Charge(ABC):
         return {name: getattr(self, name) for name in self.noise_fields}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of `number` charges like this, by a theorem that uses no moments.
+        """Returns the epsilon of `number` such charges, from a theorem that uses no moments.
 
         By default, this is the optimal composition of pure mechanisms. It is infinite if the charge
         has no pure epsilon.
@@ -442,11 +442,12 @@ def check_pure(charge: Charge) -> None:
 def smallest_epsilon(
     charges: Charges, delta: float, *, enough: float = 0.0
 ) -> tuple[float, float | None]:
-    """Returns the smallest known total epsilon, and its moment (None if another theorem gave it).
+    """Returns the smallest known total epsilon, and the moment that gives it (or None).
 
-    The function also tries theorems that use no moments. If all charges are equal, it tries their
-    composition theorem (`composed_epsilon`). Otherwise, it tries `by_losses`, and the sum of all
-    pure epsilons plus the epsilon of all other charges together (Proposition S5).
+    The function also tries theorems that use no moments. If one of them gives the smallest epsilon,
+    the moment is None. If all charges are equal, it tries their composition theorem
+    (`composed_epsilon`). Otherwise, it tries `by_losses`, and the sum of all pure epsilons plus the
+    epsilon of all other charges together (Proposition S5).
 
     Args:
         charges: charges, each with the number of times it was made.

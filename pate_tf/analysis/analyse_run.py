@@ -66,7 +66,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         None,
         group="votes",
         flag="ledger",
-        help="Ledgers (files or folders, separated by commas). Shows their history, spending and "
+        help="Ledgers to show (files or folders, separated by commas), with history, spending and "
         "remaining budget. If ledgers belong to the same records, their costs are composed. With "
         "--statement, accounts of silos are also allowed.",
     )
@@ -277,7 +277,7 @@ def _read(
     """Returns the votes, the report values of each ledger, and delta."""
     if settings.counts_file is not None:
         if mechanism is None:
-            raise ValueError("mechanism is required: the mechanism that answers the queries")
+            raise ValueError("mechanism is required, because a file of votes does not name it")
         source = vote_sources.read_votes_file(
             settings.counts_file,
             mechanism,

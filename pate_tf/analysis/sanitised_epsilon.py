@@ -72,7 +72,7 @@ _COARSE: Final = 2.0**14  # number of possible published values per unit of Reny
 def sanitised(
     alpha: float, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
-    """Returns the epsilon for a noisy cost or the worst-case epsilon, whichever is smaller.
+    """Returns the smaller of two epsilons: the epsilon for a noisy cost and the worst-case epsilon.
 
     `alpha` is the noisy cost at the moment of the plan. The worst-case epsilon of the labels and
     the release together is valid for all votes. It is computed at the best moment.

@@ -321,7 +321,7 @@ def analyse(
     if isinstance(votes, VoteSource):
         source = votes
     elif mechanism is None:
-        raise ValueError("mechanism is required: the mechanism that answers the queries")
+        raise ValueError("mechanism is required, because an array of counts does not name it")
     else:
         source = VoteSource.of_counts(VoteCounts(np.asarray(votes)), mechanism)
     grid = moments.DEFAULT_MOMENTS if num_moments is None else np.arange(1.0, num_moments + 1.0)

@@ -152,7 +152,7 @@ def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
 def batches_before(
     history: Iterable[LedgerRow], mechanism: Charge, *, last: int
 ) -> Counter[Charge]:
-    """Returns charges for whole batches that earlier versions made for these labels.
+    """Returns the charges for whole batches of a mechanism's labels, which earlier versions made.
 
     If `mechanism` was charged once per batch, the result contains all such batches. Otherwise, it
     contains only the batches without a stored answer.
@@ -589,7 +589,7 @@ class LedgerFile(contextlib.ExitStack):
             fields = json.loads(self._note_path.read_text())
             return Head(sequence=int(fields["sequence"]), digest=str(fields["digest"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise LedgerError(f"{self._note_path} must describe the last row") from error
+            raise LedgerError(f"{self._note_path} is damaged. Restore the ledger's files") from error
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
         """Writes the last row to a file outside the database, so that lost rows are detected."""

@@ -382,7 +382,7 @@ class Ledger(Store):
     ) -> Iterator[int]:
         """Charges queries, or reuses an open debit (a charge without answers).
 
-        Yields its `sequence`.
+        Yields the `sequence` of the debit row.
 
         Call it inside `exclusive`.
 

@@ -328,8 +328,8 @@ class Electorate(OnFeatures):
         model: model of the teachers, see `pate_tf.Teachers`; None for custom teachers.
         representation: features from which teachers learn; None for raw inputs.
         covers_pool: whether the teachers can vote on every input of the pool.
-        is_planned: whether the plan chooses the teachers. If so, it checks that there are enough
-            records for them.
+        is_planned: whether the plan chooses the teachers. If so, the plan checks that there are
+            enough records for them.
     """
 
     num_teachers: int

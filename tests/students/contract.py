@@ -103,7 +103,7 @@ class StudentContract:
             self.train(released_labels([], [], num_classes))
         with pytest.raises(ValueError, match="labels don't belong to this pool of 400"):
             self.train(released_labels([400], [1], num_classes))
-        with pytest.raises(ValueError, match="labels must be of"):
+        with pytest.raises(ValueError, match="labels must have"):
             self.train(released_labels([0], [1], num_classes + 1))
 
     def test_it_learns_from_weighted_labels(self):
