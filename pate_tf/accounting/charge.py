@@ -45,8 +45,8 @@ class Cost(EpsilonDelta, ProtectedUnit):
     Attributes:
         charge: the mechanism or other charge that was charged.
         number: how often `charge` was charged.
-        before: earlier charges that `epsilon` also covers, with their numbers. They come from
-            earlier batches of a mechanism that is charged once per batch.
+        before: earlier charges that `epsilon` also covers, with their numbers. These charges come
+            from earlier batches of a mechanism that is charged once per batch.
     """
 
     charge: Charge
@@ -112,7 +112,8 @@ class ReleasedLabels(PoolLabels):
         labels: int64 `[num_answered]`, the noisy winners.
         num_classes: number of classes.
         num_queries: number of queries. A mechanism with a threshold may answer fewer queries.
-        cost: worst-case cost of these queries, without earlier queries. It contains the mechanism.
+        cost: worst-case cost of these queries, without earlier queries. `cost` also contains the
+            mechanism.
         ledger_rows: sequence numbers of the ledger rows that record the charges of these queries.
         secure_noise: False if the noise was drawn with a seed, as in tests. The labels are then not
             private.
@@ -351,7 +352,7 @@ class CostRelease(Charge):
 
     @property
     def cost_floor(self) -> float:
-        """The public constant c_0 of Theorem B2. It keeps ln Cbar finite if a cost is 0."""
+        """The public constant c_0 of Theorem B2, which keeps ln Cbar finite if a cost is 0."""
         return 1e-9 * self.num_queries
 
     def check_mechanism(self, mechanism: Mechanism) -> None:
@@ -377,8 +378,8 @@ class CostRelease(Charge):
 class SanitisedEpsilon(EpsilonDelta):
     """Public: a data-dependent epsilon that was released with noise.
 
-    It covers both the labels and its own release. It is valid at `delta`, for the votes of this
-    run.
+    The epsilon covers the labels and this release together. It is valid at `delta`, for the votes
+    of this run.
 
     Attributes:
         confidence: probability that the noise did not make `epsilon` too small.

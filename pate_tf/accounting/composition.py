@@ -53,8 +53,8 @@ class Charge(ABC):
     Attributes:
         name: name of the charge in ledgers.
         answers: whether the charge pays for answers to queries.
-        releases_counts: whether noisy counts are released together with the labels. Their Gaussian
-            noise has standard deviation `noise_scales["sigma"]`, in votes.
+        releases_counts: whether noisy counts are released together with the labels. The Gaussian
+            noise of the counts has standard deviation `noise_scales["sigma"]`, in votes.
         releases_feature_sums: whether the charge pays for feature sums of records, without
             teachers.
         counted: name of the unit that is charged, as singular and plural, such as "query" and
@@ -120,8 +120,8 @@ class Charge(ABC):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of `number` such charges, from a theorem that uses no moments.
 
-        By default, this is the optimal composition of pure mechanisms. It is infinite if the charge
-        has no pure epsilon.
+        By default, the result is the optimal composition of pure mechanisms, and infinite if the
+        charge has no pure epsilon.
         """
         if self.pure_epsilon is None:
             return inf
@@ -496,15 +496,15 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # Replacing an owner removes one owner and adds another, whose records usually belong to a different
 # teacher. So two votes of each query may move. Similarly, k records of one person can belong to up
 # to k teachers, and replacing all of them may move k votes of each query. The cost for k teachers
-# follows from k steps between neighbors. It is more than k times the cost of one step, because the
-# moments of a Gaussian grow with the square of k. For k = 2, labels have the following costs, for
-# any counts and any moved votes: - Pure: each moved vote multiplies any probability by at most e^{2
-# gamma}. Two moved votes multiply it by at most e^{4 gamma}, so D* of 4 gamma bounds the moments. -
-# Gaussian: the distance of the counts is largest if both votes move between the same two classes.
-# The squared distance is then 8, and alpha = 8 l (l+1) / (2 sigma^2). - A part that is only
-# (epsilon, delta): (2 epsilon, delta (1 + e^epsilon)) (docs/proofs/approximate_dp.md, Theorem G6).
-# - Threshold test: two moved votes change the largest count by at most 2, so alpha = 4 l (l+1) / (2
-# sigma^2). In addition, group privacy applies to the whole release, however its epsilon was
+# follows from k steps between neighbors. This cost is more than k times the cost of one step,
+# because the moments of a Gaussian grow with the square of k. For k = 2, labels have the following
+# costs, for any counts and any moved votes: - Pure: each moved vote multiplies any probability by
+# at most e^{2 gamma}. Two moved votes multiply it by at most e^{4 gamma}, so D* of 4 gamma bounds
+# the moments. - Gaussian: the distance of the counts is largest if both votes move between the same
+# two classes. The squared distance is then 8, and alpha = 8 l (l+1) / (2 sigma^2). - A part that is
+# only (epsilon, delta): (2 epsilon, delta (1 + e^epsilon)) (docs/proofs/approximate_dp.md, Theorem
+# G6). - Threshold test: two moved votes change the largest count by at most 2, so alpha = 4 l (l+1)
+# / (2 sigma^2). In addition, group privacy applies to the whole release, however its epsilon was
 # composed: if one step is (epsilon, delta), k steps are (k epsilon, (1 + e^epsilon + ... + e^((k-1)
 # epsilon)) delta). The smallest of these costs is used (docs/proofs/theory.md, Proposition S2).
 
@@ -639,8 +639,8 @@ def several_teachers_epsilon(
     the cost if one owner is added or removed.
 
     Args:
-        charges: charges, each with the number of times it was made. They may have been chosen
-            adaptively.
+        charges: charges, each with the number of times it was made. The charges may have been
+            chosen adaptively.
         delta: in [0, 1).
         num_teachers: number of teachers, records or owners that change, at least 2; None for the
             replacement of one owner.

@@ -120,8 +120,8 @@ def union_bound(
     """Returns the largest q and u if up to `moved_votes` votes change, [num_queries] each.
 
     q = sum_j F(D_j) is an upper bound on Pr[label != plurality], and u = F(D_2) is its largest
-    term. If votes move, the results are qmax and umax of Lemma 2. They are 1 if the moved votes can
-    cause a tie.
+    term. If votes move, the results are qmax and umax of Lemma 2. The results are 1 if the moved
+    votes can cause a tie.
 
     Args:
         tail: function F, which takes an array of gaps.

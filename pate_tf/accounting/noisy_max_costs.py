@@ -486,9 +486,9 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     """Returns bounds on the cost of one label that hold for all counts, at `DEFAULT_MOMENTS`.
 
     The bound holds for any number of classes, for both directions, and for any way to break ties.
-    It holds for the noise that is really drawn: a discrete Gaussian on multiples of 1 / LATTICE
-    votes. The bound is infinite for l > 4 sigma. Inside this function, lengths are measured in
-    standard deviations.
+    The bound holds for the noise that is really drawn: a discrete Gaussian on multiples of 1 /
+    LATTICE votes. The bound is infinite for l > 4 sigma. Inside this function, lengths are measured
+    in standard deviations.
 
     Args:
         sigma: standard deviation of the noise, in votes, from 0.5 to 2^14.

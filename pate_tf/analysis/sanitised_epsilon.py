@@ -75,7 +75,8 @@ def sanitised(
     """Returns the smaller of two epsilons: the epsilon for a noisy cost and the worst-case epsilon.
 
     `alpha` is the noisy cost at the moment of the plan. The worst-case epsilon of the labels and
-    the release together is valid for all votes. It is computed at the best moment.
+    the release together is valid for all votes. This worst-case epsilon is computed at the best
+    moment.
     """
     moment = np.array([plan.moment])
     charged: dict[Charge, int] = {mechanism: mechanism.number_charged(plan.num_queries)}
@@ -409,8 +410,8 @@ def plan_release(
     """Returns the plan that gives the smallest epsilon if all queries have the assumed votes.
 
     The plan minimizes the median of the published epsilon over a grid of values for moment,
-    smoothness and sigma. It uses the tightest bound that covers both directions. It does not depend
-    on any vote.
+    smoothness and sigma. The plan uses the tightest bound that covers both directions. It does not
+    depend on any vote.
 
     Args:
         mechanism: mechanism that will draw the labels.

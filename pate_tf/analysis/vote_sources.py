@@ -50,8 +50,8 @@ class ChargedQueries(QueryCounts):
     Attributes:
         num_charged: mechanisms, each with its number of charged queries. Queries that were charged
             but lost their answers in a crash are included.
-        releases: all other charges, each with its number. They paid for noisy releases of a
-            data-dependent cost.
+        releases: all other charges, each with its number. These charges paid for noisy releases of
+            a data-dependent cost.
     """
 
     num_charged: Mapping[Charge, int]
@@ -364,8 +364,8 @@ def _smooth_sensitivities(
 ) -> dict[float, float]:
     """SENSITIVE: returns the smooth sensitivity at each moment.
 
-    It uses the bound `two_sided`. If this bound has no smooth sensitivity, it uses the first bound
-    of `bounds` that has one.
+    The function uses the bound `two_sided`. If this bound has no smooth sensitivity, the function
+    uses the first bound of `bounds` that has one.
     """
     group = source.only_group()
     usable = [bound for bound in bounds if bound in SMOOTH_BOUNDS]

@@ -171,7 +171,7 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Opens a file for writing. It appears at `path` only when it is complete.
+    """Opens a file for writing. The file appears at `path` only when it is complete.
 
     Args:
         path: the final name; its folder must exist.
@@ -207,7 +207,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
 @contextlib.contextmanager
 def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathlib.Path]:
-    """Creates a folder for the block to fill. It appears at `path` only when it is complete.
+    """Creates a folder for the block to fill, which appears at `path` only when it is complete.
 
     Args:
         path: the final name; its parent must exist.

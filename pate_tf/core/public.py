@@ -275,8 +275,8 @@ class PublicSplit:
 class PoolLabels:
     """Public: labels of some inputs of a pool, from which a student learns.
 
-    They include the released labels. They may also include labels that were inferred from the
-    released labels. Such post-processing costs no privacy.
+    These labels include the released labels. They may also include labels that were inferred from
+    the released labels. Such post-processing costs no privacy.
 
     Attributes:
         query_indices: int64 `[num_labels]`, positions of the labeled inputs in the pool.

@@ -226,7 +226,7 @@ class Store(LedgerFile):
     def _missing_rows(self) -> rollback_guard.Missing | None:
         """Returns rows that the guard has noted and this store does not have.
 
-        None if no row is missing.
+        Returns None if no row is missing.
         """
         if self.guard is None or self.opened is None:
             return None

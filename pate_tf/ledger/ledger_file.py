@@ -56,7 +56,7 @@ class LedgerRow:
 
     Attributes:
         sequence: 1 for the row that opens the store, then one more for each row.
-        time: UTC time of the machine's clock, in ISO 8601 format. It is only for information.
+        time: UTC time of the machine's clock, in ISO 8601 format. The time is only for information.
         kind: "opened", "debit", "resumed", "answers", "released", "budget", "source" or
             "acknowledged" in a ledger. Other stores have different kinds.
         details: JSON values that depend on the kind.
@@ -96,8 +96,8 @@ class Head:
 
     Attributes:
         sequence: the `sequence` of the last row; 0 for an empty ledger.
-        digest: digest of the last row, which depends on all earlier rows. It may be published,
-            because the secret salt in the first row hides the content of the rows.
+        digest: digest of the last row, which depends on all earlier rows. The digest may be
+            published, because the secret salt in the first row hides the content of the rows.
     """
 
     sequence: int = 0
@@ -589,7 +589,7 @@ class LedgerFile(contextlib.ExitStack):
             fields = json.loads(self._note_path.read_text())
             return Head(sequence=int(fields["sequence"]), digest=str(fields["digest"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise LedgerError(f"{self._note_path} is damaged. Restore the ledger's files") from error
+            raise LedgerError(f"{self._note_path} is damaged. Restore the ledger") from error
 
     def _note(self, rows: Sequence[LedgerRow]) -> None:
         """Writes the last row to a file outside the database, so that lost rows are detected."""

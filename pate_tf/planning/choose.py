@@ -48,7 +48,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     """Returns the plan of a release: method, mechanism with its noise, queries, and the reasons.
 
     Args:
-        known: public facts about the data. It contains no private value.
+        known: public facts about the data, without any private value.
         settings: the user's settings. Settings that are None are chosen from public values.
         reporting: functions that show progress, notes and warnings.
 
@@ -81,8 +81,8 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     trains_on_labels = settings.trains_on_labels(
         known.pool, plan.method, getattr(plan.mechanism, "num_rounds", 1)
     )
-    # If the student also learns from public labels, the forecast accuracy may be too low, because
-    # for images the forecast does not use public labels. So it is not used then.
+    # If the student also learns from public labels, the forecast may be too low, because the
+    # forecast for images does not use public labels. In this case, the label accuracy is unknown.
     if (
         not trains_on_labels
         and has_linear_model

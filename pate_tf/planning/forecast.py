@@ -175,7 +175,7 @@ class Forecast(NamedTuple):
     def excludes(self, reached: float | None) -> bool | None:
         """Whether an accuracy is more than four standard errors from the middle of the range.
 
-        None if the accuracy is unknown, or the range was not measured.
+        The result is None if the accuracy is unknown or the range was not measured.
         """
         if reached is None or not self.is_measured:
             return None

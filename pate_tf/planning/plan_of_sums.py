@@ -326,7 +326,7 @@ def trial(
     Returns:
         The forecast for labels of the whole pool, and a factor for the logits of a linear model.
         The factor maximizes the likelihood of the true labels (temperature scaling,
-        https://arxiv.org/abs/1706.04599). It is 1 if labels are computed from neighbors.
+        https://arxiv.org/abs/1706.04599). The factor is 1 if labels are computed from neighbors.
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]

@@ -21,7 +21,8 @@ from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 # depend on the order of the records.
 OWNER_STEP = 2.0**-32
 # Both factors of a product are multiples of 1 / PART_STEPS, so the product is a multiple of 1 /
-# LATTICE. Stored vectors are such factors. Their norm is about 1 at most, so int16 suffices.
+# LATTICE. Stored vectors are such factors. The norm of a stored vector is at most about 1, so int16
+# suffices.
 PART_STEPS = 2**10
 ROWS = 4_096  # number of records per step, which limits memory
 

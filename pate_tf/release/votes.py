@@ -188,8 +188,8 @@ def release_votes(
         inputs: public queries, `[num_queries, ...]`.
         mechanism: mechanism that draws the labels; its cost is charged.
         voter: function from inputs `[num_queries, ...]` to the teachers' votes or their counts, in
-            the same order. It is called before anything is charged, and only with queries that have
-            no answer yet. Every teacher must vote once on every query.
+            the same order. The function is called before anything is charged, and only with queries
+            that have no answer yet. Every teacher must vote once on every query.
         ledger: privacy ledger of the teachers, opened for labeling.
         noise: source of the privacy noise, which also selects the class with the largest noisy
             count.

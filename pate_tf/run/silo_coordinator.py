@@ -117,9 +117,9 @@ def coordinate(
     Args:
         run: settings of the coordinator, from the command line.
         transport: function that takes the roster and `coordinator_services`, and returns a context
-            manager that serves them. It does not have to tell silos about the end of the run. With
-            this argument, each aggregator has `asking.seconds` for each step. Default: a
-            `TlsServer` with the run's address and certificates.
+            manager that serves them. The context manager does not have to tell silos about the end
+            of the run. With this argument, each aggregator has `asking.seconds` for each step.
+            Default: a `TlsServer` with the run's address and certificates.
         on_event: function that is called with each log message.
         watch: function that is called once with a function that returns the coordinator's health,
             see `pate_tf.net.health.serve_health`; used only with the default transport.

@@ -100,8 +100,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             are protected, it is always private.
         epsilon_source: worst-case epsilon of all releases charged to the source on this machine;
             None if it is unknown.
-        delta_source: delta of `epsilon_source`. It equals `delta`, or is larger if the deltas of
-            batches that were charged as (epsilon, delta) add up to more.
+        delta_source: delta of `epsilon_source`. This delta equals `delta`, or is larger if the
+            deltas of batches that were charged as (epsilon, delta) add up to more.
         num_ledgers: number of ledgers of the source on this machine; None if there is no registry.
         num_other_units: number of ledgers of the source whose protected unit is unknown or differs
             from `unit`. If there are any, no guarantee covers all ledgers.

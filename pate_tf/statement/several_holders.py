@@ -207,7 +207,7 @@ class SilosStatement(PrivacyStatement):
         """Checks the epsilon of each silo against its charges, and the charges against ledgers.
 
         A silo's ledger can contain additional charges, for other runs and for answers that arrived
-        too late. It contains nothing about other silos.
+        too late. The ledger contains nothing about other silos.
         """
         for silo in self.silos:
             due, _ = smallest_epsilon(silo.charges, self.delta)
@@ -230,8 +230,8 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
     """The statement for a model from shared training; see `PrivacyStatement`.
 
     `epsilon` is the largest epsilon of a participant's ledger, and covers this run and everything
-    else that was charged to the ledger. It is infinite if there is no finite bound, for example
-    without noise. `unit` is "record", "participant", or "none" if there is no noise.
+    else that was charged to the ledger. The value is infinite if there is no finite bound, for
+    example if no noise is added. `unit` is "record", "participant", or "none" if there is no noise.
 
     Attributes:
         num_participants: number of participants.

@@ -191,13 +191,13 @@ class Mechanism(Charge, Settings):
 
     A subclass defines `name`, `alphas`, `draw`, `words`, and fields that are made with `parameter`.
     If it has no sampler or no data-dependent bounds, it gives the reason in `lacks` under "draw" or
-    "bounds". It may also define `for_target`, `pure_epsilon`, `noise_multipliers`, and
+    "bounds". A subclass may also define `for_target`, `pure_epsilon`, `noise_multipliers`, and
     data-dependent bounds with the necessary methods.
 
     Attributes:
         name: name of the mechanism in ledgers and plans, and as the value of `--mechanism`.
-        words: description of the mechanism in sentences. It contains names of fields in braces,
-            which are replaced by their values.
+        words: description of the mechanism in sentences. The text contains names of fields in
+            braces, which are replaced by their values.
         bounds: names of the data-dependent bounds that the mechanism has, from
             `pate_tf.accounting.moments.BOUNDS`.
         withholds: whether the mechanism may withhold the label of a query.
@@ -305,8 +305,8 @@ class OfSigma(OneScale):
     Attributes:
         sigma: standard deviation of the noise, in votes.
         squared_sensitivity: squared L2 sensitivity of the values that get the noise, if one record
-            or owner is replaced. It is 2 for counts, because a vote that moves from one class to
-            another changes two counts by one.
+            or owner is replaced. The value is 2 for counts, because a vote that moves from one
+            class to another changes two counts by one.
     """
 
     sigma: float = parameter(above=0.0, help="Standard deviation of the Gaussian noise, in votes.")
@@ -398,9 +398,9 @@ class Bound(NamedTuple):
     """A data-dependent bound on the cost of one query.
 
     The bound is a function of q and u. Here, q is the probability that the label is not the
-    plurality, or an upper bound on this probability. It is a sum with one term for each other
-    class, and u is the largest of these terms. The results of `costs` are nondecreasing in q and in
-    u, and constant for q > 1/(E+1), where E = e^{2 gamma}.
+    plurality, or an upper bound on this probability. In either case, q is a sum with one term for
+    each other class, and u is the largest of these terms. The results of `costs` are nondecreasing
+    in q and in u, and constant for q > 1/(E+1), where E = e^{2 gamma}.
 
     Attributes:
         tail: function F, used to compute q and u; see `OutcomeLaw.pairwise_tail`.

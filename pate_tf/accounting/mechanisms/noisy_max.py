@@ -197,8 +197,8 @@ class LaplaceNoisyMax(OneScale, CertifiedNoisyMax):
     def bound(self, name: str) -> Bound:
         """Returns the bound of Theorems T0 to T3, for q up to 1/(E+1), where E = e^{2 gamma}.
 
-        The bound `paper` uses the tail of continuous noise. It holds because ties are broken by
-        random priority (Proposition D1, d).
+        The bound `paper` uses the tail of continuous noise. This bound holds because ties are
+        broken by random priority (Proposition D1, d).
         """
 
         def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
