@@ -336,7 +336,7 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
             heads = [Head(sequence=number, digest=digest) for number, digest in self.ledger_heads]
             head = next((each for each in heads if store.holds(each)), None)
             if head is None:
-                raise ValueError(f"statement: none of its ledger rows is in {store.folder}")
+                raise ValueError(f"statement: its ledger rows are not in {store.folder}")
             rows = [row for row in store.history() if row.sequence <= head.sequence]
             charges = charges_of(rows)
             require(charges[self.charge] > 0, "its ledger was not charged for this training")

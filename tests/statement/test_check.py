@@ -239,11 +239,11 @@ def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_
     Ledger.open(other, ensemble_digest="ab" * 32, delta=DELTA).close()
     for some, change, told in (
         ([], {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
-        ([other], {}, "none of its ledger rows is in"),
+        ([other], {}, "its ledger rows are not"),
         (folders, {"epsilon": fields["epsilon"] / 2}, "epsilon.* must be at least"),
         (folders, {"epsilon_source": 0.1}, "epsilon_source must be at least"),
         (folders, {"delta": 1e-4}, "delta is .*, but .* in the ledger"),
-        (folders, {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]}, "none of its ledger rows"),
+        (folders, {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]}, "its ledger rows are not"),
         (folders, {"charge": {**fields["charge"], "rounds": 19}}, "not charged for this training"),
         (folders, {"kind": "perfect"}, "its numbers in kind"),
     ):
