@@ -246,8 +246,8 @@ class WishedDelta(Settings):
         least=0.0,
         below=1.0,
         help="Delta of the guarantee, at most one over the number of private records; 0 for pure "
-        "differential privacy. The first release sets it. Default: 1e-5, or a smaller power of "
-        "ten if there are more than 10,000 records.",
+        "differential privacy. The first release fixes delta for all later releases. Default: "
+        "1e-5, or a smaller power of ten if there are more than 10,000 records.",
     )
 
 

@@ -404,7 +404,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
     @property
     def log_ratio(self) -> float:
-        """Maximum log ratio between the noise on a table and one discrete Gaussian per number."""
+        """Maximum log ratio of probabilities with the real noise and with discrete Gaussians."""
         return MAX_NUMBERS * log_ratio_of_sum(self.share_scale, self.num_honest)
 
     def total_sigma(self, num_silos: int) -> float:

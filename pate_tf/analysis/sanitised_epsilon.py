@@ -162,7 +162,7 @@ def prepare_draw(
     plan.check_mechanism(mechanism)
     checks.between(0, 1, delta=delta)
     if len(counts) != plan.num_queries:
-        raise ValueError(f"the plan is for {plan.num_queries} queries, got {len(counts)}")
+        raise ValueError(f"the plan is for {plan.num_queries} queries, but there are {len(counts)}")
     moment = np.array([plan.moment])
     if not isfinite(total_alphas({mechanism: mechanism.number_charged(len(counts))}, moment)[0]):
         raise ValueError(f"the cost at moment {plan.moment} is infinite. Plan a smaller moment.")

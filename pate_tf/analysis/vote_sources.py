@@ -174,7 +174,7 @@ def read_votes_file(
         if num_teachers != everything.num_teachers and (is_doubtful or num_teachers is not None):
             raise ValueError(
                 f"votes must have shape [num_teachers, num_queries], got {everything.dimensions}: "
-                "transpose them, or confirm the number with `num_teachers`"
+                "transpose them, or confirm the number of teachers with `num_teachers`"
             )
         indices = np.arange(everything.num_queries)
         if indices_file is not None:

@@ -130,7 +130,7 @@ class TableSource:
         if data.owners_file is not None:
             raise ValueError("owners_file must not be set. Name the owner column in the schema.")
         if files.schema is None:
-            raise ValueError("schema is required: the schema of the files")
+            raise ValueError("schema is required. `pate schema` drafts one from a file")
         pattern = pattern or (None if files.private is None else str(files.private))
         if pattern is None:
             raise ValueError("private is required: the files of the private records")

@@ -272,14 +272,14 @@ def _checked_rounds(num_rounds: int | None, *, has_vectors: bool, has_pool: bool
         if (num_rounds or 1) > 1:
             raise ValueError(
                 f"num_rounds must be 1 for these sums, got {num_rounds}. Several rounds need "
-                "stored vectors of single records. These are stored only if labels are classes, "
-                "and not for owners or by Beam."
+                "the vector of each record, which is stored only if labels are classes, and not "
+                "for owners or by Beam."
             )
         return 1
     if num_rounds == 1 and not has_pool:
         raise ValueError(
             "num_rounds must be at least 2 without public inputs, because a single round of sums "
-            "is not enough for a linear model. Remove it; the number of rounds is then planned."
+            "is not enough for a linear model. Omit it to let the plan choose."
         )
     return num_rounds
 

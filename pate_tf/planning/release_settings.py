@@ -75,7 +75,7 @@ class ReleasePrivacy(Privacy):
         group="privacy",
         help="Continue even if a constant answer is expected to be as good as the labels: by "
         "accuracy, or by AUC if the most frequent class of the pool has more than 80 %. Without "
-        "this flag, the command then ends with exit code 4 and spends no privacy budget.",
+        "this flag, the command ends with exit code 4 in this case and spends no privacy budget.",
     )
 
 

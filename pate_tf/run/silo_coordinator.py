@@ -74,14 +74,14 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabel
         None,
         group="privacy",
         least=2,
-        help="With feature_sums: minimum number of silos that must share their sums. Default: four "
+        help="With feature_sums: minimum number of silos that must contribute sums. Default: four "
         "fifths of the roster.",
     )
     colluding: int = setting(
         1,
         group="privacy",
         least=1,
-        help="With feature_sums: number of silos in a total that may collude or add no noise.",
+        help="With feature_sums: maximum number of silos in a total that collude or add no noise.",
     )
     sigma: float | None = setting(
         None,
@@ -118,8 +118,8 @@ def coordinate(
         run: settings of the coordinator, from the command line.
         transport: function that takes the roster and `coordinator_services`, and returns a context
             manager that serves them. The context manager does not have to tell silos about the end
-            of the run. With this argument, each aggregator has `asking.seconds` for each step.
-            Default: a `TlsServer` with the run's address and certificates.
+            of the run. If `transport` is given, each aggregator may take up to `asking.seconds` for
+            each step. Default: a `TlsServer` with the run's address and certificates.
         on_event: function that is called with each log message.
         watch: function that is called once with a function that returns the coordinator's health,
             see `pate_tf.net.health.serve_health`; used only with the default transport.

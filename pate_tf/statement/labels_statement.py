@@ -318,8 +318,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         that epsilon matches these numbers. A statement in which both the numbers of queries and
         epsilon are smaller would also pass. However, `epsilon_ledger` is an upper bound on the cost
         of everything that the student learned. An input that is queried twice is charged once. If
-        the student queried inputs twice, and its rows also contain labels of another student, the
-        check fails although epsilon is correct. This ledger does not contain the cost of other
+        the student queried inputs twice, and `ledger_rows` also contain labels of another student,
+        the check fails although epsilon is correct. This ledger does not contain the cost of other
         ledgers of the source. So the total must only be at least the cost of this ledger. The
         ledger does not contain names, date, unit, the numbers of teachers and records, the query
         strategy, the digest of the student and versions.

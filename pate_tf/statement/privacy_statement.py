@@ -138,7 +138,7 @@ class PrivacyStatement(ProtectedUnit, ABC):
     @property
     @abstractmethod
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Rows of the table. The first row is for this release. Valid only if noise is secure."""
+        """Rows of the page's table, for this release first. Valid only for secure noise."""
 
     @property
     def most(self) -> Guarantee | None:

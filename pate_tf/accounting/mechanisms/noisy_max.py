@@ -374,7 +374,7 @@ class ConfidentGaussianNoisyMax(DataDependent):
         sigma: standard deviation of the noise of the label, in votes.
     """
 
-    threshold: float = parameter(above=-inf, help="Largest noisy count needed to answer a query.")
+    threshold: float = parameter(above=-inf, help="Minimum top noisy count of an answered query.")
     sigma_threshold: float = parameter(
         above=0.0, help="Standard deviation of the noise in the threshold test, in votes."
     )
