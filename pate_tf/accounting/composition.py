@@ -307,8 +307,8 @@ def privacy_profile(
     for epsilon, number in sorted(Counter(epsilon for epsilon, _ in guarantees).items()):
         wins = np.arange(number + 1)
         new_losses: FloatArray = np.asarray(epsilon * (2.0 * wins - number), np.float64)
-        # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). For all numbers that can
-        # occur here, the rounding error is far below SAFETY_MARGIN.
+        # The binomial coefficient satisfies log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1).
+        # For all numbers that can occur here, the rounding error is far below SAFETY_MARGIN.
         exponents = -scipy.special.betaln(number - wins + 1, wins + 1) - log1p(number)
         exponents -= wins * np.log1p(np.exp(-epsilon)) + (number - wins) * np.logaddexp(0, epsilon)
         new_losses, new_weights = merged(new_losses, np.exp(exponents))
@@ -659,7 +659,7 @@ def several_teachers_epsilon(
     number_changed = num_teachers or 2
     epsilons = [by_losses(charged, delta, num_teachers=number_changed, replaced=replaced)]
     # For sums with Gaussian noise, the squared distance gives the smallest epsilon. Group privacy
-    # can't improve it.
+    # can't improve it, so it is not tried.
     are_sums = all(charge.releases_feature_sums and charge.noise_multipliers for charge in charged)
     if not are_sums or epsilons[0] == inf:
         epsilons.append(

@@ -217,6 +217,7 @@ def noise_for(
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
     # Privacy loss distributions are slower to compute than moments, but need slightly less noise.
+    # So the search starts from the result of the moments.
     sigma = least(
         lambda less: (
             training(noise_multiplier=less).composed_epsilon(1, delta=delta) <= target_epsilon

@@ -198,7 +198,8 @@ def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):
-            # Noisy sums of predictions have no data-dependent cost.
+            # Noisy sums of predictions have no data-dependent cost. For adaptive queries, such a
+            # cost is not valid.
             if batch.adaptive or isinstance(batch.counts, SumsByClass):
                 return ()
             groups.setdefault((batch.mechanism, batch.counts.num_classes), []).append(batch)

@@ -330,9 +330,9 @@ def trial(
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
+    labels = true_labels[rows]
     # The number of draws is also the seed. The final trial and the trials that choose the encoder
     # use different numbers of draws, so their noise differs.
-    labels = true_labels[rows]
     noise = SeededNoise(num_draws)
     num_labels = len(pool)
     if encoder.is_frozen or pool.dataset.kind == "image":  # these features are needed anyway

@@ -24,7 +24,7 @@ MODEL_CARD: Final = "README.md"
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
 # Files with results about the model, in the run folder or in `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-# Text without line breaks in the report: a cost, a small number, a percentage or a date.
+# Text that the report must not break across lines: a cost, a small number, a percentage or a date.
 NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
