@@ -74,7 +74,6 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
     page = page.replace("--statement=", f"--statement={place}/released/")
     page = page.replace("RUN`", f"{place}`")
     text, _, signature = page.rpartition(SIGNATURE)
-    # The headings of the statement are one level below the heading of the report.
     with opened_stores(ledger_folders(root)[:1]) as stores:
         charges = [row for store in stores for row in _charges(store)]
         since = spent_since(contents["statement"], stores)
@@ -85,6 +84,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
         since=since,
         files=_digests(root / artifacts.RELEASED),
         folder=root.name,
+        # The headings of the statement are one level below the heading of the report.
         text=NUMBER.sub(
             r'<span class="whole">\g<0></span>',
             MARKDOWN.render(re.sub(r"^#", "##", text, flags=re.MULTILINE)),
