@@ -278,12 +278,12 @@ MAX_SILOS: Final = 100_000
 
 
 def log_ratio_of_sum(scale: float, number: int) -> float:
-    """Returns the maximum log ratio of a sum of discrete Gaussians and one discrete Gaussian.
+    """Returns a bound on the log ratio of probabilities of two kinds of discrete noise.
 
-    The sum has `number` independent discrete Gaussians of scale `scale`. The sum is compared with
-    one discrete Gaussian of scale `scale * sqrt(number)`. The log ratio of the probabilities of any
-    value is at most 5 sum_k e^(-2 pi^2 scale^2 k / (k + 1)), with k from 1 to number - 1 (Kairouz,
-    Liu and Steinke 2021, arXiv 2102.06387, Theorem 6; docs/proofs/secure.md, Lemma V7).
+    One kind is the sum of `number` independent discrete Gaussians of scale `scale`. The other kind
+    is one discrete Gaussian of scale `scale * sqrt(number)`. The log ratio of the probabilities of
+    any value is at most 5 sum_k e^(-2 pi^2 scale^2 k / (k + 1)), with k from 1 to number - 1
+    (Kairouz, Liu and Steinke 2021, arXiv 2102.06387, Theorem 6; docs/proofs/secure.md, Lemma V7).
 
     >>> log_ratio_of_sum(1.0, 10) < 0.003
     True

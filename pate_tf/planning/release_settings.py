@@ -47,9 +47,9 @@ class WishedEpsilon(Settings):
         None,
         group="privacy",
         above=0.0,
-        help="Privacy budget of the release: its worst-case epsilon at --delta. Mechanism, noise "
-        "and number of queries are planned from public values. With --mechanism, only noise and "
-        "number of queries are planned.",
+        help="Privacy budget of the release: its worst-case epsilon at --delta. The mechanism, "
+        "its noise and the number of queries are planned from public values. With --mechanism, "
+        "only its noise and the number of queries are planned.",
     )
 
 

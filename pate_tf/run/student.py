@@ -313,7 +313,8 @@ class Student:
     def _config_for(self, pool: Pool, labels: Labels, fits: str | None) -> StudentConfig:
         """Returns the complete settings of the student; replaces the kind "auto".
 
-        If the labels were loaded from a file, `labels.linear_head` is None.
+        Labels that were loaded from a file have no `linear_head`. If the features come from the
+        user's encoder, a linear head is fitted to these labels.
         """
         settings = self._settings
         is_open = settings.student in (AUTO, LINEAR_HEAD) and not any(
