@@ -1,1 +1,1 @@
-"""Network calls between organizations: mutual TLS, limits of calls, and message encoding."""
+"""Network calls between organizations: mutual TLS, call limits, and message encoding."""

@@ -284,7 +284,7 @@ class TlsServer(contextlib.ExitStack):
         address: `host:port` to listen on; with port 0, the system chooses a free port.
         files: certificate and key of the server, and the certificate of the callers' authority.
         services: the services to offer.
-        limits: limits of message sizes and of concurrent calls of one caller.
+        limits: limits on message sizes and on the concurrent calls of one caller.
 
     Attributes:
         contact: file whose modification time records the last call; None for no file.
@@ -430,7 +430,7 @@ class TlsServer(contextlib.ExitStack):
         return grpc.unary_unary_rpc_method_handler(guarded)
 
     def _over(self, request: None, caller: Caller) -> bool:
-        """Returns whether the run is over, and remembers callers to whom it returned False."""
+        """Returns whether the run is over, and remembers the callers that received False."""
         del request
         with self._ended:
             if self._is_over:

@@ -1,4 +1,4 @@
-"""Rosters (lists of a run's participants), certificates for mutual TLS, and limits of calls."""
+"""Rosters (lists of a run's participants), certificates for mutual TLS, and call limits."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Roster(abc.ABC):
     Attributes:
         run: name of the run.
         names: names of the participants of the run, as in their certificates.
-        role: role of the participants, such as "silo". The file has a table `[[silo]]` with the
-            name of each participant.
+        role: role of the participants, such as "silo". For this role, the file has one table
+            `[[silo]]` per participant, with the participant's name.
 
     Raises ValueError if a name is not valid in a certificate, if a name appears twice, or if there
     are no names.
@@ -112,7 +112,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
-        """Returns and checks the files `authority.pem`, `NAME.pem` and `NAME.key` of a folder.
+        """Returns the checked files `authority.pem`, `NAME.pem` and `NAME.key` of a folder.
 
         Raises ValueError or OSError, as `read` does.
         """
@@ -168,11 +168,11 @@ class TlsFiles:
             why = "is damaged, not in PEM format, or has a password"
             if "MISMATCH" in str(error.reason):
                 why = f"does not belong to the certificate {self.certificate}"
-            raise ValueError(f"{path} {why}. Replace it by the matching file.") from None
+            raise ValueError(f"{path} {why}. Replace it with the matching file.") from None
         return context
 
     def _check(self) -> None:
-        """Checks the certificate by a TLS handshake of two connections in this process.
+        """Checks the certificate with a test TLS handshake between a client and a server in memory.
 
         Raises ValueError if OpenSSL refuses the certificate.
         """

@@ -56,11 +56,11 @@ def encode(message: object) -> bytes:
             fields: dict[str, Any] = {_TYPE: type(value).__name__}
             for name, kind in _field_types(type(value)).items():
                 entry = getattr(value, name)
-                # 1 and 1.0 are equal, so they must have equal encodings.
+                # 1 and 1.0 are equal, so they must have the same encoding.
                 fields[name] = plain(float(entry) if kind is float else entry)
             return fields
         if isinstance(value, Mapping):
-            # Entries are sorted, so that equal mappings have equal encodings.
+            # Entries are sorted, so that equal mappings have the same encoding.
             return {name: plain(value[name]) for name in sorted(value)}
         if isinstance(value, tuple | list):
             return [plain(entry) for entry in value]
@@ -111,7 +111,7 @@ def decode(kind: Any, content: bytes) -> Any:
 
 @functools.cache
 def _field_types(kind: type) -> dict[str, Any]:
-    """Returns the types of a dataclass's fields by name; only fields that its constructor takes."""
+    """Maps the name of each argument of a dataclass's constructor to its type."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
@@ -156,7 +156,7 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type in a union that a decoded value names, otherwise the first type."""
+    """Returns the type in a union that an encoded value names; by default, the first type."""
     if value is None and types.NoneType in kinds:
         return None
     name = value.get(_TYPE) if isinstance(value, dict) else None
@@ -165,7 +165,7 @@ def _member(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
-    """Decodes a dataclass; raises ValueError if the name or the fields of the value differ."""
+    """Decodes a dataclass; raises ValueError if the class name or the fields do not match."""
     fields = _field_types(kind)
     is_whole = isinstance(value, dict) and value.keys() == {_TYPE, *fields}
     if not is_whole or value[_TYPE] != kind.__name__:

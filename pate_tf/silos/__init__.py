@@ -4,10 +4,10 @@
     coordinator = Coordinator("roster.toml", silos=[silo], folder="runs/mine")
     labels = coordinator.label(data.pool, num_queries=100)
 
-A silo is one of several data holders. Each silo either secret-shares noisy sums of its records'
-features, or trains a teacher that votes on public queries. Votes are randomized, or are
-secret-shared and added up with noise. Each silo records the privacy cost in its own ledger.
-TensorFlow is imported only when a teacher or a strategy needs it.
+A silo is one of several data holders. Each silo either trains a teacher that votes on public
+queries, or computes noisy sums of its records' features and secret-shares them. The votes are
+either randomized, or secret-shared and added up with noise. Each silo records the privacy cost in
+its own ledger. TensorFlow is imported only when a teacher or a strategy needs it.
 """
 
 from pate_tf.silos.coordinator import Coordinator

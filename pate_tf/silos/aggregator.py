@@ -68,12 +68,12 @@ class AggregatorJournal(Store):
     """SENSITIVE: the messages of an aggregator, stored on disk before they are sent.
 
     For each protocol step of a batch of queries, the journal has a row with the digest of a file.
-    The file contains the aggregator's signed message, and the messages that it answers. If the
-    coordinator repeats a task, it gets the same message, byte for byte. The aggregator refuses a
-    different task for the same step.
-    So even if the aggregator is killed and restarted, it never draws noise twice for a batch, and
-    sends only one message in each step. The journal is a `Store` with the aggregator's key as its
-    identity, so a lost journal or an older copy of it is refused.
+    The file contains the aggregator's signed message, and the messages to which it responds. If the
+    coordinator repeats a task, the aggregator sends the same message, byte for byte. The aggregator
+    refuses a different task for the same step. So even if the aggregator is killed and restarted,
+    it never draws noise twice for a batch, and sends only one message in each step. The journal is
+    a `Store` with the aggregator's key as its identity, so a lost journal or an older copy of it is
+    refused.
 
     Args:
         folder: folder of the journal, mode 0700.
@@ -120,7 +120,7 @@ class AggregatorJournal(Store):
         return self.step(task.terms, task.step)[0]
 
     def transcript(self, task: AggregatorTask) -> Transcript:
-        """Returns the results of all messages up to a new task, including the task's messages.
+        """Returns the public results of all messages so far, including those in a new task.
 
         Raises:
             ProtocolError: if a message is missing or forged.
@@ -160,9 +160,10 @@ class AggregatorJournal(Store):
         self.latest = transcript
 
     def step(self, terms: BatchTerms, step: Step) -> tuple[AggregatorMessage, ...]:
-        """Returns the stored messages of a step: this aggregator's message, and those it answers.
+        """Returns the stored messages of a step: this aggregator's message first, then its inputs.
 
-        Raises LedgerError if the stored file was changed.
+        The inputs are the messages of the previous step. Raises LedgerError if the stored file was
+        changed.
         """
         path = self.path_of(terms, step.value)
         content = path.read_bytes()
@@ -195,9 +196,9 @@ class AggregatorJournal(Store):
 
 
 def noise_scale(mechanism: SecureHistogram) -> float:
-    """Returns sigma of one aggregator's discrete Gaussian noise in units of 1 / LATTICE.
+    """Returns the sigma of one aggregator's discrete Gaussian noise, in units of 1 / LATTICE.
 
-    The value is slightly rounded up. If `threshold` aggregators add no noise, the noise of the
+    The value is rounded up slightly. If `threshold` aggregators add no noise, the noise of the
     other aggregators still has a total variance of at least the mechanism's sigma^2.
     """
     return float(mechanism.sigma * LATTICE / np.sqrt(mechanism.num_honest) * _ROUNDED_UP)
@@ -263,7 +264,7 @@ class Aggregator(contextlib.ExitStack):
         """Decrypts silos' shares, draws noise and a seed, and returns the encoded commitment."""
         terms = task.terms
         if not 1 <= len(task.sealed) <= MAX_SILOS or task.messages:
-            raise ProtocolError(f"commit: shares of 1 to {MAX_SILOS} silos are needed")
+            raise ProtocolError(f"commit: needs shares from 1 to {MAX_SILOS} silos only")
         shares: dict[str, bytes] = {}
         dealings: dict[str, bytes] = {}
         for silo in task.sealed:
@@ -293,7 +294,7 @@ class Aggregator(contextlib.ExitStack):
         return encode(Commitment(dealings=dealings, part_digest=commitment, noise=noise))
 
     def _content(self, step: Step, transcript: Transcript, number: int) -> bytes:
-        """Returns the content of this aggregator's message in a step after the first step."""
+        """Returns the content of this aggregator's message in any step after the first one."""
         terms = transcript.terms
         path = self.journal.path_of(terms, "secret")
         held: BatchSecrets = decode(BatchSecrets, path.read_bytes())

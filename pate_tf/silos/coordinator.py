@@ -53,7 +53,7 @@ Ask = Callable[[protocol.AggregatorTask], protocol.AggregatorMessage]
 class OpenedHistogram:
     """The noisy sum of the silos' votes or feature sums; it may be published.
 
-    The aggregators open nothing else about votes or feature sums.
+    The aggregators reveal nothing else about votes or feature sums.
 
     Attributes:
         noisy_counts: for votes, int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes;
@@ -70,7 +70,7 @@ class OpenedHistogram:
 def open_histogram(
     terms: protocol.BatchTerms, sealed: Mapping[str, Sequence[bytes]], aggregators: Sequence[Ask]
 ) -> OpenedHistogram:
-    """Runs the secure aggregation of the silos' votes and returns the noisy histogram.
+    """Runs the secure aggregation of votes or feature sums and returns the noisy histogram.
 
     The coordinator relays messages between aggregators, which refuse messages that were altered.
     After any failure, you can call this function again with the same arguments. Each aggregator
@@ -85,8 +85,8 @@ def open_histogram(
             each aggregator in the order of their numbers.
 
     Raises:
-        ConnectionError: if an aggregator can't be reached. No histogram was opened then. Call again
-            when the aggregator is reachable; the batch resumes from this step.
+        ConnectionError: if an aggregator can't be reached. In this case, no histogram was opened.
+            Call again when the aggregator is reachable; the batch resumes from this step.
         ProtocolError: if an aggregator's message violates the protocol.
         TooFewSilosError: if too few silos have valid shares. In this case, the histogram of this
             batch can never be opened.
@@ -134,7 +134,7 @@ def open_histogram(
 
 
 UNIT = "silo"
-# Silos in the same process answer one after another and may take a long time.
+# Time limit of a round if all silos are in the same process, where they answer one after another.
 IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 
 # Bound of `check_total` on the noise in the sums of one class, in standard deviations. The noise
@@ -196,14 +196,15 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
             num_columns]`, in units of the maximum L2 norm of a feature vector.
         noise: standard deviation of the noise on each entry of the total.
 
-    Raises ValueError if no records can have this total.
+    Raises ValueError if no set of records can have this total.
     """
     from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 
     ratio = (1.0 - CONSTANT_FRACTION) ** 0.5 / CONSTANT
     lengths = np.linalg.norm(total[:-1], axis=0)
     of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MAX_DEVIATIONS)
-    # Truncating the constant entries to multiples of 2^-10 changes them by less than 0.5 %.
+    # Truncating the constant entries to multiples of 2^-10 changes them by less than 0.5 %, so the
+    # bound on the norm is 0.5 % larger.
     excess = lengths - (1.005 * ratio * total[-1] + of_noise)
     if (excess > 0.0).any():
         column = int(excess.argmax())
@@ -251,8 +252,8 @@ class Coordinator(contextlib.ExitStack):
             aggregators: for secure aggregation, functions that send a task to an aggregator and
                 return its message; one for each aggregator of the roster, in the order of their
                 numbers.
-            on_event: function that is called with each message for the user, for example that a
-                silo is missing, refused its queries or was left out of a sum.
+            on_event: function that is called with each message for the user, such as a message that
+                a silo is missing, refused its queries or was left out of a sum.
             clock: function that returns the time in seconds since 1970.
 
         Raises:
@@ -272,7 +273,7 @@ class Coordinator(contextlib.ExitStack):
         self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
-                f"aggregators must be {len(roster.aggregators)} functions, got {len(aggregators)}"
+                f"aggregators needs {len(roster.aggregators)} functions, got {len(aggregators)}"
             )
         checks.whole(0, len(roster.names), least_silos=self._least_silos)
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
@@ -298,9 +299,10 @@ class Coordinator(contextlib.ExitStack):
         Returns:
             `pate_tf.Labels` with the silos' labels, from which a student can learn, and their cost.
 
-        Raises ValueError if queries, pool and silos do not match; no silo was queried then.
+        Raises ValueError if the queries, the pool and the silos do not match. No silo is queried in
+        this case.
         """
-        # Imported here because strategies may need TensorFlow, which collecting answers does not.
+        # Imported here because strategies may need TensorFlow, but collecting answers does not.
         from pate_tf.queries.strategies import QueryConfig, ask_once, check_queries
 
         pool.dataset.require_classes("votes of silos")
@@ -310,7 +312,7 @@ class Coordinator(contextlib.ExitStack):
         return dataclasses.replace(labels, labeller=self)
 
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
-        """Returns the silos' labels of public inputs; asks only about inputs without a label.
+        """Returns the silos' labels of public inputs; queries only inputs without a label.
 
         If the coordinator was killed while it waited for replies, it first finishes these queries.
         Silos that have not replied yet get another `asking.seconds` to reply, however long the
@@ -365,10 +367,10 @@ class Coordinator(contextlib.ExitStack):
 
         Raises:
             ValueError: if the mechanism does not match the pool or the representation; if fewer
-                than `least_silos` silos shared their sums (then no total was opened, and these
-                silos stay charged); or if the total is impossible because a silo sent wrong sums.
-            ConnectionError: if an aggregator can't be reached. No total was opened then, and you
-                can call this method again.
+                than `least_silos` silos shared their sums (then no total is opened, but these silos
+                stay charged); or if the total is impossible because a silo sent wrong sums.
+            ConnectionError: if an aggregator can't be reached. In this case, no total was opened,
+                and you can call this method again.
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.postprocessing.label_inference import labels_from_sums
@@ -377,7 +379,7 @@ class Coordinator(contextlib.ExitStack):
 
         encoder = representation.encoder_
         if getattr(self.asking.mechanism, "has_moments", False) is (len(pool) > 0):
-            raise ValueError("mechanism: `has_moments` must be True for an empty pool, else False")
+            raise ValueError("mechanism: `has_moments` must be True only if the pool is empty")
         round_ = self.open_total(pool, encoder)
         totals: Any = round_.result
         charge: Any = round_.batch.mechanism
@@ -488,7 +490,7 @@ class Coordinator(contextlib.ExitStack):
         """Returns the privacy statement for a student that is trained on this run's labels.
 
         Args:
-            **facts: those attributes of `SilosStatement` that this run does not determine.
+            **facts: the attributes of `SilosStatement` that this run does not determine.
         """
         facts.setdefault("query_strategy", "first")
         return SilosStatement(
@@ -524,7 +526,7 @@ class Coordinator(contextlib.ExitStack):
 
         del estimate  # silos hold out no records
         if not self.gave(labels.released, labels.pool):
-            raise ValueError("labels must be labels that this coordinator computed")
+            raise ValueError("labels must come from this coordinator's run")
         statement = self.statement(
             pool_name=labels.pool.dataset.name,
             query_strategy=labels.strategy,
@@ -623,7 +625,7 @@ class Coordinator(contextlib.ExitStack):
         return opened.noisy_counts
 
     def _results(self) -> dict[bytes, Any]:
-        """Maps the digest of each finished query to its label or row of noisy counts, or None."""
+        """Maps the digest of each query in a closed round to its label or row of noisy counts."""
         results: dict[bytes, Any] = {}
         for round_ in self.journal.rounds:
             if not round_.is_open:

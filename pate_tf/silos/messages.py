@@ -2,7 +2,7 @@
 
 The constructor of a message checks its values, so decoded messages are checked too. A message must
 not reveal more than the silo's ledger was charged for. So votes are randomized or encrypted, and
-the reason of a refusal depends only on the policy, the charges and public values.
+the reason for a refusal depends only on the policy, the charges and public values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def query_digest(query: npt.NDArray[Any]) -> bytes:
 
 
 class Reason(enum.Enum):
-    """The reason for which a silo refuses a batch of queries.
+    """The reason why a silo refuses a batch of queries.
 
     The reason depends only on the silo's policy, its earlier charges and the batch.
     """
@@ -70,8 +70,8 @@ class Answer(enum.Enum):
 
     Attributes:
         OK: the reply was accepted.
-        SAME: the silo's identical reply was already accepted.
-        CONFLICT: a different reply of the silo was already accepted and remains valid.
+        SAME: an identical reply from this silo was already accepted.
+        CONFLICT: a different reply from this silo was already accepted and remains valid.
         LATE: the reply was not accepted, because the deadline has passed or the batch is closed.
         UNKNOWN: the reply was not accepted, because its run, batch or silo is unknown or because
             it does not fit the batch.
@@ -164,7 +164,7 @@ class _Reply:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RandomisedVotes(_Reply):
-    """Votes of one silo that are safe to send, because randomized response drew them.
+    """Votes of one silo, which are safe to send because they were drawn by randomized response.
 
     Attributes:
         labels: index of the randomly drawn class for each query, int64 `[num_queries]`.
@@ -203,8 +203,8 @@ class Refusal(_Reply):
     Attributes:
         reason: reason for the refusal, which reveals nothing about the silo's data.
         time: time of the silo's clock in seconds since 1970, if the silo refuses because the
-            deadline has passed; None for other reasons. If the coordinator is still waiting then,
-            it knows that the clocks differ.
+            deadline has passed; None for other reasons. If such a refusal arrives before the
+            deadline, the coordinator knows that the clocks differ.
     """
 
     reason: Reason

@@ -153,8 +153,8 @@ class Step(enum.Enum):
         COMMIT: the aggregator decrypts its shares, draws noise and a seed, and secret-shares the
             noise.
         REVEAL: the aggregator reveals its seed, after every aggregator has committed.
-        MASK: the aggregator sends its shares of sums of each silo's votes, which a random number
-            masks.
+        MASK: for each silo, the aggregator sends its shares of weighted sums of the votes. Each sum
+            is masked by a secret random number.
         CHECK: the aggregator sends, for each silo, its share of a value that is 0 if the silo's
             votes are valid.
         AGREE: the aggregator sends the names of the silos that pass the check.
@@ -200,8 +200,8 @@ class BatchTerms:
             votes: aggregators add the noise to votes, so an invented silo does not weaken privacy.
         are_sums: True if silos share noisy feature sums, False if silos share votes.
         size: number of values in the sum that is opened.
-        share_size: number of values that a silo shares: its votes or sums, and two more for each
-            query.
+        share_size: number of values that a silo shares: its votes or sums, plus two numbers for
+            each query.
         threshold: number of aggregators that may collude.
         numbers: the numbers of the aggregators, which start at 1.
         least_silos: minimum number of silos in a sum that may be opened.
@@ -251,7 +251,7 @@ class BatchTerms:
         least = self.least_silos if self.are_sums else 0
         if len(self.silos) < least or (self.silos and not least):
             raise ValueError(
-                f"silos must be {least} or more for sums, none for votes, got {len(self.silos)}"
+                f"silos: sums need at least {least}, votes need 0, got {len(self.silos)}"
             )
         if isinstance(self.mechanism, SecureFeatureSums):
             largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
@@ -311,8 +311,8 @@ class AggregatorMessage:
         terms_digest: digest of the batch's terms, 32 bytes.
         step: step of the protocol.
         aggregator: number of the sending aggregator, from 1.
-        seen: digest of all messages of the previous step; empty in the first step. It prevents
-            aggregators that saw different messages from continuing together.
+        seen: digest of all messages of the previous step; empty in the first step. The digest
+            prevents aggregators that saw different messages from continuing together.
         content: encoded content; its type depends on the step.
         signature: signature of all fields above, 64 bytes.
     """
@@ -340,7 +340,8 @@ class AggregatorTask:
 
     Attributes:
         step: step of the protocol.
-        terms: public terms of the secure sum. The aggregator checks that it is listed in them.
+        terms: public terms of the secure sum. The aggregator checks that the terms list its name
+            and keys.
         sealed: only for `COMMIT`: maps each silo's name to its encrypted shares for this
             aggregator.
         messages: all messages of the previous step, ordered by the number of the aggregator; empty
@@ -367,11 +368,12 @@ class AggregatorTask:
 #
 #     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)
 #
-# Let z = sum_k rho v. Then the expression in brackets after tau is equal to
+# Let z = sum_k rho v. Then the expression in brackets after tau equals
 # z^2 - sum_k rho^2 v + (b - a^2). This expression is 0 only for one-hot votes (Boneh et al. 2021,
 # "Lightweight techniques for private heavy hitters").
-# The shares of honest aggregators determine every opened value, so colluding aggregators can
-# prevent an opening but can't change the opened value (docs/proofs/secure.md, Theorems V2 and V3).
+# The shares of honest aggregators determine every opened value, so
+# colluding aggregators can prevent an opening but can't change the opened value
+# (docs/proofs/secure.md, Theorems V2 and V3).
 #
 # The rest of the protocol works for sums of any integer vectors, such as feature sums. A malicious
 # silo can add any vector, but this harms only the accuracy of the labels. So for feature sums, the
@@ -404,7 +406,7 @@ class Challenge:
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
 
     def masked(self, shares: Elements) -> Elements:
-        """Returns shares of the sums y of one silo's votes, masked by a random number.
+        """Returns shares of a silo's masked sums `y`: weighted sums of votes plus random numbers.
 
         Args:
             shares: an aggregator's shares from the silo, `[share_size]`.
@@ -434,7 +436,7 @@ class Challenge:
 
 
 def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, Elements, Elements]:
-    """Splits an aggregator's shares from a silo into the shares of `a`, of `b` and of the votes.
+    """Splits the shares that a silo sent to an aggregator into shares of `a`, of `b` and of votes.
 
     Args:
         shares: the shares, `[share_size]`.
@@ -614,9 +616,9 @@ class Transcript:
             for (number, seed), committed in zip(contents.items(), self.committed, strict=True):
                 if seed_digest(seed, number, terms) != committed.part_digest:
                     name = terms.aggregators[number - 1].name
-                    raise ProtocolError(f"reveal: {name} committed to another seed")
-            # The challenge is random if one aggregator is honest: it drew its seed before anyone
-            # knew all commitments.
+                    raise ProtocolError(f"reveal: {name} had committed to a different seed")
+            # If at least one aggregator is honest, the challenge is random, because this aggregator
+            # drew its seed before anyone knew all commitments.
             seeds = ("challenge", terms.digest, self.seen, tuple(contents.values()))
             self.challenge = Challenge.of_seed(digest(seeds), terms)
         elif step is Step.MASK:

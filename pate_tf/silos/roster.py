@@ -57,7 +57,7 @@ class Policy(Settings, ProtectedUnit):
         help=f"Allowed mechanisms, from {', '.join(SILO_CHARGES)}.",
     )
     most_epsilon: float = setting(1.0, above=0.0, help="Maximum epsilon of a randomized answer.")
-    least_sigma: float = setting(40.0, above=0.0, help="Minimum secure_histogram noise in votes.")
+    least_sigma: float = setting(40.0, above=0.0, help="Minimum secure_histogram noise (sigma).")
     least_aggregators: int = setting(3, least=3, help="Minimum number of aggregators.")
     least_threshold: int = setting(
         1, least=1, help="A batch must tolerate at least this many colluding aggregators."
@@ -69,7 +69,7 @@ class Policy(Settings, ProtectedUnit):
         1,
         least=1,
         help="For secure_feature_sums: a total must tolerate at least this many silos that collude "
-        "or add no noise: the noise of its other silos must be sufficient.",
+        "or add no noise: the noise of the other silos must be sufficient.",
     )
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Policy(Settings, ProtectedUnit):
         artifacts.write_text(path, TITLE + "".join(lines))
 
     def objection(self, batch: QueryBatch) -> tuple[Reason, str] | None:
-        """Returns the reason for which the policy forbids a batch; None if it is allowed.
+        """Returns the reason why the policy forbids a batch; None if the batch is allowed.
 
         The result depends only on the policy and the batch, not on earlier charges.
 
@@ -118,7 +118,7 @@ class Policy(Settings, ProtectedUnit):
             return Reason.MECHANISM_NOT_ALLOWED, self.line("allowed", charge.name)
         if len(batch.queries) > self.most_per_batch:
             return Reason.MALFORMED, self.line("most_per_batch", len(batch.queries))
-        # For each field of a secure mechanism, the policy has a line with the minimum value.
+        # The policy sets a minimum value for each of these fields of a secure mechanism.
         fields = ("num_parties", "threshold", "least_silos", "colluding")
         names = ("least_aggregators", "least_threshold", "least_silos", "least_colluding")
         for field, name in zip(fields, names, strict=True):
@@ -131,7 +131,7 @@ class Policy(Settings, ProtectedUnit):
         return None
 
     def line(self, name: str, value: object) -> str:
-        """Returns a message for the operator: a line of the policy, and the value in the batch."""
+        """Returns a message for the operator with the policy's value and the batch's value."""
         return f"the policy has {name} = {json.dumps(getattr(self, name))}, the batch has {value}"
 
 
@@ -230,8 +230,8 @@ class Asking(Settings):
 
     Attributes:
         mechanism: mechanism of secure aggregation; None for randomized response with the epsilon
-            that the roster lists for each silo. A silo refuses feature sums if their unit (record
-            or owner) differs from the silo's policy.
+            that the roster lists for each silo. A silo refuses a request for feature sums if its
+            unit (record or owner) differs from the unit in the silo's policy.
     """
 
     mechanism: Mechanism | None = None
@@ -239,14 +239,14 @@ class Asking(Settings):
         600.0,
         flag="round_seconds",
         above=0.0,
-        help="Seconds to wait for the silos' replies to a batch; starts again after a restart.",
+        help="Seconds to wait for the silos' replies to a batch. A restart begins a new wait.",
     )
     least_answers: int = setting(1, least=1, help="Minimum number of silos that must answer.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JointMethod(Settings, OnFeatures):
-    """Settings of the learning method, which must be equal for the coordinator and all silos."""
+    """Settings of the learning method, which must be the same for the coordinator and all silos."""
 
     restated: ClassVar = {
         "representation": {
@@ -258,5 +258,5 @@ class JointMethod(Settings, OnFeatures):
         group="method",
         choices=METHODS,
         help="pate: silos vote on public inputs. feature_sums: aggregators compute the total of "
-        "all silos' noisy feature sums once, which labels all public inputs.",
+        "all silos' noisy feature sums once. The total labels all public inputs.",
     )

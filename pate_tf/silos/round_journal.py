@@ -38,7 +38,7 @@ class Round:
             mechanism.
         mechanisms: maps the name of each queried silo to its privacy mechanism.
         replies: maps the name of each silo that has replied to its reply.
-        is_open: whether the round is still without a stored result.
+        is_open: whether the journal does not yet contain the entry that closes the round.
         is_collected: whether replies may have been passed to aggregators; if so, the round accepts
             no further replies.
         result: labels or noisy sums of a closed round, `[num_queries, ...]`; None if the round is
@@ -106,7 +106,8 @@ class CoordinatorJournal(contextlib.ExitStack):
         run_id: name of the run, fixed at the first use of the folder; None to only read the
             journal while another process writes it.
         names: names of the silos, which are the only allowed callers.
-        folder: folder of the journal, whose entries are loaded; None to keep the journal in memory.
+        folder: folder of the journal, whose stored entries are loaded; None to keep the journal in
+            memory.
         clock: function that returns the time in seconds since 1970.
         on_event: function that is called with each message about missing silos.
 
@@ -211,7 +212,8 @@ class CoordinatorJournal(contextlib.ExitStack):
 
         Args:
             names: names of the expected silos.
-            arrived: names of the silos that have arrived; other threads add names while this waits.
+            arrived: names of the silos that have arrived; other threads add names while this method
+                waits.
             deadline: latest end of the wait, in seconds since 1970.
             what: end of the message, which describes the arrived silos, such as "silos called".
         """

@@ -45,7 +45,8 @@ class SilosShare:
 
     Attributes:
         row: the secret share for this aggregator, a row of `deal`, as bytes. SENSITIVE.
-        blind: secret random bytes. Without them, nobody can check a guess of `row` by its digest.
+        blind: secret random bytes that are hashed together with `row`. Without them, the digest of
+            `row` could be used to test guesses of `row`.
         digests: commitments to the shares for all aggregators, in the order of the aggregators'
             numbers.
         signature: the silo's signature of the digests; empty for votes, which need no signature.
@@ -98,7 +99,7 @@ def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes
     """Returns secret shares of a silo's votes, each encrypted for one aggregator.
 
     Args:
-        labels: class that the silo votes for, for each query, int64 `[num_queries]`. SENSITIVE.
+        labels: the class that the silo votes for on each query, int64 `[num_queries]`. SENSITIVE.
         terms: public terms of the secure sum.
         silo: name of the silo.
 
@@ -209,7 +210,7 @@ def open_share(
     if terms.are_sums:
         identity = next((each for each in terms.silos if each.name == silo), None)
         if identity is None or not identity.verifies(share.signature, dealing):
-            raise ValueError(f"shares of {silo}: its signature is missing or wrong")
+            raise ValueError(f"shares of {silo}: the silo's signature is missing or wrong")
     return shares, digest(dealing)
 
 
@@ -219,5 +220,5 @@ def _dealing(digests: tuple[bytes, ...], terms: BatchTerms, silo: str) -> bytes:
 
 
 def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, number: int) -> bytes:
-    """Returns a digest that commits to a share; nobody can check a guess without `blind`."""
+    """Returns a digest that commits to a share; `blind` prevents anyone from testing guesses."""
     return digest(("share", terms.digest, silo, number, blind, row))

@@ -82,7 +82,7 @@ def to_integers(values: Elements) -> IntArray:
 
 
 def uniform(shape: tuple[int, ...], words: Words) -> Elements:
-    """Returns random field elements with exactly uniform distribution.
+    """Returns random field elements with an exactly uniform distribution.
 
     Args:
         shape: shape of the result.
@@ -173,11 +173,11 @@ def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int)
 
 
 def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements | None:
-    """Computes secrets from their shares; None if no polynomial of this degree fits all shares.
+    """Returns the secrets of given shares; None if no polynomial of this degree fits all shares.
 
     Args:
-        shares: maps the numbers of at least degree + 1 parties to their shares. Further shares
-            must lie on the same polynomials.
+        shares: maps the numbers of at least degree + 1 parties to their shares. If there are more
+            shares, they must lie on the same polynomials.
         degree: degree of the polynomials.
 
     Raises ValueError if there are shares of fewer than degree + 1 parties.

@@ -81,12 +81,13 @@ class SiloAccount(Store):
         Args:
             folder: sensitive folder of the account; gets mode 0700. None for a simulation, which
                 stores nothing and therefore protects nothing.
-            policy: policy of the silo. The account uses three parts of it: the silo's name, which
-                is fixed at the first use; the budget and delta, whose changes are recorded; and
-                the unit (record or owner) that feature sums protect. Labels protect the whole silo.
+            policy: policy of the silo. The account uses three parts of the policy: the silo's name,
+                which is fixed at the first use; the budget and delta, whose changes are recorded;
+                and the unit (record or owner) that feature sums protect. Charges for votes always
+                protect all records of the silo.
             source: named data source that is charged for the silo's releases; None for the
                 account's folder.
-            acknowledge_reset: whether to continue although an earlier account of the silo, or later
+            acknowledge_reset: whether to continue even if an earlier account of the silo, or later
                 rows of this account, are missing. The ledger records this permanently, and the
                 known costs are charged again.
 
@@ -130,8 +131,8 @@ class SiloAccount(Store):
             queries: digests of the queries, which are distinct and not charged yet.
             batch: for encrypted shares, the digest of the batch; None for labels.
 
-        Raises LedgerError if the row can't be stored durably. The queries may have been charged
-        nevertheless.
+        Raises LedgerError if the row can't be stored durably. Even then, the queries may have been
+        charged.
         """
         details = {
             "charge": charge.to_dict(),
@@ -149,7 +150,7 @@ class SiloAccount(Store):
 
         Raises:
             LedgerError: if a query was not charged or already has an answer, or if the rows can't
-                be stored durably. The caller must not send any answer then.
+                be stored durably. In this case, the caller must not send any answer.
         """
         by_debit: dict[int, list[bytes]] = {}
         for query in labels:
@@ -190,7 +191,7 @@ class SiloAccount(Store):
             sealed = tuple(base64.b64decode(share) for share in details["sealed"])
             self.sealed[details["batch"]] = sealed
         elif row.kind == "acknowledged":
-            # A copy of this account may have sent answers that are missing here. So queries without
+            # A copy of this account may have sent answers that are missing here, so queries without
             # an answer are charged again. Encrypted shares need no second charge, because
             # aggregators use the shares of a batch only once.
             known = self.stored_answers(list(self.charge_of))
@@ -209,7 +210,7 @@ class SiloSums(Records, ProtectedUnit):
     Attributes:
         values: sums of the feature vectors of each class's records, int64 `[num_features + 1,
             num_classes]`, in units of 1 / LATTICE. Without a public pool, the columns of the second
-            moments follow after the classes.
+            moments follow the columns of the classes.
         encoder_digest: `Encoder.digest` of the public encoder that computed the feature vectors.
     """
 
@@ -359,7 +360,7 @@ class Silo(contextlib.ExitStack):
         if isinstance(content, SiloSums):
             if content.unit != self.policy.unit:
                 raise ValueError(
-                    f"unit: the policy protects a {self.policy.unit}, the sums a {content.unit}"
+                    f"unit must be {self.policy.unit}, as in the policy, not {content.unit}"
                 )
             source = content.source if source is None else source
             if self.policy.unit == "record":
@@ -380,7 +381,8 @@ class Silo(contextlib.ExitStack):
         A repeated query gets the stored answer from the ledger without another charge. If the
         teacher fails, its vote is class 0, so a failure never decides whether the silo answers.
 
-        Raises LedgerError if the ledger can't be used. The caller must not send anything then.
+        Raises LedgerError if the ledger can't be used. In this case, the caller must not send
+        anything.
         """
         names: Any = {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
         self.refusal = None
@@ -416,7 +418,9 @@ class Silo(contextlib.ExitStack):
         charge = batch.mechanism
         content = self._content
         if isinstance(charge, SecureFeatureSums) != isinstance(content, SiloSums):
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo uses another method")
+            needed = "feature sums" if isinstance(charge, SecureFeatureSums) else "a teacher"
+            why = f"{charge.name} needs a silo with {needed}"
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, why)
         if isinstance(content, SiloTeacher) and not content.takes(batch):
             raise RefusedError(Reason.MALFORMED, "inputs or classes do not match the teacher")
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
@@ -424,12 +428,13 @@ class Silo(contextlib.ExitStack):
             shape = charge.shape(batch.num_classes)
             is_other = charge.unit != content.unit or content.values.shape != shape
             if is_other or not np.array_equal(batch.queries, query):
-                raise RefusedError(Reason.OTHER_SUMS, "encoder, unit or classes differ")
+                raise RefusedError(Reason.OTHER_SUMS, "the silo's encoder, unit or classes differ")
 
     def _check_commitment(self, batch: QueryBatch) -> None:
         """Checks that the ledger contains the row to which the batch's commitment belongs.
 
-        If the row is missing, the ledger is outdated: warns the operator and raises RefusedError.
+        If the row is missing, the ledger is outdated. The method then warns the operator and raises
+        RefusedError.
         """
         account = self.account
         commitment = batch.commitment
@@ -503,7 +508,7 @@ class Silo(contextlib.ExitStack):
     def _terms(self, batch: QueryBatch) -> BatchTerms:
         """Returns the terms of a batch, with keys from the silo's own roster."""
         if self._roster is None:
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo has no roster")
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "secure aggregation needs a roster")
         try:
             terms = BatchTerms.of_batch(batch, self._roster.aggregators, self._roster.identities)
         except ValueError as error:

@@ -53,7 +53,7 @@ class SiloRun(DataSource, JointMethod):
         },
     }
     folder: pathlib.Path = setting(
-        flag="silo_dir", help="Folder of the silo: policy.toml, sensitive ledger and teacher."
+        flag="silo_dir", help="Folder with the silo's policy.toml, sensitive ledger and teacher."
     )
     certificates: pathlib.Path = setting(
         pathlib.Path("certificates"),
@@ -65,7 +65,7 @@ class SiloRun(DataSource, JointMethod):
     acknowledge_reset: bool = setting(
         False,
         flag="reset_account_i_understand",
-        help="Continue although an earlier ledger of this silo, or its last rows, are missing. "
+        help="Continue even if an earlier ledger of this silo, or its last rows, are missing. "
         "Their known cost is charged again, and the ledger records this permanently.",
     )
     records: pathlib.Path | None = setting(
@@ -117,8 +117,8 @@ def serve(
     """Runs a silo: answers the coordinator's queries until the coordinator ends the run.
 
     The end of the run is recorded in a file. A silo that is started again after the end of a run
-    serves the next run. If this silo can't reach a coordinator for `give_up_after` seconds, it ends
-    without an error.
+    serves the next run. If such a restarted silo can't reach a coordinator for `give_up_after`
+    seconds, it ends without an error, because there may be no next run.
 
     Args:
         run: settings of the silo, from the command line.
@@ -128,7 +128,8 @@ def serve(
         give_up_after: the silo gives up after this many seconds without a connection.
 
     Raises:
-        ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
+        ConnectionError: if the coordinator could not be reached for `give_up_after` seconds, unless
+            an earlier run had ended.
         ValueError: if the policy, the teacher and the roster do not match.
         PermissionError: if the coordinator doesn't know the silo.
         LedgerError: if the ledger can't be used.
