@@ -2,8 +2,8 @@
 
 Flower replaces gRPC. The ServerApp runs `pate coordinator`, and each ClientApp is one silo or one
 aggregator. Tasks and replies have the same bytes as over gRPC. The sender signs each reply with its
-own key, whose public part is on the roster. These signatures identify the sender, rather than
-Flower's node ids. So neither the SuperLink nor another node can reply for a silo.
+own key, whose public part is on the roster. The coordinator identifies senders by these signatures,
+not by Flower's node ids, so neither the SuperLink nor another node can reply for a silo.
 
 Only this module uses Flower, because Flower's interfaces change often; see the extra `flower` in
 setup.py.
@@ -160,8 +160,8 @@ class FlowerServer(contextlib.ExitStack):
                 raise PermissionError("the signature does not match this name on the roster")
             answer: object = Answer.OK
             if service is None:
-                # If two nodes prove the same name, the later node replaces the earlier node. The
-                # earlier node gets no requests for some time.
+                # If two nodes prove the same name, the later node replaces the earlier node, which
+                # then gets no requests for some time.
                 self._due[self._nodes.get(name, node)] = self._clock() + ANSWER_SECONDS
                 self._nodes[name] = node
             else:
@@ -252,7 +252,7 @@ ROLES: Final[dict[str, tuple[ModuleType, Callable[[], None], Any]]] = {
 
 @client_app.query()
 def reply_to(message: Message, context: Context) -> Message:
-    """Returns the reply of the silo or aggregator that the entry `pate` of the node-config sets."""
+    """Returns the reply of this node, whose role is set by the entry `pate` of the node-config."""
     role, _, arguments = str(context.node_config.get("pate", "")).strip().partition(" ")
     if role not in ROLES:
         raise ValueError(f"node-config needs pate='ROLE FLAGS'. The roles are {', '.join(ROLES)}.")
@@ -270,7 +270,7 @@ def reply_to(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def coordinate(grid: Grid, context: Context) -> None:
-    """Runs `pate coordinator`, with the flags of the run configuration `coordinator`."""
+    """Runs `pate coordinator` with the flags in `coordinator` of the run configuration."""
     main = functools.partial(coordinator_command.main, functools.partial(FlowerServer, grid))
     arguments = str(context.run_config["coordinator"])
     run_command(coordinator_command, arguments, coordinator_command.define, main)

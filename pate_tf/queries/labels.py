@@ -40,25 +40,26 @@ class Labels(OnFeatures):
     Attributes:
         pool: public inputs.
         queries: positions of the queried inputs in the pool, int64 `[num_queries]`, in the order of
-            the queries. A mechanism with a threshold may have answered only some queries.
+            the queries. If the mechanism has a threshold, some queries may have no label.
         released: the noisy labels whose privacy cost was charged.
         training_labels: labels that a student learns from: the released labels, or labels that
             were inferred from them without further queries.
         strategy: name of the strategy that chose the queries, see `pate_tf.queries.strategies`.
         choice: text that states how the mechanism, the noise and the number of queries were chosen;
             None if this is unknown.
-        seal: message authentication code of `record`, with the key of the privacy ledger that was
-            charged. It verifies stored labels. None if there is no ledger.
+        seal: message authentication code of `record`, computed with the key of the privacy ledger
+            that was charged. It proves that stored labels are unchanged. None if there is no
+            ledger.
         labeller: the `Labeller` with the charged ledger, for `Student.publish`; None if unknown.
         linear_head: linear model that maps raw inputs to logits, computed from feature sums and
             used by the student linear_head; None for labels from votes and for stored labels.
-        representation: representation in which teachers learned or features were summed; for
-            stored labels, its public name. None if teachers learned from raw inputs.
+        representation: representation of the inputs in which teachers learned or feature sums were
+            computed; for stored labels, its public name. None if teachers learned from raw inputs.
         forecast: expected accuracy of the labels; None if there is no forecast, and for stored
             labels.
-        exceeds_noise: whether noisy sums differ between classes by more than the noise, see
-            `label_inference.exceed_noise`; None for labels from votes, for several rounds without a
-            pool, and for stored labels.
+        exceeds_noise: whether the noisy sums of different classes differ by more than the noise;
+            see `label_inference.exceed_noise`; None for labels from votes, for several rounds
+            without a pool, and for stored labels.
         has_public_labels: whether `training_labels` also depend on public labels of the pool.
     """
 
@@ -168,14 +169,14 @@ class Labels(OnFeatures):
         return record
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes labels and cost to a folder, which `load` reads. The folder may be published.
+        """Writes the labels and their cost to a folder, for `load`. The folder may be published.
 
         Raises:
             OSError: if the files can't be written.
         """
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        # The second file contains the digest of the first file, so `load` detects that the process
+        # The second file contains the digest of the first file, so `load` detects if the process
         # ended between writing the two files.
         artifacts.write_arrays(path / LABELS_FILE, self._arrays())
         artifacts.write_json(path / COST_FILE, {**self.record(), "seal": self.seal})
@@ -192,8 +193,8 @@ class Labels(OnFeatures):
         Args:
             folder: folder that `save` wrote.
             pool: the pool whose inputs were labeled.
-            labeller: the `Labeller` whose ledger was charged for the labels; needed to publish a
-                student.
+            labeller: the `Labeller` whose ledger was charged for the labels; only needed to publish
+                a student.
 
         Raises:
             ValueError: if the folder contains no labels, or if the labels are damaged or belong to

@@ -29,8 +29,8 @@ from pate_tf.queries.labels import Labels
 def choose_random(pool: Pool, num_queries: int, seed: int) -> IntArray:
     """Draws random positions in the pool without replacement, `[num_queries]`.
 
-    With the same seed, a longer list begins with the shorter list. So if you ask for more queries,
-    the earlier queries are not charged again.
+    With the same seed, a longer list begins with the shorter list. If you later request more
+    queries, the earlier queries are therefore not charged again.
     """
     return np.random.default_rng(seed).permutation(len(pool))[:num_queries]
 
@@ -49,14 +49,14 @@ def choose_medoids(
     representation: Named | None = None,
     clusters_a_query: float = 1.0,
 ) -> IntArray:
-    """Returns positions in the pool of the most central input of each dense cluster.
+    """Returns the positions of the inputs that are most central in the densest clusters of a pool.
 
     The positions are distinct and ascending, int64 `[num_queries]`. The most central input is the
     medoid, the input closest to the cluster's center. Only the densest clusters are used. The
     density of a cluster is the number of its inputs divided by their mean distance from the center.
     A cluster of one input has density 0. If there are fewer clusters than queries, for example
-    because equal inputs share a cluster, the first inputs of the pool that are not medoids are
-    added.
+    because identical inputs share a cluster, the result also contains the first inputs of the pool
+    that are not medoids.
 
     Args:
         pool: public inputs.
@@ -64,9 +64,9 @@ def choose_medoids(
         seed: seed of the clustering.
         representation: the representation in which inputs are compared; None for the default of the
             data set.
-        clusters_a_query: number of clusters per query. If it is above 1, unusual inputs are in
-            sparse clusters, which are not queried. This helps mechanisms whose result for all
-            queries depends on the query with the lowest agreement of teachers.
+        clusters_a_query: number of clusters per query. If this number is above 1, unusual inputs
+            are in sparse clusters, which are not queried. This helps mechanisms whose result for
+            all queries depends on the query with the lowest agreement of teachers.
     """
     import sklearn.cluster
 
@@ -154,7 +154,8 @@ def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> s
     """Returns the name of the strategy that `auto` selects, based only on public facts.
 
     Args:
-        dataset: data set of the pool. Labels can be propagated only if it has an augmentation.
+        dataset: data set of the pool. Labels can be propagated only if the data set has an
+            augmentation.
         num_queries: number of queries. A class without a query is never predicted.
         is_whole_pool: whether every input of the pool can be queried; False if only the first
             inputs can.
@@ -164,7 +165,8 @@ def recommended(dataset: Dataset, num_queries: int, *, is_whole_pool: bool) -> s
     return "diverse" if has_features and has_enough else "first"
 
 
-# Settings for choosing queries, checks of these settings, and the choice itself.
+# The rest of this module contains the settings for choosing queries, checks of these settings, and
+# the function that chooses queries.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,7 +197,7 @@ class QueryWishes(OnFeatures):
         + " ".join(f"{name}: {strategy.help}." for name, strategy in STRATEGIES.items()),
     )
     num_queries: int | None = setting(
-        None, flag="queries", least=1, help="Number of public inputs that are queried."
+        None, flag="queries", least=1, help="Number of public inputs to query."
     )
     seed: int = 0
 
@@ -242,7 +244,7 @@ def ask_once(
     *,
     choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Labels:
-    """Chooses queries, gets their labels, and infers labels of other inputs from these labels.
+    """Returns labels of queries that it chooses, and labels of other inputs inferred from these.
 
     Args:
         config: settings that passed `check_queries`.

@@ -113,7 +113,7 @@ def build(name: Named | None, dataset: Dataset, *, seed: int) -> keras.Model:
 def linear(dataset: Dataset) -> keras.Model:
     """Builds a linear classifier: a single layer, initialized to zero.
 
-    Noise harms this model less than other models, because it has few parameters.
+    This model has few parameters, so noise reduces its accuracy less than that of other models.
     """
     low, high = (np.asarray(values, np.float64) for values in dataset.value_range)
     scale = 2.0 / (high - low)
@@ -132,7 +132,7 @@ def private_shards(
 ) -> list[PrivateExamples]:
     """SENSITIVE: partitions the records of a data set into shards, one for each participant.
 
-    The shard to which a record belongs depends only on its position and on public numbers.
+    A record's shard depends only on the record's position and on public numbers.
     """
     order = np.random.default_rng(seed).permutation(len(private))
     return [
@@ -182,7 +182,7 @@ class Participants:
     def upload(
         self, participant: int, round_number: int, parameters: Parameters
     ) -> tuple[Upload, float]:
-        """Trains a participant on downloaded parameters; returns its upload and mean loss.
+        """Trains a participant on downloaded parameters; returns its upload and the mean loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -200,7 +200,7 @@ class Participants:
     def _selected(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[IntArray, FloatArray, float]:
-        """Returns the indices and values of an upload, and the participant's mean loss."""
+        """Returns the indices of an upload, its values, and the participant's mean loss."""
         change, loss = self.change(participant, round_number, parameters)
         indices = largest(change, self.settings.num_uploaded(self.view.num_parameters))
         values = change[indices]
@@ -212,9 +212,7 @@ class Participants:
     def change(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Trains for one epoch of local SGD.
-
-        Returns the change of the parameters and the mean loss.
+        """Returns the change of the parameters after one epoch of local SGD, and the mean loss.
 
         Raises:
             ValueError: if the loss or the parameters are not finite.
@@ -240,8 +238,8 @@ class Participants:
     ) -> Any:
         """Runs local SGD. The loop computes the change of the parameters since the download.
 
-        This avoids the rounding error of subtracting parameters. After a single step, the change is
-        exactly -learning_rate * gradient.
+        Accumulating the change avoids the rounding error of subtracting parameters. After a single
+        step, the change is exactly -learning_rate * gradient.
         """
         size = self.settings.batch_size
         num_steps = (tf.size(order) + size - 1) // size
@@ -262,15 +260,16 @@ class Participants:
         return change, total / tf.cast(num_steps, tf.float32)
 
 
-# The rest of this module computes uploads with noise. The uploads are charged before they are sent,
-# and their privacy cost is at most the charge.
+# The rest of this module computes uploads with noise. They are charged before they are sent, and
+# the charge is at least their privacy cost.
 
 MAX_GRADIENT_ENTRIES = 2**25  # maximum total number of entries of a batch's gradients
 MAX_RECORDS = 1024  # maximum number of records in a batch
-# This factor differs from 1 by more than the rounding errors of norms in float64.
+# This factor is below 1 by more than the rounding error of a norm in float64, so no scaled gradient
+# has a norm above `LATTICE`.
 JUST_BELOW = 1.0 - 1e-9
-# A TensorFlow operation for branches. With it, the batch in which a record is computed would depend
-# on the branches of other records.
+# TensorFlow uses this operation for branches. Models that contain it are refused, because the batch
+# in which it computes a record would depend on the branches that other records take.
 BRANCHING_OPERATION = "DynamicPartition"
 CHOICE = 5  # third component of the seed that determines the uploaded parameters
 TWO_TO_64 = 2.0**64
@@ -281,8 +280,8 @@ class RecordGradients:
 
     Guarantee. A sum consists of one vector for each drawn record, and is exact. Each vector has
     integer entries and a norm of at most `LATTICE`. A vector depends only on its record, on the
-    record's position among the participant's records and on public values. The choice of the other
-    drawn records has no influence on it, for these reasons:
+    record's position among the participant's records and on public values. It does not depend on
+    which other records were drawn, for these reasons:
 
     - A record is always computed at the same position of a batch of the same size. This position
       and size follow from the record's position among the participant's records and from the number
@@ -292,8 +291,8 @@ class RecordGradients:
       the whole gradient.
     - Gradients are scaled in float64 and rounded toward zero, which never increases a norm.
       Integers are added exactly.
-    - The vector of a record is zero if its gradient is not finite, or if an operation of the model
-      fails for it.
+    - The vector of a record is zero if the record's gradient is not finite, or if an operation of
+    the model fails for the record.
 
     Args:
         view: the parameters of the model. The model must process each record separately, without
@@ -313,8 +312,8 @@ class RecordGradients:
         self._shards = shards
         most = int(np.clip(MAX_GRADIENT_ENTRIES // view.num_parameters, 2, MAX_RECORDS))
         self._num_places = min(most - 1, max(map(len, shards.values())))
-        # Position 0 always contains the fixed input. So an operation that fails for the fixed input
-        # fails in every batch, independently of the drawn records.
+        # Position 0 of every batch contains the fixed input. If an operation fails for the fixed
+        # input, it therefore fails in every batch, whichever records were drawn.
         size = self._num_places + 1
         dataset = next(iter(shards.values())).dataset
         fixed = np.broadcast_to(np.asarray(dataset.value_range[0]), dataset.input_shape)
@@ -331,14 +330,14 @@ class RecordGradients:
                 tf.TensorSpec([], tf.float64),
             ],
         )
-        # Traces the graph and runs it without drawn records.
+        # Traces the graph, rejects branches, and runs the graph once without drawn records.
         graph = self._graph.get_concrete_function().graph.as_graph_def()
         functions = [function.node_def for function in graph.library.function]
         if any(
             node.op == BRANCHING_OPERATION for nodes in (graph.node, *functions) for node in nodes
         ):
             raise ValueError(
-                "the model has branches that depend on a record. Privacy of single records "
+                "the model has branches that depend on a record. Privacy of individual records "
                 "requires a model that processes each record separately. Remove the branches."
             )
         none = np.zeros(len(self._fixed), np.int64)
@@ -366,8 +365,8 @@ class RecordGradients:
             drawn: positions of the drawn records, without duplicates, int64 `[num_drawn]`.
             parameters: parameters of the model, float32 `[num_parameters]`.
             indices: indices of the uploaded parameters.
-            clip: norm to which the gradient of a record with respect to the uploaded parameters is
-                clipped.
+            clip: maximum norm of a record's gradient with respect to the uploaded parameters;
+                longer gradients are scaled down to this norm.
         """
         shard = self._shards[participant]
 
@@ -384,14 +383,14 @@ class RecordGradients:
                 total = self._graph(parameters, inputs, labels, is_drawn, indices, np.float64(clip))
                 return np.asarray(total.numpy())
             except tf.errors.InvalidArgumentError:
-                # An operation fails for one of the records. The sum must still include all other
-                # records.
+                # An operation failed for at least one record. The sum must still include all other
+                # records, so each record is computed separately.
                 total = np.zeros(len(indices), np.int64)
                 for row in rows[:, np.newaxis] if len(rows) > 1 else ():
                     total += sum_of(row)
                 return total
 
-        # Records with the same batch position are computed in different batches.
+        # Each batch contains the drawn records among the next `_num_places` records of the shard.
         total = np.zeros(len(indices), np.int64)
         for start in range(0, len(shard), self._num_places):
             is_here = (drawn >= start) & (drawn < start + self._num_places)
@@ -429,9 +428,9 @@ class NoisyParticipants(Participants):
     Guarantee. All uploads of a participant together are differentially private at the cost in the
     participant's ledger, for the replacement of one record. This protects against everyone else,
     including the server (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed
-    determines which parameters are uploaded. Which records are drawn remains secret. Private
-    records can neither stop a run nor prevent an upload: a record contributes nothing if its
-    gradient is not finite, or if an operation of the model fails for it.
+    determines which parameters are uploaded. Which records are drawn remains secret. No private
+    record can stop a run or prevent an upload: a record contributes nothing if its gradient is not
+    finite, or if an operation of the model fails for this record.
 
     Args:
         settings: settings of the run.
@@ -471,13 +470,13 @@ class NoisyParticipants(Participants):
     def _selected(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[IntArray, FloatArray, float]:
-        """Returns indices and noisy values of an upload, and NaN instead of the private loss."""
+        """Returns the indices of an upload, its noisy values, and NaN, as the loss is private."""
         settings = self.settings
         num_parameters = self.view.num_parameters
         generator = np.random.default_rng([settings.seed, round_number, CHOICE])
         chosen = generator.permutation(num_parameters)[: settings.num_uploaded(num_parameters)]
         indices = np.sort(chosen)
-        # The number of records is public. The number of drawn records is secret, so it is not used.
+        # Uses the number of all records, which is public. The number of drawn records is secret.
         number = len(self.records[participant])
         drawn = np.arange(number)
         if settings.sampling_rate < 1.0:

@@ -1,4 +1,4 @@
-"""Shared training over a network: messages, the service, and the connection to it."""
+"""Shared training over a network: messages, the server's service, and the client's connection."""
 
 import dataclasses
 import functools
@@ -23,8 +23,8 @@ SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
 _log = logging.getLogger(__name__)
 WAIT_SECONDS: Final = 20.0  # maximum time that the server holds a call until its turn
 
-# The first entry of each request is the identifier of the run.
-# The second entry of a join request contains facts of a participant's ledger; None without privacy.
+# The first entry of each request is the identifier of the run. The second entry of a join request
+# contains the facts of a participant's ledger, or None in runs without privacy.
 JoinRequest = tuple[bytes, LedgerFacts | None]
 # The second entry of a pull request is the number of the requested round. For the final parameters,
 # it is the total number of rounds.
@@ -35,7 +35,7 @@ PushRequest = tuple[bytes, int, int, npt.NDArray[np.uint32] | None, FloatArray]
 
 
 class ParameterService:
-    """Sends parameters to participants and accepts their uploads, in turn.
+    """Sends parameters to participants and accepts their uploads when it is their turn.
 
     Callers are identified by their certificates. This class is thread-safe.
 
@@ -43,12 +43,12 @@ class ParameterService:
         server: the parameter server, which applies uploads.
         terms: terms of the run.
         ledgers: path of a file in `sensitive/` that stores the facts that participants report about
-            their ledgers. With privacy, a participant's uploads are applied only after the
-            participant reported these facts.
+            their ledgers. In runs with privacy, a participant's uploads are applied only after the
+            participant has reported these facts.
 
     Attributes:
-        facts: facts that each participant reported about its ledger, by the participant's name.
-            They do not include later charges.
+        facts: maps each participant's name to the facts that it reported about its ledger. They do
+            not include later charges.
         called: names of the participants that have called this process.
         fetched: names of the participants that have fetched the final parameters.
     """
@@ -91,8 +91,8 @@ class ParameterService:
         """Returns the names of participants for which the server waits; empty after training.
 
         The server waits for all participants that have rounds left and have not called this process
-        yet. If there are no such participants, it waits for the participant that is next. With
-        the protocol "asynchronous", it instead waits for all participants that have rounds left.
+        yet. If all of them have called, the server waits for the participant whose turn is next;
+        with the protocol "asynchronous", it waits for all participants that have rounds left.
         """
         state = self._server.state
         settings = self._terms.settings
@@ -105,14 +105,15 @@ class ParameterService:
         return {self._terms.names[int(state.version) % settings.num_participants]}
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
-        """Waits until a condition is true, at most `seconds`. It is checked after every call."""
+        """Waits until a condition is true, at most `seconds`; checks it after every call."""
         with self._changed:
             self._changed.wait_for(until, seconds)
 
     def join(self, request: JoinRequest, caller: Caller) -> int:
         """Durably stores the facts of the caller's ledger; returns the number of parameters.
 
-        The server can't verify these facts. Only an auditor with access to the ledger can.
+        The server can't verify these facts. Only an auditor with access to the ledger can verify
+        them.
         """
         run, facts = request
         self._number(caller, run)
@@ -142,8 +143,8 @@ class ParameterService:
     def push(self, request: PushRequest, caller: Caller) -> bool | None:
         """Applies the caller's upload once, durably.
 
-        Returns True as soon as the upload is applied, or None if it could not be applied before a
-        timeout because other participants come first.
+        Returns True as soon as the upload is applied, or None if the caller's turn did not come
+        before a timeout.
         """
         run, round_number, version, part, values = request
         number = self._number(caller, run)
@@ -170,7 +171,7 @@ class ParameterService:
         return is_applied
 
     def _number(self, caller: Caller, run: bytes) -> int:
-        """Checks that the caller has the same roster, and returns the number of the participant."""
+        """Checks that the caller has the same roster; returns the caller's participant number."""
         if run != self._terms.run_id:
             raise ValueError("the caller has a different roster: copy one file to all participants")
         number = self._terms.number(caller.name)
@@ -188,9 +189,9 @@ def message_limits(num_parameters: int) -> Limits:
 class RemoteServer(Connection):
     """A participant's connection to its parameter server.
 
-    Participants open connections, but never accept connections. A call is repeated while the server
-    can't be reached or other participants come first. An upload is stored before it is sent. So a
-    participant that was killed at any point sends exactly the same numbers again. The server
+    Participants open connections, but never accept connections. A call is repeated until the server
+    can be reached and it is the participant's turn. An upload is stored before it is sent, so a
+    participant that was killed at any point sends exactly the same numbers again, and the server
     applies them only once. Noise is never drawn again for an upload that may have been sent.
 
     Args:
@@ -200,8 +201,8 @@ class RemoteServer(Connection):
             certificate.
         num_parameters: number of parameters of the model.
         run: object that stores the last upload in a folder.
-        wait_seconds: maximum time in seconds that the server holds a call until the participant's
-            turn.
+        wait_seconds: maximum time in seconds for which the server holds a call while it waits for
+            the participant's turn.
         give_up_after: number of seconds without a connection after which a call raises
             ConnectionError.
 
@@ -232,8 +233,8 @@ class RemoteServer(Connection):
         """Checks that the server has the same terms, and reports the facts of the ledger.
 
         Args:
-            facts: facts of this participant's ledger. With privacy, the server accepts no upload
-                before it has them.
+            facts: facts of this participant's ledger. In runs with privacy, the server accepts no
+                upload before it has received these facts.
 
         Raises:
             PermissionError: if this participant is not on the server's roster.
@@ -260,7 +261,7 @@ class RemoteServer(Connection):
         """Stores an upload, and sends it repeatedly until the server applies it.
 
         Raises:
-            LedgerError: if a copy of this run was resumed elsewhere. Nothing is sent then.
+            LedgerError: if a copy of this run was resumed elsewhere. In this case, nothing is sent.
             PermissionError: if this participant is not on the server's roster.
             ValueError: if the server refuses the upload.
         """

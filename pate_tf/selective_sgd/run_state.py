@@ -25,7 +25,7 @@ from pate_tf.selective_sgd.training_settings import TrainingSettings
 
 STATE = "state.npz"
 LEDGER = "ledger"  # folder in `sensitive/`
-# Keys of the arrays in the state of a run.
+# Names of the arrays in the stored state of a run.
 NONCE = "nonce"  # random identifier of the run, stored before the run is charged
 TOKEN = "token"  # random identifier of a stored state
 ROUND = "num_rounds"  # number of finished rounds
@@ -66,7 +66,7 @@ class LedgerFacts(EpsilonDelta):
 
     def __post_init__(self) -> None:
         if (self.epsilon_source is None) != (self.delta_source is None):
-            raise ValueError("epsilon_source and delta_source belong together")
+            raise ValueError("set both epsilon_source and delta_source, or neither")
         if not re.fullmatch("[0-9a-f]{64}", self.ledger_digest):
             raise ValueError("ledger_digest must be 64 hexadecimal digits")
 
@@ -81,9 +81,9 @@ class LedgerFacts(EpsilonDelta):
 class DurableRun(contextlib.ExitStack):
     """The stored state of a run, and its ledger if privacy is "record". Locks the folder.
 
-    Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. Each
-    round is sent only once, if the caller sends nothing of a round before `save` returns. If
-    several copies or processes resume from the same state, `save` succeeds for at most one of them.
+    Guarantee. All rounds of the run are charged once, durably, before any noise is drawn. If the
+    caller sends nothing of a round before `save` returns, each round is sent only once. If several
+    copies or processes resume from the same state, `save` succeeds for at most one of them.
     `charge` fails for a state that is older than the last state in the ledger, and for a different
     state of the same round. If rows of the ledger are missing and the user acknowledged this, the
     run is charged again (docs/proofs/selective_sgd.md, Proposition F4).
@@ -93,18 +93,18 @@ class DurableRun(contextlib.ExitStack):
 
     Args:
         directory: the run folder; all files are in its subfolder `sensitive/`.
-        name: name of the folder for the state, which is next to the folder of the ledger.
+        name: name of the folder for the state; this folder is next to the folder of the ledger.
         identity: public JSON values, by name, that determine the result of the run.
-        shards: records of each participant. A resumed run trains on the records that are passed at
-            this time. If records are protected, the number of records in each shard is public and
-            can't change.
-        settings: settings of the run, with its budget and delta. Without privacy, there is no
+        shards: records of each participant. A resumed run trains on the records that are passed
+            when it resumes. If records are protected, the number of records in each shard is public
+            and can't change.
+        settings: settings of the run, with its budget and delta. A run without privacy has no
             ledger.
         source: private data source to which the run is charged; None if the run folder is the
             source.
-        acknowledge_reset: whether to resume although the ledger or some of its rows are missing.
-            The known costs of missing rows and the run are charged again. The budget is raised to
-            cover these charges. The ledger records this permanently.
+        acknowledge_reset: whether to resume even if the ledger or some of its rows are missing. In
+            this case, the known costs of the missing rows and of the run are charged again, the
+            budget is raised to cover these charges, and the ledger records this permanently.
 
     Attributes:
         folder: folder of the state.
@@ -158,7 +158,7 @@ class DurableRun(contextlib.ExitStack):
 
         Raises:
             LedgerError: if the ledger can't be used, if the budget is too small, or if the ledger
-                has noted a later round. The caller must not upload anything then.
+                contains a later round. In this case, the caller must not upload anything.
         """
         settings = self._settings
         if settings is None or settings.target_epsilon is None:
@@ -197,12 +197,13 @@ class DurableRun(contextlib.ExitStack):
                 ledger.debit(charge, secure_noise=secure_noise)
             self._noted = _noted(ledger)
         if round_number > last:
-            # The process that stored this state stopped before it could send anything.
+            # The process that stored this state stopped before it could record the state in the
+            # ledger, so it sent nothing. The state is recorded now.
             self._note(ledger, round_number, token)
         return self.facts()
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Stores a state and records it in the ledger. It is then treated as released.
+        """Stores a state and records it in the ledger. From then on, the state counts as released.
 
         Args:
             state: arrays by name from which the run can resume. If the run was charged, `ROUND`
@@ -210,7 +211,8 @@ class DurableRun(contextlib.ExitStack):
 
         Raises:
             LedgerError: if a copy of this run was resumed, if another process resumed this run, or
-                if the state can't be noted. The caller must not send anything of the state then.
+                if the ledger can't record the state. In this case, the caller must not send any
+                part of the state.
             OSError: if the state can't be written.
         """
         token = secrets.token_bytes(NONCE_BYTES)
@@ -241,7 +243,7 @@ class DurableRun(contextlib.ExitStack):
         )
 
     def _note(self, ledger: Ledger, round_number: int, token: bytes) -> None:
-        """Durably records that a state will be released. Call it before any part is sent."""
+        """Durably records that a state will be released. Call this before you send any part."""
         debit, *_ = self._noted
         with ledger.exclusive():
             if debit is None or _noted(ledger) != self._noted:
@@ -249,7 +251,8 @@ class DurableRun(contextlib.ExitStack):
             ledger.store_release(debit, {"round": round_number, "token": token.hex()})
             self._noted = (debit, round_number, token)
         with ledger.exclusive():
-            # If two copies record a state at the same time, at least one sees both rows and fails.
+            # Reads the ledger once more. If two copies of the run recorded a state at the same
+            # time, at least one of the copies now finds both rows and raises LedgerError.
             pass
 
 

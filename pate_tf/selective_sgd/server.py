@@ -1,7 +1,7 @@
-"""The parameter server, which adds each upload of a participant once and in turn.
+"""The parameter server, which adds each participant's upload once, when it is its turn.
 
 The server has no private records. It can read all uploads, so uploads without noise reveal private
-information to it.
+information to the server.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class Upload:
 
 
 def upload_bytes(num_changes: int, num_parameters: int) -> int:
-    """Returns the size of an upload in bytes: values, and indices if not all parameters change."""
+    """Returns the size of an upload in bytes. Indices are included unless all parameters change."""
     return (4 if num_changes == num_parameters else 8) * num_changes
 
 
@@ -69,8 +69,8 @@ class ServerState:
     Attributes:
         values: float32 `[num_parameters]`.
         round_values: the parameters at the start of the round, float32 `[num_parameters]`.
-        average: sum of the parameters after each finished round in the second half of training,
-            `[num_parameters]`.
+        average: sum of the parameters at the end of each finished round in the second half of
+            training, `[num_parameters]`.
         version: number of applied uploads.
         rounds: round of each participant's last upload, int64 `[num_participants]`; -1 before the
             first upload.
@@ -88,9 +88,9 @@ class ServerState:
 class ParameterServer:
     """Stores the parameters of a run, and applies uploads: `values[indices] += factor * upload`.
 
-    Guarantees. An upload is identified by its participant and its round. It is applied once, even
-    if it is sent again. With `run`, the upload is durable before `push` returns, and the server can
-    resume after it was killed at any point. An upload that is refused changes nothing.
+    Guarantees. An upload is identified by its participant and its round. Each upload is applied
+    once, even if it is sent again. With `run`, the upload is durable before `push` returns, and the
+    server can resume after it was killed at any point. An upload that is refused changes nothing.
 
     Each participant uploads once per round, so the number of applied uploads determines whose turn
     it is. The protocol determines the order. With "round_robin", only the participant whose turn it
@@ -154,14 +154,15 @@ class ParameterServer:
         return self.version // self.settings.num_participants
 
     def pull(self, participant: int, round_number: int) -> Parameters | None:
-        """Returns the parameters for a participant in a round; None if it is not its turn yet.
+        """Returns the parameters for a participant in a round; None if its turn has not come yet.
 
         Args:
             participant: number of the participant, from 0.
             round_number: number of the round, from 0; `settings.rounds` for the final parameters.
 
         Raises:
-            ValueError: if the round does not exist, or its upload was already applied.
+            ValueError: if the round does not exist, or the participant's upload in this round was
+                already applied.
         """
         settings = self.settings
         last = int(self.state.rounds[participant])
@@ -189,12 +190,13 @@ class ParameterServer:
         """Applies an upload, unless it was applied before.
 
         Returns:
-            True if the upload was applied, now or earlier; False if other participants come first
-            in a synchronous round.
+            True if the upload was applied, now or earlier; False if other participants must upload
+            first in a synchronous round.
 
         Raises:
             ValueError: if the upload is too large, out of turn, not finite or out of range, or if a
-                different upload was applied for this round. The parameters are unchanged then.
+                different upload was applied for this round. In this case, the parameters do not
+                change.
             OSError: if the upload can't be stored durably. The caller should send it again.
         """
         state = self.state
@@ -252,7 +254,7 @@ class ParameterServer:
         if settings.protocol == "asynchronous":
             if upload.version > self.version:
                 raise ValueError(
-                    f"the upload has version {upload.version}, the server {self.version}"
+                    f"the upload has version {upload.version}, but the server has {self.version}"
                 )
             return
         expected = self.pull(upload.participant, upload.round)
@@ -268,7 +270,7 @@ class ParameterServer:
         indices = upload.indices
         most = settings.num_uploaded(self.num_parameters)
         if indices.ndim != 1 or len(indices) > most or indices.shape != upload.values.shape:
-            raise ValueError(f"an upload has at most {most} indices, and a value for each")
+            raise ValueError(f"an upload must have at most {most} indices, and a value for each")
         if indices.size and (
             indices[0] < 0 or indices[-1] >= self.num_parameters or (np.diff(indices) <= 0).any()
         ):

@@ -62,7 +62,7 @@ def learn_encoder(name: Named, pool: Pool, *, seed: int, reporting: Reporting = 
 
     Args:
         name: name of a representation, see `representations.catalogue.encoder_of`; or "whitened"
-            for the default representation of the data set with partial whitening.
+            for the data set's default representation, followed by partial whitening.
         pool: public inputs.
         seed: seed of the training.
         reporting: functions that show progress, notes and warnings.
@@ -102,9 +102,9 @@ class SharedModel:
         return float((np.concatenate(answers) == labelled.labels).mean())
 
     def costs(self) -> dict[str, Any]:
-        """Returns the worst value of each fact over all ledgers.
+        """Returns the worst value of each fact over all ledgers, by name.
 
-        None if a ledger does not have it.
+        The value is None if a ledger lacks the fact.
         """
         costs: dict[str, Any] = {"secure_noise": all(each.secure_noise for each in self.facts)}
         for name in ("epsilon", "delta", "epsilon_source", "delta_source", "num_ledgers"):
@@ -122,8 +122,7 @@ class SharedModel:
         """Exports the model with its privacy statement, and returns a report.
 
         With noise, the model and the statement are written to `released/`. Without noise, neither
-        of them may be published. So both are written to `sensitive/`, and the statement contains
-        the reason.
+        of them may be published, so both are written to `sensitive/`, and the statement says why.
 
         Args:
             directory: the run folder.
@@ -291,8 +290,8 @@ def join(
 ) -> pathlib.Path:
     """Runs all rounds of a participant, and returns the path of the final shared parameters.
 
-    If a participant was killed and is started again with the same arguments, it resumes. It needs
-    no server if it already has the final parameters.
+    If a participant was killed and is started again with the same arguments, it resumes. A
+    participant that already has the final parameters does not connect to the server.
 
     Args:
         terms: terms of the run.
@@ -308,8 +307,8 @@ def join(
 
     Raises:
         ConnectionError: if the server could not be reached for `give_up_after` seconds.
-        ValueError: if the roster, the records and the server do not match (nothing was charged
-            then), or if the server refuses an upload.
+        ValueError: if the roster, the records and the server do not match (in this case, nothing
+            was charged), or if the server refuses an upload.
         PermissionError: if the participant is not on the server's roster.
         LedgerError: if the ledger can't be used, if the budget is too small, or if a copy of the
             run was resumed.
@@ -382,8 +381,8 @@ def serve(
         address: address to listen on, HOST:PORT; with port 0, the system chooses a free port.
         certificates: folder with the certificates of the authority and the coordinator.
         directory: the run folder.
-        public: public samples of the data set in the terms. Labeled samples are used to evaluate
-            the model.
+        public: public samples of the data set that the terms name. Those with labels are used to
+            evaluate the model.
         reporting: functions that show progress, notes and warnings.
         watch: function that is called once. Its argument is a function that returns the health of
             the server.

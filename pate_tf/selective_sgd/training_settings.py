@@ -13,14 +13,14 @@ from pate_tf.net.credentials import Roster
 PROTOCOLS = ("round_robin", "asynchronous", "synchronous")
 LATTICE = 2**20  # lattice steps per clipping norm
 MAX_NOISE = 2.0**30  # maximum scale of noise that can be drawn exactly, in lattice steps
-# Outside this range, a lattice step of the clipping norm is not a float32.
+# Limits of the clipping norm. Outside this range, one lattice step is not a float32.
 MIN_CLIP = 1e-30
 MAX_CLIP = 1e30
 ROUNDING = 8.0  # in lattice steps; added to the scale, because noise is drawn on a lattice
 LAST_RATE = 0.1  # learning rate of the last round, divided by the rate of the first round
 
-# Default values of settings that depend on `privacy`, for each value of `privacy`. If a setting in
-# CONDITIONAL is missing here, it can't be used with this value.
+# Default values of settings that depend on `privacy`, for each value of `privacy`. A setting in
+# CONDITIONAL can't be used with a value of `privacy` under which it is missing here.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": 0.5},
     "record": {
@@ -79,7 +79,7 @@ class TrainingSettings(Seeded):
         f"{DEFAULTS['none']['learning_rate']:g}; {DEFAULTS['record']['learning_rate']:g} with "
         "--privacy=record.",
     )
-    batch_size: int = setting(10, least=1, help="Number of records per local step.")
+    batch_size: int = setting(10, least=1, help="Number of records in each local training step.")
     privacy: str = setting(
         "none",
         choices=tuple(DEFAULTS),
@@ -88,14 +88,13 @@ class TrainingSettings(Seeded):
     target_epsilon: float | None = setting(
         None,
         above=0.0,
-        help="Epsilon of the run (replace-one), for the noise. Required with --privacy=record.",
+        help="Epsilon of the run (replace-one); sets the noise. Required with --privacy=record.",
     )
     delta: float = setting(
         None,
         above=0.0,
         below=1.0,
-        help="Delta of the guarantee, at most one over the number of records. Default: "
-        f"{DEFAULT_DELTA:g}.",
+        help=f"Delta of the guarantee; at most 1 / number of records. Default: {DEFAULT_DELTA:g}.",
     )
     clip: float = setting(
         None,
@@ -205,12 +204,12 @@ class Terms(Roster):
 def noise_scale(charge: NoisyTraining) -> float:
     """Returns the scale of the discrete Gaussian noise, in lattice steps.
 
-    The scale is slightly larger than sigma * LATTICE. So the discrete noise costs no more privacy
-    than continuous noise with the standard deviation sigma (docs/proofs/selective_sgd.md,
-    Theorem F3).
+    The scale is slightly larger than sigma * LATTICE, so the discrete noise costs no more privacy
+    than continuous noise with the standard deviation sigma (docs/proofs/selective_sgd.md, Theorem
+    F3).
 
     Raises:
-        ValueError: if the scale is too large to be drawn exactly.
+        ValueError: if noise of this scale is too large to be drawn exactly.
     """
     scale = sqrt((charge.noise_multiplier * LATTICE) ** 2 + ROUNDING**2) * (1.0 + 1e-12)
     if scale > MAX_NOISE:

@@ -37,12 +37,12 @@ RawInputs = Callable[[dict[str, tf.Tensor]], tf.Tensor]  # from a signature's na
 def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, Any]:
     """Returns the functions that a server calls, by signature name, with all preprocessing.
 
-    For classes, signatures return `probabilities` float32 `[batch, num_classes]`, `label` int64
-    `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. For a numeric
-    target, signatures return `value` float32 `[batch]` in the unit of the number, and the limits
-    `low` and `high` of a 95 % interval for the value without noise. For several labels, signatures
-    return `probabilities` and `labels` int64 of 0 and 1, both `[batch, num_labels]`. The batch may
-    have any size, including 0.
+    For a class target, signatures return `probabilities` float32 `[batch, num_classes]`, `label`
+    int64 `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. For a
+    numeric target, signatures return `value` float32 `[batch]` in the unit of the number, and `low`
+    and `high`, the limits of a 95 % interval for the value that the model would predict without
+    noise. For a target of several labels, signatures return `probabilities` and `labels` int64 with
+    values 0 and 1, both `[batch, num_labels]`. The batch may have any size, including 0.
 
     `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
     *input_shape]`; NaN and infinite values are errors. For texts, `serving_default` takes `text`
@@ -52,7 +52,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     The signature `features` takes encoded columns. For gray or color images, the signature
     `encoded_images` takes `image_bytes` string `[batch]`; see `decoded_images`.
     """
-    # This function is traced once for all signatures.
+    # All signatures share this function, so it is traced only once.
     answer_of = tf.function(lambda inputs: answer(model, inputs, dataset), autograph=False)
 
     def serve(raw_inputs: RawInputs, specs: dict[str, tf.TensorSpec]) -> Any:
@@ -62,7 +62,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             if inputs.dtype.is_floating:
                 name = dataset.input_name
                 inputs = tf.debugging.check_numerics(inputs, f"{name} must be finite numbers")
-            # Some convolutions fail for an empty batch. So one input is added, and its outputs are
+            # Some convolutions fail for an empty batch, so one input is added and its outputs are
             # dropped.
             size = tf.shape(inputs)[0]
             paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
@@ -113,7 +113,7 @@ def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInput
 def answer(
     model: keras.Model | tf.Module, inputs: tf.Tensor, dataset: Dataset
 ) -> dict[str, tf.Tensor]:
-    """Calls a signature with raw inputs `[batch, *input_shape]`; returns its outputs by name."""
+    """Returns the outputs of a signature by name, for raw inputs `[batch, *input_shape]`."""
     logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
     if dataset.target_range is not None:
         lowest, highest = dataset.target_range
@@ -236,7 +236,7 @@ def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
 
 
 def student_digest(model: keras.Model | tf.Module) -> str:
-    """Returns the SHA-256 of a student's weights, which its privacy statement contains.
+    """Returns the SHA-256 of a student's weights; the privacy statement contains this digest.
 
     The attribute `weights` of a SavedModel contains these weights in the same order.
     """
@@ -257,8 +257,8 @@ def export_student(
     A version is a SavedModel with the `signatures`, which TensorFlow Serving loads. `assets.extra`
     contains the privacy statement, `student.keras` for a Keras model, `dataset.json`, `schema.toml`
     for a table with a schema, the requested `formats`, and the manifest `digests.json`. The
-    manifest contains `model` and `version`, the SHA-256 of every other file, and a `seal` of all
-    these values.
+    manifest contains the fields `model` and `version`, the SHA-256 of every other file, and a
+    `seal` of all these values.
 
     Args:
         model: the student, which maps raw inputs to logits.
@@ -275,11 +275,12 @@ def export_student(
         The folder of the new version.
 
     Raises:
-        ValueError: if a signature could store its inputs, if the statement contains NaN or
-            infinity, or if the student can't be written in a requested format.
+        ValueError: if a signature might store the inputs that it receives, if the statement
+            contains NaN or infinity, or if the student can't be written in a requested format.
     """
-    # A new module is saved instead of the Keras model. Otherwise, a server without Python would not
-    # restore the variables inside of Keras' variables, and the LiteRT converter would read NaN.
+    # A new module is saved instead of the Keras model: from a Keras model, a server without Python
+    # would not restore the variables inside Keras' variables, and the LiteRT converter would read
+    # NaN.
     module = tf.Module()
     by_name = signatures(model, dataset)
     for function in by_name.values():
@@ -314,7 +315,7 @@ def export_student(
             continue
 
 
-# Formats other than SavedModel.
+# The rest of this module exports formats other than SavedModel.
 
 FORMATS = ("onnx", "litert")
 
@@ -346,7 +347,8 @@ def write_formats(
                 import tf2onnx
 
                 converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-                # tf2onnx leaves unsupported operations in the graph and only logs them.
+                # tf2onnx leaves unsupported operations in the graph and only logs them, so the
+                # graph is checked.
                 onnx.checker.check_model(converted)
                 (folder / "student.onnx").write_bytes(converted.SerializeToString())
             else:

@@ -49,7 +49,8 @@ def load_student(folder: pathlib.Path) -> Any:
 
     try:
         loaded = load_graph(str(folder))
-        # A SavedModel that is no student may lack a signature or the weights.
+        # A SavedModel that is not a student may lack a signature or the weights; both are read
+        # here.
         _ = loaded.signatures["serving_default"], loaded.weights
     except Exception as error:  # TensorFlow raises different exceptions
         needs = ". Run pip install 'pate_tf[hub]'." if isinstance(error, ImportError) else ""
@@ -94,12 +95,13 @@ class ServedStudent:
     @functools.cached_property
     def _serve(self) -> Any:
         signatures = load_student(self.folder).signatures
-        # Within a run, the raw inputs of texts and tables are already encoded.
+        # In this package, the raw inputs of texts and tables are encoded arrays, so the signature
+        # that takes encoded inputs is preferred.
         return signatures[FEATURES if FEATURES in signatures else SERVING_DEFAULT]
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        """The public facts about the data, with the schema of a table."""
+        """The public facts about the data, including the schema if the data are a table."""
         fields = artifacts.read_json(self.folder / EXTRA / DATASET)
         schema = self.folder / EXTRA / SCHEMA
         by = read_schema(schema) if schema.is_file() else None
@@ -113,10 +115,10 @@ class ServedStudent:
     def answer(self, inputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Returns predictions and their confidence.
 
-        For classes, returns labels int64 `[batch]` and probabilities float32
-        `[batch, num_classes]`. If the target is several labels, both have the shape `[batch,
-        num_labels]`. If the target is a number, returns values float32 `[batch]` and the limits of
-        their 95 % intervals, `[batch, 2]`.
+        For a class target, returns labels int64 `[batch]` and probabilities float32 `[batch,
+        num_classes]`. For a target of several labels, both have the shape `[batch, num_labels]`.
+        For a numeric target, returns values float32 `[batch]` and the limits of their 95 %
+        intervals, `[batch, 2]`.
 
         Args:
             inputs: raw inputs `[batch, *input_shape]`.
@@ -191,11 +193,12 @@ class ServedStudent:
         return {name: column.to_pylist() for name, column in texts.items()}, features
 
 
-# Digests of weights and files, which connect an exported version with its privacy statement.
+# The following functions compute digests of weights and files, which connect an exported version
+# with its privacy statement.
 
 
 def file_digests(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file except the manifest, in hexadecimal, by its path.
+    """Maps the path of each file except the manifest to its hexadecimal SHA-256 digest.
 
     Args:
         folder: folder of a SavedModel, whose `assets.extra` may contain other formats.
@@ -242,7 +245,7 @@ def matches_statement(folder: pathlib.Path) -> bool:
     return artifacts.digest_arrays(load_student(folder).weights) == stated
 
 
-# Predictions for files, and measures for files with labels.
+# The following functions predict the labels of files, and measure quality on files with labels.
 
 
 def newest_version(folder: pathlib.Path) -> pathlib.Path:
@@ -264,15 +267,16 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
 
 
 def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) -> RunReport:
-    """Writes a copy of a file with the predictions of a student in additional columns.
+    """Writes a student's predictions for a table or a folder of images to a new table.
 
-    For classes, these columns are the predicted class and the probability of each class. The output
-    has the delimiter, the encoding and the decimal mark of the inputs.
+    The new table contains the columns of the input table, or the file names of the images, followed
+    by the predictions. For a class target, these are the predicted class and the probability of
+    each class. The delimiter, the encoding and the decimal mark are the same as in the input table.
 
     Args:
         student: folder of a student; see `newest_version`.
         inputs: a table, with or without labels, or a folder of images.
-        output: path of the new file, a table like the inputs.
+        output: path of the new table, which must not exist yet.
         strict: whether a record that does not fit the schema is an error. Default: the record is
             left out, with a warning.
 
@@ -325,13 +329,14 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
     """Measures the quality of a published student on a labeled PUBLIC file.
 
-    For classes, returns the accuracy with its 95 % interval, the recall of each class, AUC, and the
-    expected calibration error. The result is not sensitive.
+    For a class target, returns the accuracy with its 95 % interval, the recall of each class, AUC,
+    and the expected calibration error. The result is not sensitive.
 
     Args:
         student: folder of a student; see `newest_version`.
         inputs: a table, or a folder with class folders of images.
-        label: name of the label's column. Default: as in the schema, else `label`.
+        label: name of the column with labels. Default: the label column of the schema; without a
+            schema, `label`.
 
     Raises:
         ValueError: if a file can't be read, or no record has a label.
