@@ -42,7 +42,7 @@ class FileSource(Settings):
         "label, from public knowledge. `pate schema` drafts it from the public file.",
     )
     label: str | None = setting(
-        None, advanced=True, help="For tables: the label's column. Default: as in the schema."
+        None, advanced=True, help="For tables: the label's column. Default: the schema's label."
     )
     image_size: str | None = setting(
         None,
@@ -60,12 +60,12 @@ class FileSource(Settings):
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
         help="What to do with a private record that does not fit the schema, or a broken image. "
-        "refuse: stop with an error. skip: leave it out, independently of other records. Then the "
-        "number of records is private, and each record has a different owner.",
+        "refuse: stop with an error. skip: leave it out, independently of other records. With "
+        "skip, the number of records is private, and each record has a different owner.",
     )
     name: str | None = setting(
         None,
-        help="Name of the data set in the run folder. Without --source_name, also the name of the "
+        help="Name of the data set in the run folder. Without --source_name, it also names the "
         "private source. Default: the name in the schema, else the name of the private file or of "
         "the folder of public images.",
     )
@@ -186,7 +186,7 @@ class DataSource(Settings):
 
     @property
     def named_source(self) -> PrivateSource | None:
-        """The source with the name that the user set; None if the user set no name."""
+        """The private source with the name that the user chose; None without such a name."""
         return None if self.source_name is None else PrivateSource.named(self.source_name)
 
     @property
@@ -202,7 +202,7 @@ class DataSource(Settings):
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The values of the flags for the data, as JSON values with absolute paths."""
+        """The command-line flags that describe these data, as JSON values with absolute paths."""
         source = self.files or self
         names = described(FileSource) if self.files else ("dataset", "data_dir")
         values = {name: getattr(source, name) for name in names}
@@ -262,6 +262,6 @@ class PoolSize(Settings):
         flag="stdnt_share",
         least=1,
         advanced=True,
-        help="Number of public samples in the pool, from the first, for queries and "
-        "representations. All other samples evaluate the student. Default: the data set's number.",
+        help="Number of public samples in the pool. The first samples are used for queries and "
+        "representations, all others to evaluate the student. Default: the data set's number.",
     )

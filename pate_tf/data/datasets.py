@@ -1,6 +1,6 @@
 """Loads data sets by the names that `--dataset` accepts.
 
-Private and public data are loaded separately. The training of a student never opens the private
+Private and public data are loaded separately, so the training of a student never opens the private
 data.
 """
 
@@ -75,9 +75,9 @@ def open_builder(name: str, data_dir: pathlib.Path | None) -> Any:
         if not sys.stderr.isatty():
             tfds.disable_progress_bar()
         builder = tfds.builder(name, data_dir=data_dir)
-        # Without a network, the download fails after seconds instead of minutes, and without a
-        # warning for each attempt. The log level is not restored, because threads of a failed
-        # download keep running.
+        # With these settings, a download without a network fails after seconds instead of minutes,
+        # and logs no warning for each attempt. The log level is not restored, because threads of a
+        # failed download keep running.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         retries = downloader.MAX_RETRIES
         downloader.MAX_RETRIES = RETRIES
@@ -95,14 +95,14 @@ def _labels_of(
     number: int,
     put: Callable[[slice, npt.NDArray[Any]], object],
 ) -> npt.NDArray[np.int64]:
-    """Returns the labels of a split. Calls `put` with the positions and inputs of each batch.
+    """Returns the labels of a split, and passes the positions and inputs of each batch to `put`.
 
-    The order of the examples is always the same, because the partition and the queries depend on
-    their positions. Loading everything at once would need three times the memory.
+    Examples are read in a fixed order, because the partition and the queries depend on their
+    positions. They are read in batches, because reading all at once needs three times the memory.
     """
     import tensorflow_datasets as tfds
 
-    # TFDS should not cache data that are read only once.
+    # Disables the cache of TFDS, because the data are read only once.
     streamed = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
     labels = [np.empty(0, np.int64)]
@@ -119,7 +119,7 @@ def _labels_of(
 
 
 def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) -> Arrays:
-    """Writes a split to two `.npy` files if they do not exist, and memory-maps the inputs."""
+    """Returns memory-mapped inputs and labels of a split; first writes missing `.npy` files."""
     about = builder.info.as_json + split + source.input_name
     name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     inputs_path = pathlib.Path(builder.data_dir, f"{name}-inputs.npy")
@@ -138,7 +138,8 @@ def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) ->
     return inputs, artifacts.read_array(labels_path)
 
 
-# Image data sets of TensorFlow Datasets. The split train is private, the split test is public.
+# Image data sets of TensorFlow Datasets. Their split train is private, and their split test is
+# public.
 
 
 MNIST = Dataset(
@@ -151,7 +152,8 @@ MNIST = Dataset(
     augmentation="affine",
     pool_size=9_000,
 )
-# In TFDS, the digit 0 has the label 0; in the original files, it has the label 10.
+# The labels are those of TFDS, where the digit 0 has the label 0. In the original files, it has the
+# label 10.
 SVHN = dataclasses.replace(MNIST, name="svhn", input_shape=(32, 32, 3), pool_size=10_000)
 _OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10 = dataclasses.replace(
@@ -182,12 +184,12 @@ def load_private(name: str, *, data_dir: pathlib.Path | None = None) -> PrivateE
     Args:
         name: one of `NAMES`; any name in TensorFlow Datasets or in `data_dir`; or
             `module:function`. The function is called as `function("private", data_dir)` or
-            `function("public", data_dir)`. It returns a `Dataset`, which must be the same for both
+            `function("public", data_dir)`. It returns a `Dataset`, which must be identical for both
             calls, the inputs `[num_examples, *input_shape]` and the labels `[num_examples]`. It
             must not use private records to prepare public samples, and must not scale a record by
             values of other records. Public labels are used to evaluate the student and to choose
-            the representation of a table. The function may return no public labels, None instead of
-            them, or -1 for unlabeled samples.
+            the representation of a table. If there are no public labels, the function may return
+            None or an empty array instead; an unlabeled sample has the label -1.
         data_dir: folder of TensorFlow Datasets; None for its default.
 
     Raises:
@@ -238,7 +240,7 @@ def _load(
         from sklearn.datasets import load_digits
 
         archive = load_digits()
-        # Shuffled with a fixed seed: the archive is sorted by writer.
+        # The archive is sorted by writer, so it is shuffled with a fixed seed.
         some = slice(NUM_PRIVATE, None) if public else slice(NUM_PRIVATE)
         order = np.random.default_rng(0).permutation(len(archive.target))[some]
         inputs = archive.images[order].astype(np.uint8)[..., np.newaxis]
@@ -256,7 +258,7 @@ def _load(
 
 
 def check_name(name: str, data_dir: pathlib.Path | None) -> None:
-    """Raises ValueError if `load_private` can't load a data set with this name."""
+    """Raises ValueError if no data set can be loaded by this name."""
     if name in NAMES or is_named_function(name):
         return
     import tensorflow_datasets as tfds

@@ -28,7 +28,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", "
 PASSED_OVER: Final = re.compile(r"\..*|thumbs\.db|desktop\.ini|__macosx", re.IGNORECASE)
 NO_CLASSES: Final = re.compile(r"(?i)(train|test)(ing)?|val(id(ation)?)?|(image|img|mask|label)s?")
 NO_IMAGES: Final = ". Files that are not images, such as .npz or labels in .csv, are not read."
-# Names of masks: of a folder below a class folder, or endings of a file name next to its image.
+# Names of masks. The first pattern matches the name of a folder inside a class folder; the second
+# matches the name of a file next to its image.
 MASKS: Final = re.compile(r"(?i)masks?|segmentations?|annotations?")
 MASK_OF: Final = re.compile(
     r"(?i)(.+?)[ _.-](masks?|segmentations?|annotations?|seg|gt)([ _.-]?\d+)?"
@@ -69,13 +70,12 @@ def load_public(
 ) -> PublicExamples:
     """Returns the public images of a folder, in a fixed order that does not depend on labels.
 
-    An image below a folder with the name of a class gets this class as its label. Other images have
-    no label.
+    An image in a folder with the name of a class has this class as its label. Other images have no
+    label.
 
     Without a public folder, the result contains no images, and its data set describes gray images
-    of the given size. The names of the classes are then the names of the folders in the private
-    folder. These names become public. Empty folders are included, so the names do not depend on any
-    image.
+    of the given size. The classes are then named after the folders in the private folder, and these
+    names become public. Empty folders are included, so the names do not depend on any image.
 
     Args:
         folder: path of the public folder; None if there are no public images.
@@ -84,17 +84,17 @@ def load_public(
             the folders.
         augmentation: transformations that keep the label, see `Dataset`.
         name: name of the data set. Default: the folder's name.
-        size: height and width of all images after scaling, also of private images. Default: the
-            size of the public images.
-        background: color from `BACKGROUNDS` that replaces transparent pixels, also in private
-            images.
-        on_bad_record: "refuse" to check the folder and file names of the private folder before any
-            image is decoded; "skip" to ignore them.
+        size: height and width to which all images, including private images, are scaled. Default:
+            the size of the public images.
+        background: color from `BACKGROUNDS` that replaces transparent pixels in all images,
+            including private images.
+        on_bad_record: what to do with misplaced files in the private folder. "refuse": check all
+            folder and file names before any image is decoded. "skip": do not check them here.
 
     Raises:
         ValueError: if there are no images, some images are broken (the message contains their
-            names), all images are equal, images differ in size and `size` is None, or the classes
-            are unknown.
+            names), all images are identical, images differ in size and `size` is None, or the
+            classes are unknown.
     """
     place = folder or private
     if place is None or (folder is None and size is None):
@@ -125,8 +125,8 @@ def load_public(
     _refuse(folder, broken, is_private=False)
     if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
         raise ValueError(
-            f"{folder}: all images are equal, with {background} behind transparent pixels. If this "
-            f"color hides them, choose another `background`."
+            f"{folder}: all images are equal, with {background} behind transparent pixels. If the "
+            "images are drawn in this color, choose another `background`."
         )
     return PublicExamples(dataset, inputs, labels)
 
@@ -136,8 +136,8 @@ def load_private(
 ) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder with one folder per class.
 
-    The position of an image depends on its file name, not on its class. If the class of an image
-    changes, no other image moves. Size, channels and white level are determined by the public
+    The position of an image depends on its file name, not on its class, so no image moves if the
+    class of another image changes. Size, channels and white level are determined by the public
     images.
 
     Args:
@@ -187,14 +187,14 @@ def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.
     others = list[pathlib.Path]()
     for path in sorted([*folder.iterdir(), *below]):
         is_passed_over = any(map(PASSED_OVER.fullmatch, path.relative_to(folder).parts))
-        # Broken links are included.
+        # Includes broken links, so that they are reported.
         if (path.is_file() or not path.exists()) and not is_passed_over:
             (images if path.suffix.lower() in SUFFIXES else others).append(path)
     return images, others
 
 
 def _folders(folder: pathlib.Path) -> list[str]:
-    """Returns the sorted names of all subfolders; raises ValueError if `folder` is no folder."""
+    """Returns the sorted names of all subfolders; raises ValueError if `folder` is not a folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
     paths = (path for path in folder.iterdir() if not PASSED_OVER.fullmatch(path.name))
@@ -202,7 +202,7 @@ def _folders(folder: pathlib.Path) -> list[str]:
 
 
 def _class_names(folder: pathlib.Path) -> list[str]:
-    """Returns the names of all class folders; raises ValueError if there are less than 2."""
+    """Returns the names of all class folders; raises ValueError if there are fewer than 2."""
     names = _folders(folder)
     if len(names) >= 2 and not all(map(NO_CLASSES.fullmatch, names)):
         return names
@@ -217,7 +217,7 @@ def _class_names(folder: pathlib.Path) -> list[str]:
 def _check_masks(
     folder: pathlib.Path, images: Sequence[pathlib.Path], *, is_private: bool, on_bad_record: str
 ) -> None:
-    """Raises ValueError for images with names of masks; only warns if bad records are skipped."""
+    """Raises ValueError if file names look like masks; only warns if bad records are skipped."""
     stems = {path.with_suffix("") for path in images}
     masks = [
         path
@@ -295,7 +295,7 @@ def _refuse(folder: pathlib.Path, faults: Mapping[pathlib.Path, str], *, is_priv
 def read_images(
     paths: Sequence[pathlib.Path], dataset: Dataset
 ) -> tuple[npt.NDArray[np.uint8], dict[pathlib.Path, str]]:
-    """Reads images, uint8 `[num_images, *input_shape]`; also returns a text for each bad image."""
+    """Returns images, uint8 `[num_images, *input_shape]`, and the faults of bad images by path."""
     images = np.empty((len(paths), *dataset.input_shape), np.uint8)
     faults = dict[pathlib.Path, str]()
     for place, path in enumerate(paths):
@@ -343,8 +343,8 @@ def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
     Pillow's warnings are hidden because they may describe a private image.
 
     Raises:
-        ValueError: when the image is opened or read, if the image is broken or has more pixels than
-            Pillow considers safe.
+        ValueError: if the image is broken or has more pixels than Pillow considers safe. The error
+            is raised when the image is opened or when its pixels are read.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

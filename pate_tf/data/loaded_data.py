@@ -38,7 +38,7 @@ from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import TEXT_FEATURES, Column, Schema, code_text, read_schema
 
-# Functions for the user's files.
+# The following functions load the user's files.
 
 
 def draft_schema(
@@ -56,9 +56,9 @@ def draft_schema(
         public: path of a file of PUBLIC records; None if there is no public file.
         path: path of the new file for the draft.
         private: path of a private file. Its first line must contain the names of the columns.
-            Without `public`, the draft contains these names. With `public`, they must include the
-            names of all public columns. Nothing else from this file appears in the draft or in a
-            message.
+            Without `public`, the draft contains these names. With `public`, the first line must
+            include the names of all public columns. Nothing else from this file appears in the
+            draft or in a message.
         label: name of the label's column, or names of several label columns, separated by commas.
             Public records may have no labels. Required without `public`.
         owner: name of the owner's column.
@@ -121,7 +121,7 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     return PrivateExamples(dataset, inputs, arrays["labels"], owners=owners, source=source)
 
 
-# Functions that check and reshape the user's arrays.
+# The following functions check and reshape the user's arrays.
 
 
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
@@ -141,7 +141,7 @@ def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kin
         )
     if len(value_range) != 2:
         raise ValueError(f"value_range must be (lowest, highest), got {len(value_range)} values")
-    # A `Dataset` needs numbers or tuples of numbers.
+    # A `Dataset` needs numbers or tuples of numbers, so arrays are converted to lists first.
     sides = [np.asarray(side, np.float64).tolist() for side in value_range]
     return tuple(tuple(side) if isinstance(side, list) else side for side in sides)
 
@@ -149,7 +149,7 @@ def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kin
 def encoded_texts(
     texts: npt.ArrayLike, what: str, length: int, characters: bool
 ) -> npt.NDArray[np.float32]:
-    """Encodes texts `[num_texts]` as `length` hashed n-grams, or as their first characters."""
+    """Encodes texts `[num_texts]` as `length` hashed n-gram features, or as `length` characters."""
     from pate_tf.data import preprocessing  # imports TensorFlow, only for texts
 
     strings = preprocessing.as_texts(texts, what)
@@ -190,9 +190,10 @@ def arrays_of(
 def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArray[Any]:
     """Converts inputs to the type of the data set, and clips them to its range.
 
-    Every number is converted to float64 first, so each number is converted independently. A warning
-    reports public numbers outside the range. For private numbers, a warning would reveal something
-    about them. Another warning appears if public images seem to have their channels first.
+    Every number is first converted to float64, so its conversion does not depend on other numbers.
+    A warning reports public numbers outside the range. There is no such warning for private
+    numbers, because it would reveal something about them. Another warning appears if public images
+    seem to have their channels first.
     """
     try:
         check_inputs(inputs, dataset)
@@ -266,7 +267,7 @@ class Data:
 
     @property
     def schema(self) -> Schema | None:
-        """The schema that converts a row of a table to features; None without a schema.
+        """The schema that converts a row of a table to features; None if the data have no schema.
 
         `schema.encode(record)` returns the features of one record.
         """
@@ -286,9 +287,9 @@ class Data:
         return self.public.held_out
 
     def hold_back(self) -> tuple[Data, PrivateExamples]:
-        """SENSITIVE: splits off a tenth of the private records; returns the rest and the tenth.
+        """SENSITIVE: returns data without a tenth of the private records, and these records.
 
-        Whether a record belongs to the tenth depends only on its position or its owner's name,
+        Whether a record belongs to this tenth depends only on its position or its owner's name,
         never on other records.
 
         Raises:
@@ -331,7 +332,7 @@ class Data:
     def of(
         cls, source: DataSource, pool_size: int | None = None, reporting: Reporting = QUIET
     ) -> Data:
-        """Loads the private and public data that settings describe.
+        """Loads the private and public data that the settings describe.
 
         Args:
             source: settings with the name of a data set, or with files.
@@ -387,16 +388,16 @@ class Data:
                 width]` or `[num_records, height, width, channels]`, or tables `[num_records,
                 num_features]`.
             y_private: SENSITIVE; labels of the private records: whole numbers from 0 to num_classes
-                - 1 or names in `class_names`. With `target_range`, any numbers. With `label_names`,
-                0 or 1 for each label, `[num_records, num_labels]`.
+                - 1, or names in `class_names`. With `target_range`, they can be any numbers. With
+                `label_names`, they are 0 or 1 for each label, `[num_records, num_labels]`.
             x_public: public inputs of the same shape. Default: no public inputs; this requires
                 feature sums. Images of whole numbers from 0 to 255 are converted to uint8, other
                 images and all tables to float32. Private inputs get the same type.
             y_public: labels of the public inputs. Mark unknown labels as -1 (names: "" or None;
                 numbers: NaN; several labels: a row of -1). The labels are used to evaluate the
                 student and to choose the representation of a table. Default: no labels.
-            num_classes: number of classes, at least 2. Required if labels are classes.
-            target_range: if labels are numbers, the lowest and highest label, from public
+            num_classes: number of classes, at least 2. Required if labels are class numbers.
+            target_range: if labels are numbers: the lowest and highest label, from public
                 knowledge. Labels outside this range are clipped, with a warning. Default: labels
                 are not numbers.
             label_names: names of the labels if each record can have several labels. Default: each
@@ -416,18 +417,19 @@ class Data:
             held_out_seed: seed for a random choice of the held-out samples. Default: the last
                 samples are held out. Pass a seed if samples are sorted. The pool keeps the order of
                 `x_public`.
-            kind: "image", "tabular" or "text". Default: inferred from the shape; two dimensions are
-                a table. With "text", the inputs are strings `[num_texts]`. They are converted to
-                hashed n-grams of words, without a vocabulary. A served student takes strings.
+            kind: "image", "tabular" or "text". Default: inferred from the shape; an array with two
+                dimensions is a table. With "text", the inputs are strings `[num_texts]`. The
+                strings are converted to hashed n-grams of words, without a vocabulary. An exported
+                student takes strings.
             class_names: name of each class. Default: classes have no names.
             augmentation: transformations that keep an image's label: "none", "shift", "affine" or
-                "flip"; see `Dataset`. Default for images: "shift", by at most a fourteenth of the
+                "flip"; see `Dataset`. Default for images: "shift", by at most one fourteenth of the
                 side.
             name: public name of the private data. The costs of all releases on this machine with
                 the same name add up. Default: no name; then only releases in the same run folder
                 add up.
             characters: for kind "text" with a pre-trained text encoder: number of characters to
-                use, from the start of each text. Default: inputs are hashed n-grams.
+                read from the start of each text. Default: inputs are hashed n-grams.
 
         Raises:
             ValueError: if the arrays do not match each other or the other arguments, or if an input
@@ -482,7 +484,7 @@ class Data:
             source=None if name is None else PrivateSource.named(name),
         )
         if held_out_seed is not None:
-            # The held-out samples come last. Both parts keep their order.
+            # Moves the held-out samples to the end. Both parts keep their order.
             drawn = np.random.default_rng(held_out_seed).permutation(len(samples))
             order = np.concatenate([np.sort(drawn[:pool_size]), np.sort(drawn[pool_size:])])
             samples = samples.take(order)
@@ -505,11 +507,11 @@ class Data:
 
         Without a `schema`, the columns are inferred only from the public data frame. A column of
         numbers gets the range of its public numbers, and private numbers are clipped to this range.
-        Any other column is a category. Its possible values are the public values, and one
-        additional value for all other values. A column with more than 30 values that are not
-        numbers is left out, with a warning. The type of the label is inferred, too. The label is a
-        number if it has many different numbers. There are several labels if the texts have parts
-        separated by |, ; or a comma.
+        Any other column is a category. Its possible values are the public values, and one more that
+        stands for all other values. A column with more than 30 values that are not numbers is left
+        out, with a warning. The type of the label is inferred, too. If the label column contains
+        many different numbers, the label is a number. If its texts have parts separated by |, ; or
+        a comma, a record has several labels.
 
         Args:
             private: SENSITIVE; data frame of private records.
@@ -522,7 +524,7 @@ class Data:
             classes: the classes, in the order of their numbers. Default: the sorted labels of
                 `public`, unless labels are numbers or a record has several labels.
             categories: names of columns in which numbers are codes of categories. If the label
-                column is among them, its numbers are codes of classes.
+                column is among them, its numbers are class codes.
             schema: a schema, or the path of its file (see `from_csv`). With a schema, nothing is
                 inferred.
             name: public name of the private data. The costs of all releases with the same name add
@@ -534,7 +536,7 @@ class Data:
         """
         if public is None and schema is None:
             raise ValueError(
-                "schema is required without public records. It has public ranges and categories."
+                "schema is required without public records: it defines ranges and categories."
             )
         label = _joined(label)
         table = frame_table(private if public is None else public, "public")
@@ -565,7 +567,7 @@ class Data:
         on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Returns data from two table files: CSV, other separated values, or Parquet.
+        """Returns data from two table files: CSV, other delimited text, or Parquet.
 
         Args:
             private: SENSITIVE; file of private records. The first line contains the column names.
@@ -611,13 +613,13 @@ class Data:
     ) -> Data:
         """Returns data from folders of PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM images.
 
-        Images are rotated according to their EXIF entries. Transparent pixels get the color of the
-        background. All images become gray if all public images are gray. Pixels of more than 8 bits
-        are scaled by a range that the public images determine.
+        Images are rotated according to their EXIF entries. Transparent pixels are replaced by the
+        color `background`. All images become gray if all public images are gray. Pixels of more
+        than 8 bits are scaled by a range that the public images determine.
 
         Args:
             private: SENSITIVE; a folder that contains one folder for each class. The name of a file
-                determines the teacher of its image. So give each file a unique name that reveals
+                determines the teacher of its image, so give each file a unique name that reveals
                 nothing.
             public: a folder that contains the same class folders, or unlabeled images outside of
                 class folders. Default: no public images; this requires feature sums, and images
@@ -637,8 +639,8 @@ class Data:
 
         Raises:
             ValueError: if there are no images, images are broken, public images differ in size or
-                are all equal, or the classes are unknown. The message contains no name of a private
-                file.
+                are all identical, or the classes are unknown. The message contains no name of a
+                private file.
         """
         folder = pathlib.Path(private)
         samples = image_folders.load_public(
@@ -655,7 +657,8 @@ class Data:
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 
 
-# Functions for data frames of pandas, polars and pyarrow. They import none of these libraries.
+# The following functions read data frames of pandas, polars and pyarrow without importing any of
+# these libraries.
 
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "half", "decimal")  # prefixes of type names
@@ -748,9 +751,9 @@ def drafted_schema(
 def numbered(
     labels: npt.ArrayLike, dataset: Dataset, what: str, *, may_lack: bool = False
 ) -> npt.NDArray[Any]:
-    """Converts labels to the format of `checked_labels`. A text becomes its class number.
+    """Converts labels to the format of `checked_labels`; a class name becomes its number.
 
-    True and False mean the classes with these names if they exist, else 1 and 0. An array of
+    True and False become the classes with these names if they exist, otherwise 1 and 0. An array of
     numbers is returned unchanged. A warning reports numeric labels outside their range. Each label
     is read independently of other labels.
 
@@ -758,7 +761,8 @@ def numbered(
         labels: labels in the user's format: texts, numbers or booleans.
         dataset: data set with the names of the classes.
         what: name of the argument, for messages.
-        may_lack: whether labels may be unknown, because they are public. An empty label becomes -1.
+        may_lack: whether labels may be unknown, as public labels may. An empty label then becomes
+            -1.
 
     Raises:
         ValueError: if a text is not the name of a class. The message contains no label.
@@ -770,7 +774,8 @@ def numbered(
             is_outside = (numbers < low) | (numbers > high)
             tables.warn_of_range(what, is_outside, is_private=not may_lack)
         return numbers.astype(np.int64) if numbers.dtype.kind == "b" else numbers
-    # A list has no type, and a common type of all labels would depend on every label.
+    # A list becomes an array of objects, because a common type of all labels would depend on every
+    # label.
     array = np.asarray(labels, None if hasattr(labels, "dtype") else object)
     if array.dtype.kind not in "UOb":
         return array
@@ -822,8 +827,8 @@ def as_inputs(inputs: Any, dataset: Dataset) -> npt.NDArray[Any]:
 
     Args:
         inputs: a `Pool`, `PublicExamples`, or an array `[num_inputs, *input_shape]`. Gray images
-            may have no channel dimension, texts may be strings `[num_inputs]`, and tables with a
-            schema may be a data frame.
+            may have no channel dimension, texts may be strings `[num_inputs]`, and inputs of a
+            table with a schema may be a data frame.
         dataset: data set of the inputs.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Imports and calls functions of the user, which are passed as objects or `module:function`."""
+"""Imports and calls the user's functions, which are passed as objects or as `module:function`."""
 
 import dataclasses
 import importlib
@@ -19,8 +19,8 @@ class OnFeatures:
     """Settings of a model that works on raw inputs or on features of the inputs.
 
     Attributes:
-        representation: name of the representation, or a function of the user. None for raw inputs,
-            or if no representation is chosen yet.
+        representation: name of the representation, or a function of the user. None if the model
+            takes raw inputs, or if no representation is chosen yet.
     """
 
     representation: Named | None = setting(None, help="Mapping from inputs to features.")
@@ -32,14 +32,14 @@ def is_named_function(name: Named) -> bool:
 
 
 def name_of(name: Named) -> str:
-    """Returns the name of a function, for files and messages. A name is returned unchanged."""
+    """Returns the name of a function, for files and messages; returns a name unchanged."""
     if isinstance(name, str):
         return name
     return f"function {getattr(name, '__name__', type(name).__name__)}"
 
 
 def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
-    """Imports a function by its name `module:function`. A function is returned unchanged.
+    """Imports a function by its name `module:function`; returns a function unchanged.
 
     Args:
         name: a function, or the text `module:function`. The module must be importable.
@@ -64,27 +64,29 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
 
 
 def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = False) -> Any:
-    """Imports and calls a function. Its exception becomes an error with file and line number.
+    """Imports and calls a function; converts its exception to an error with file and line number.
 
     If the function reads private data (`is_private`), the text of its exception may quote these
-    data. The error then omits this text and has no cause. Exceptions of this library quote no
-    private data. Keras' global precision is restored after the call.
+    data. The error then omits this text and has no cause. Exceptions of this library keep their
+    text, because they quote no private data. Keras' global precision is restored after the call.
 
     Raises:
-        ValueError: if there is no such function, or if the function raises an exception (the cause
-            of this error) or exits.
+        ValueError: if there is no such function, or if the function exits or raises an exception,
+            which becomes the cause of this error.
     """
-    # The function may change the precision of Keras for the whole process.
+    # The function may change the precision of Keras for the whole process, so the precision is
+    # saved here.
     before = keras.config.dtype_policy() if (keras := sys.modules.get("keras")) else None
     try:
         function = import_function(name, flag=flag)
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:
-            # Omits the frame of the call above. If the arguments do not match the function, there
-            # is no other frame.
+            # Omits the frame of the call above. It is the only frame if the arguments do not match
+            # the function.
             frames = traceback.extract_tb(error.__traceback__)[1:]
-            # Use the last line in the function's file, because the mistake is most likely there.
+            # Reports the last line in the function's file, because the mistake is most likely
+            # there.
             file = getattr(getattr(function, "__code__", None), "co_filename", None)
             inner = [frame for frame in frames if frame.filename == file] or frames
             place = f" ({inner[-1].filename}, line {inner[-1].lineno})" if inner else ""

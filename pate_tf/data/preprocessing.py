@@ -1,7 +1,8 @@
 """TensorFlow functions that convert strings to features, and that augment images.
 
-A vocabulary of private texts would reveal their words. A hash function reveals nothing, because it
-does not depend on the texts. Teachers and the served student use the same functions.
+Words are hashed, because a vocabulary of private texts would reveal their words. A hash function
+reveals nothing, because it does not depend on the texts. Teachers and the served student use the
+same functions.
 """
 
 import importlib
@@ -40,7 +41,7 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
     a feature. Features are the square roots of the counts, scaled to L2 norm 1. For a text without
     words, all features are 0.
     """
-    # Removes control characters before `lower`, which stops at a zero byte.
+    # Removes control characters first, because `lower` stops at a zero byte.
     spaced = tf.strings.regex_replace(texts, r"[^\pL\pN\pP\pS]+", " ")
     spaced = tf.strings.regex_replace(spaced, r"([\pP\pS])", r" \1 ")
     words = tf.strings.split(tf.strings.lower(spaced, encoding="utf-8"))
@@ -66,7 +67,7 @@ def characters_of_texts(texts: tf.Tensor, length: int) -> tf.Tensor:
 
 
 def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
-    """Converts code points `[batch, length]` of any type to strings `[batch]`."""
+    """Converts code points `[batch, length]` of any numeric type to strings `[batch]`."""
     points = tf.RaggedTensor.from_tensor(tf.cast(characters, tf.int32), padding=0)
     return tf.strings.unicode_encode(points, "UTF-8")
 
@@ -116,8 +117,8 @@ def as_texts(values: npt.ArrayLike, what: str) -> list[str]:
     return [str(text) for text in array]
 
 
-# Augmentation is stateless, so that the training of a teacher depends only on its seed and step.
-# The following constants are the same for all data sets. They were never tuned on private accuracy.
+# Augmentation is stateless, so it depends only on the seed and the step of the training. The
+# following constants are the same for all data sets. They were never tuned on private accuracy.
 MAX_ROTATION = 0.2  # radians
 MAX_SCALING = 0.1
 MAX_SHEAR = 0.15
@@ -164,8 +165,8 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     )
 
 
-# Stateful operations that are allowed, because they neither change state nor draw at random: reads,
-# and calls of functions. The operations of called functions are checked, too.
+# Stateful operations that are allowed because they neither change state nor draw at random. They
+# read variables or call functions. The operations of called functions are checked, too.
 _READS = (
     "Case If LookupTableFindV2 LookupTableSizeV2 Placeholder ReadVariableOp "
     "ResourceGather ResourceGatherNd StatefulPartitionedCall VarHandleOp While"
@@ -173,9 +174,10 @@ _READS = (
 READS = set(_READS.split())
 # Operations that TensorFlow considers stateless, but that pass inputs to Python or to files.
 HANDS_ON = {"DebugIdentity", "DebugNanCount", "DebugNumericSummary", "PyFuncStateless"}
-# Operations of keras-hub's tokenizers that store no inputs. `Assert` can stop a run, so other
-# models must not contain it. A tokenizer uses it only to check the lengths of its own rows.
-# SentencePiece reads its vocabulary. In keras-hub, it never chooses a segmentation at random.
+# Stateful operations that are allowed only in keras-hub's tokenizers, where they store no inputs.
+# `Assert` is refused in other models, because it can stop a run; a tokenizer uses it only to check
+# the lengths of its own rows. The operation of SentencePiece is stateful because it reads a
+# vocabulary, and keras-hub never uses its option to choose a segmentation at random.
 TOKENIZERS = {"Assert", "SentencepieceTokenizeOp"}
 
 

@@ -1,8 +1,9 @@
-"""Defines schemas of tables: columns with ranges or categories, the label and the owner.
+"""Schemas of tables, which define the columns with their ranges or categories, label and owner.
 
 A schema is public. It is written by hand or drafted from public records. It must never be derived
 from private records, because its ranges and categories would reveal them. The features of a record
-depend only on the schema and on this record, so no record changes another teacher's inputs.
+depend only on the schema and on this record, so a record never changes the inputs of a teacher that
+does not train on it.
 """
 
 import dataclasses
@@ -37,11 +38,11 @@ _GAPS = (
 )
 GAPS = frozenset(_GAPS.split("|"))
 Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
-# Entries that describe a label: classes (with a separator, several in one field); a number; or
-# several columns.
+# The three ways to describe a label: classes, several of which can be in one field if there is a
+# separator; a number; or several columns.
 WAYS = ({"label", "classes", "separator"}, {"label", "low and high"}, {"labels"})
 OTHER_DATES = ', or another format that the schema names, such as `date = "%d/%m/%Y"`'
-# Names of columns without a name, as pandas and pyarrow write them.
+# Names that pandas and pyarrow write for columns without a name.
 UNNAMED = re.compile(r"(?:Unnamed: \d+|__index_level_\d+__)?")
 MISFIT = -2  # class number of a text that is not a label
 ONE_OF = ", one of "  # comes before a list of choices in a message
@@ -52,23 +53,23 @@ class TableColumn:
     """One column of a table, and its conversion to features.
 
     A number becomes one feature, clipped to the range. A date becomes its number of days
-    (`date.toordinal`), also clipped. A category becomes one one-hot feature for each listed value.
-    A text becomes many features (`data.preprocessing`).
+    (`date.toordinal`), clipped in the same way. A category becomes one-hot features, one for each
+    listed value. A text becomes many features (`data.preprocessing`).
 
     Attributes:
         name: name of the column.
         low: lowest value of a number, from public knowledge; for a date, in days.
         high: highest value, like `low`.
         categories: possible values of a category; empty for numbers, dates and texts.
-        other: whether a category has one more feature, for all values that are not listed.
+        other: whether a category has an additional feature for all values that are not listed.
         missing: value that replaces an empty field; None if an empty field is an error.
         text: number of features of a text (hashed n-grams of its words); 0 if the column is not a
             text.
         characters: whether the features of a text are its characters' code points instead of
             n-grams.
-        date: format of a date with %d, %m and %Y, each once; empty if the column is not a date. ISO
-            dates are always accepted. A date may be followed by a space or the letter T; the rest
-            of the field, such as a time, is then ignored.
+        date: format of a date, which contains %d, %m and %Y once each; empty if the column is not a
+            date. ISO dates are always accepted. A date may be followed by a space or the letter T;
+            the rest of the field, such as a time, is then ignored.
         gaps: words that are treated as an empty field, such as "unknown". For numbers and dates,
             the words in `GAPS` are added.
         decimal: decimal mark of numbers, "." or ","; empty for the decimal mark of the schema.
@@ -194,7 +195,7 @@ class TableColumn:
         return np.eye(self.width, dtype=np.float32)[indices], indices >= 0
 
     def texts(self, values: Column | Sequence[str]) -> Column:
-        """Strips spaces from fields, and replaces empty fields and gaps by `missing`."""
+        """Returns fields without surrounding spaces; empty fields and gaps become `missing`."""
         texts = texts_of(values)
         missing = "" if self.missing is None else self.missing
         if self.gaps or missing:
@@ -203,7 +204,7 @@ class TableColumn:
         return texts
 
     def numbers(self, values: Column | Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns the number in each field, `[num_records]`; NaN for a field that is no number.
+        """Returns the number in each field, `[num_records]`; NaN for a field that is not a number.
 
         A date is converted to its number of days.
         """
@@ -212,7 +213,7 @@ class TableColumn:
             return np.array([_days(text, self.date) for text in distinct], np.float64)[places]
         numbers: Any = values
         if isinstance(values, Column) and pyarrow.types.is_integer(values.type):
-            # With a safe cast, an error message could quote a value.
+            # The cast is not safe, because the error message of a safe cast could quote a value.
             numbers = values.cast(pyarrow.float64(), safe=False)
         elif not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
@@ -220,7 +221,7 @@ class TableColumn:
             is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
             is_number = pc.match_substring_regex(texts, pattern)
             if not pc.all(pc.or_(is_gap, is_number)).as_py():
-                # Removes the unit, and replaces special blanks, apostrophes and minus signs by
+                # Removes the unit, and replaces special spaces, apostrophes and minus signs by
                 # their ASCII characters. A text that is already a number is not changed, so no
                 # record depends on another record.
                 bare = texts
@@ -271,7 +272,7 @@ def number_pattern(decimal: str = ".", thousands: str = "") -> str:
 
 
 def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
-    """Whether a number has this decimal mark, such as 1,5. A number such as 1,500 is ignored."""
+    """Whether a number has this decimal mark, such as 1,5; ignores ambiguous ones such as 1,500."""
     point = re.escape(mark)
     has_mark = pc.match_substring_regex(texts, rf"{point}\d")
     grouped = rf"(?:^|[^\d.,])[1-9]\d{{0,2}}(?:{point}\d{{3}})+(?:[^\d.,]|$)"
@@ -279,7 +280,7 @@ def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
 
 
 INEXACT = 2.0**53  # larger floats can't represent every whole number
-# Spreadsheets write special blanks and apostrophes between thousands or before a unit, a
+# Spreadsheets write special spaces and apostrophes between thousands or before a unit, a
 # typographic minus sign, and parentheses around negative amounts.
 TYPOGRAPHIC = (("[\u00a0\u2009\u202f]", " "), ("\u2019", "'"), (r"^\x{2212}|^\((.*)\)$", r"-\1"))
 ISO_DATE = "%Y-%m-%d"
@@ -287,7 +288,7 @@ _PARTS = {"%d": r"(\d{1,2})", "%m": r"(\d{1,2})", "%Y": r"(\d{4})"}
 
 
 def date_pattern(form: str) -> str:
-    """Returns a regular expression for a date and an optional time. Each part is a group."""
+    """Returns a regular expression for a date and an optional time, with a group for each part."""
     parts = re.split("(%[dmY])", form)
     return "".join(_PARTS.get(part, re.escape(part)) for part in parts) + "(?:[T ].*)?"
 
@@ -309,18 +310,20 @@ class Schema:
 
     Attributes:
         columns: the input columns, in the order of their features.
-        classes: classes in the order of their numbers. With a `separator`, the labels that may
-            appear in one field. Empty if the label is a number or has `label_columns`.
-        label: name of the label's column; None if callers pass the name, or with `label_columns`.
+        classes: classes in the order of their numbers; with a `separator`, the labels that may
+            appear in one field. Empty if the label is a number, or if there are `label_columns`.
+        label: name of the label's column; None if callers pass the name, or if there are
+            `label_columns`.
         label_columns: names of several label columns, each with yes or no; empty if there is only
             one label column.
         number: if the label is a number, its column; else None.
         separator: text between several labels in one field; None if each field has one label.
-        max_labels: number of labels with full weight, see `Dataset`; None for the number of labels.
+        max_labels: maximum number of labels of a record that get full weight, see `Dataset`; None
+            for the number of labels.
         owner: name of the column with the owner of each record; None if there is no such column.
         name: name of the data set; None for the name of the public file.
         pool_size: default number of public samples in the student's pool. None for 70 % of the
-            samples if some have labels, else all samples.
+            samples if some samples have labels, otherwise for all samples.
         delimiter: character between the fields of a file; None to detect it in the public file.
         encoding: text encoding of a file; None to detect it in the public file.
         decimal: decimal mark of numbers, "." or ","; None to detect it in the public file.
@@ -364,7 +367,7 @@ class Schema:
         object.__setattr__(self, "columns", tuple(columns))
         if (number := self.number) is not None:
             decimal = number.decimal or self.decimal or ""
-            # A missing label is never replaced by a value.
+            # A missing label is never replaced by a value, so `missing` is None.
             number = dataclasses.replace(number, decimal=decimal, missing=None)
             object.__setattr__(self, "number", number)
         for role, some in (("label", self.label_names()), ("owner", (self.owner,))):
@@ -400,7 +403,7 @@ class Schema:
         return SEVERAL_LABELS if self.label_columns or self.separator else CLASS
 
     def label_names(self, label: str | None = None) -> tuple[str, ...]:
-        """Returns the names of the label columns, by default those in the schema.
+        """Returns the names of the label columns; those of the schema if `label` is None.
 
         Raises:
             ValueError: if the caller's columns differ from the schema's `label_columns`.
@@ -413,9 +416,9 @@ class Schema:
     def with_decimals(self, fields: Mapping[str, Column | Sequence[str]]) -> "Schema":
         """Returns the schema with decimal marks that are inferred from PUBLIC records.
 
-        A column gets the decimal comma if some numbers have a decimal comma and no number has a
-        decimal point. It gets the decimal point in the opposite case. A number such as 1,234 is
-        ambiguous and ignored. Columns with a thousands mark are not changed.
+        A column gets the decimal comma if some numbers have a decimal comma and none has a decimal
+        point. In the opposite case, it gets the decimal point. Ambiguous numbers such as 1,234 are
+        ignored. Columns with a thousands mark are not changed.
         """
         columns = []
         for column in (*self.columns, *filter(None, [self.number])):
@@ -431,7 +434,7 @@ class Schema:
         return dataclasses.replace(self, columns=tuple(columns), number=number)
 
     def dataset(self, name: str, pool_size: int) -> Dataset:
-        """Returns a `Dataset` with the public facts about the data that a run needs."""
+        """Returns a `Dataset` with all public facts that a run needs about the data."""
         lows, highs = zip(
             *(column.value_range for column in self.columns for _ in range(column.width)),
             strict=True,
@@ -490,12 +493,12 @@ class Schema:
     def labels(
         self, *fields: Column | Sequence[str], may_be_empty: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Converts fields to labels in the format of `checked_labels`; also returns their validity.
+        """Returns the labels in the given fields, and whether each field is valid.
 
         The spelling of a class may differ from the schema in upper and lower case, a final period,
-        or the format of a number, if only one class matches. A number is clipped. In a field for
-        several labels, a single separator means that no label applies. Each record is read
-        independently of other records.
+        or the format of a number, if only one class matches. A number is clipped to its range. In a
+        field for several labels, a single separator means that no label applies. Each record is
+        read independently of other records.
 
         Args:
             *fields: one argument for each column of `label_names`: the fields of all records.
@@ -503,8 +506,8 @@ class Schema:
                 or a row of -1 for several labels.
 
         Returns:
-            The labels, and whether each field is valid, bool `[num_records, num_fields]`. The label
-            of an invalid field has no meaning.
+            The labels in the format of `checked_labels`, and the validity of each field, bool
+            `[num_records, num_fields]`. The label of an invalid field has no meaning.
         """
         if self.number is not None:
             numbers = self.number.numbers(fields[0])
@@ -569,7 +572,7 @@ class Schema:
 
 
 def _spelled(text: str) -> float | str:
-    """Normalizes a label: upper and lower case, a final period, and the format of numbers."""
+    """Normalizes upper and lower case, a final period, and the format of numbers in a label."""
     return _as_number(text.casefold().rstrip("."))
 
 
@@ -588,19 +591,20 @@ def field_text(value: Any) -> str:
 def code_text(value: Any) -> str:
     """Converts a field to text. A float that is a whole number becomes an integer.
 
-    A float of `INEXACT` or more keeps its decimal point, because it may be rounded. If one record
-    of a column has a fraction, all whole numbers of the column become floats.
+    Data frames store all whole numbers of a column as floats if one record has a fraction; this
+    function reverses that. A float of `INEXACT` or more keeps its decimal point, because it may be
+    rounded.
     """
     is_code = isinstance(value, float) and value.is_integer() and abs(value) < INEXACT
     return field_text(int(value) if is_code else value)
 
 
 def is_inexact(text: str) -> bool:
-    """Whether a text is a float that is too large to distinguish neighboring whole numbers."""
+    """Whether a text is a float so large that it can't distinguish neighboring whole numbers."""
     return bool(re.fullmatch(r"-?\d+(\.0|(\.\d+)?e\+\d+)", text)) and abs(float(text)) >= INEXACT
 
 
-# Schemas in TOML files, and drafts of schemas from public records.
+# The rest of this module reads schemas from TOML files, and drafts schemas from public records.
 
 
 MAX_CLASSES = 50  # with more classes, a draft contains a question
@@ -619,7 +623,7 @@ OF_NUMBER = ("low", "high", "gaps", "thousands", "unit")  # entries that describ
 _KEYS = {field.name for field in dataclasses.fields(Schema)} - {"number", "label_columns"}
 _KEYS |= {"labels", *OF_NUMBER}
 _COLUMN_KEYS = {field.name for field in dataclasses.fields(TableColumn)} - {"name"}
-# Types of column entries that are neither texts nor lists of texts.
+# Types of those column entries that are neither texts nor lists of texts.
 _KINDS = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "characters": bool}
 
 
@@ -692,7 +696,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
         stated["label_columns"] = _texts(values["labels"], "labels")
         if len(stated["label_columns"]) == 1:
             raise ValueError(
-                "labels must have several names. For one label, write label = "
+                "labels must list at least two columns. For one label, write label = "
                 f"{_quoted(*stated['label_columns'])} and classes = [...] with the values of that "
                 "column"
             )
@@ -778,7 +782,7 @@ def _texts(values: Any, what: str) -> tuple[str, ...]:
 def _typed(value: Any, kind: Any, what: str) -> Any:
     is_flag = isinstance(value, bool) and kind is not bool
     if value is not None and (is_flag or not isinstance(value, kind)):
-        raise ValueError(f"{what} has the wrong type, {type(value).__name__}")
+        raise ValueError(f"{what} must not be of type {type(value).__name__}")
     return value
 
 
@@ -788,7 +792,7 @@ def draft_columns(
     without: Collection[str | None],
     categories: Collection[str] = (),
 ) -> dict[str, TableColumn | None]:
-    """Drafts columns from PUBLIC records. Returns them by name; None for an unusable column.
+    """Drafts columns from PUBLIC records; returns each by its name, or None if it can't be used.
 
     Args:
         fields: fields of all records for each column, by column name.
@@ -879,7 +883,7 @@ def draft(
 
 
 def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
-    """Returns the names of the label columns. Splits at commas if there is no such column."""
+    """Returns the names of label columns; splits at commas unless a column has the whole name."""
     if not label:
         return ()
     return (label,) if label in names else tuple(part.strip() for part in label.split(","))
@@ -951,7 +955,7 @@ def _drafted_label_number(
 def _label_doubts(
     classes: Sequence[str], fields: Mapping[str, Column], *, without: Collection[str | None]
 ) -> list[str]:
-    """Returns questions about the classes for the person who reviews a draft."""
+    """Returns questions about the classes, for the person who reviews the draft."""
     doubts = _alike(classes)
     num_records = max(map(len, fields.values()), default=0)
     if len(classes) > MAX_CLASSES or (len(classes) == num_records > 2):
@@ -977,7 +981,7 @@ def draft_of_names(
     target: str | None = None,
     written: Mapping[str, str],
 ) -> str:
-    """Drafts a schema in TOML from column names. A person must add everything else.
+    """Drafts a schema in TOML from column names only. A person must add everything else.
 
     Args:
         names: names of the columns.
@@ -1019,12 +1023,12 @@ def _draft_lines(
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
-    """Returns a list with a remark about columns without a name; an empty list without them."""
+    """Returns a list with a remark about columns without a name; empty if there are none."""
     number = sum(bool(UNNAMED.fullmatch(name)) for name in names)
     return [f"{number} columns without a name are left out"] if number else []
 
 
-# Three alternatives for a column.
+# Comments in a draft that show three ways to describe a column: a range, categories or text.
 STATED = (
     "# low = 0.0",
     "# high = 1.0",
@@ -1066,7 +1070,7 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-# Pairs of a decimal mark and a thousands mark.
+# Number formats that are tried in this order, each with its decimal mark and thousands mark.
 FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"))
 SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for sign in (-1, 1)) | {
     -1.0,
@@ -1125,8 +1129,8 @@ def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) ->
         high = float(parsed.max())
         high = high if low < high else low + max(1.0, 1e-9 * abs(low))
         missing = float(f"{np.median(parsed):.6g}")
-        # A gap may be informative. So it is replaced by a value below all others, at a distance of
-        # about a quarter of the range, rounded to few digits.
+        # A gap may be informative, so it is replaced by a value below all others. The distance to
+        # the lowest value is about a quarter of the range, rounded to few digits.
         if "" in distinct or gaps:
             places = 1 - math.floor(math.log10(high - low))
             missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places) + 0.0
@@ -1151,13 +1155,14 @@ def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> T
 
 
 def _doubts(column: TableColumn, fields: Column) -> list[str]:
-    """Returns questions about a drafted column for the person who reviews a draft."""
+    """Returns questions about a drafted column, for the person who reviews the draft."""
     texts = texts_of(fields)
     distinct, places = distinct_of(texts)
     doubts = []
     if len(distinct) == 1:
         doubts.append("constant: every public record has the same value")
-    # Records of one person have the same identifier and are often adjacent.
+    # Records of one person have the same identifier and are often adjacent, so a column whose equal
+    # values are all adjacent may be an identifier.
     is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MAX_CATEGORIES
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
@@ -1218,7 +1223,7 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
 
 
 def _far_value(ascending: npt.NDArray[np.float64]) -> float | None:
-    """Returns the most extreme outlier; None if no number is far from all others."""
+    """Returns the most extreme outlier; None if no number is far from all other numbers."""
     if len(ascending) < 4:
         return None
     gaps = np.diff(ascending)

@@ -1,4 +1,4 @@
-"""Reads private and public tables from CSV, other separated values, or Parquet files."""
+"""Reads private and public tables from CSV, other delimited text, or Parquet files."""
 
 import codecs
 import contextlib
@@ -49,14 +49,14 @@ SKIP = "skip"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextForm:
-    """The format of a file of separated values.
+    """The format of a delimited text file.
 
     Attributes:
-        delimiter: character between fields. A blank stands for one or more blanks.
+        delimiter: character between fields. A space means one or more spaces.
         encoding: Python's name of the text encoding. A byte order mark of UTF-8 is skipped.
         is_quoted: whether quotation marks enclose fields. If False, they are ordinary characters.
-        has_blanks: whether to ignore blanks before fields.
-        names: names of the columns; empty if they were not read yet.
+        has_blanks: whether to ignore spaces before fields.
+        names: names of the columns; empty if the header was not read yet.
         has_header: whether the file has a line with the column names.
         unnamed: FIRST or LAST if the header has no name for the first or last field; otherwise
             empty.
@@ -84,8 +84,8 @@ class TextTable:
         fields: columns by name, pyarrow arrays `[num_records]`. SENSITIVE if the records are
             private.
         what: beginning of error messages, such as the path of the file.
-        form: the format of a file of separated values; None for other tables.
-        misshapen: positions of skipped records with a wrong number of fields. They are ascending if
+        form: the format of a delimited text file; None for other tables.
+        misshapen: positions of skipped records with a wrong number of fields; in ascending order if
             the table was read with `in_order`.
         left_out: names of columns that were not read, because they are empty or their name is not
             unique.
@@ -201,7 +201,8 @@ class TextTable:
 
         Args:
             schema: schema that converts records to features.
-            misfits: faults that are already known: for each text, which records have this fault.
+            misfits: faults that are already known: for each description of a fault, a mask of the
+                records with this fault.
             on_bad_record: "refuse" or "skip", see `private`. A warning reports skipped records.
             is_private: whether the records are private.
 
@@ -211,8 +212,8 @@ class TextTable:
         misfits = misfits or {}
         self.check_columns([column.name for column in schema.columns])
         parts = dict[str, npt.NDArray[np.float32]]()
-        # Texts are last. They need TensorFlow, and errors should be reported before its slow
-        # import.
+        # Texts are encoded last, because they need TensorFlow, and errors in other columns should
+        # be reported before its slow import.
         for column in sorted(schema.columns, key=lambda column: bool(column.text)):
             if column.text and on_bad_record == REFUSE:
                 self.report(misfits, on_bad_record, is_private=is_private)
@@ -269,7 +270,7 @@ class TextTable:
         warn_holder(f"{self.what}: {text}", is_private=is_private, stacklevel=6)
 
     def _faults(self, texts: Mapping[int, Sequence[str]]) -> Iterator[str]:
-        """Yields a text for each fault, with its line or record number, in order."""
+        """Yields a description of each fault, with its line or record number, in order."""
         if self.form is None:
             for row, some in texts.items():
                 yield from (f"record {row + 1}: {text}" for text in some)
@@ -314,7 +315,7 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
     return max(1, min(round(num_public * (1.0 - fraction)), most))
 
 
-# Functions for files of separated values.
+# The following functions read delimited text files.
 
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -344,13 +345,14 @@ NOT_TEXT: Final = {
 def text_form(
     path: pathlib.Path, by: Schema | None = None, *, header_only: bool = False
 ) -> TextForm:
-    """Returns the format of a file, from its schema or inferred from the PUBLIC file itself.
+    """Returns the format of a PUBLIC file, from its schema or inferred from the file itself.
 
-    The encoding is UTF-8 or UTF-16 if the bytes are valid, else Windows-1252. The delimiter is the
-    first of these: a member of `DELIMITERS` with which nearly all lines have the same number of
-    fields, at least 2; a blank, if it has the same property; the member with which the first line
-    has the most fields. Title lines are skipped. If the fields of the first line occur again in
-    later lines, this line is a record, and the names of the columns are numbers.
+    The encoding is UTF-8 or UTF-16 if the bytes are valid, otherwise Windows-1252. The delimiter is
+    a member of `DELIMITERS` with which nearly all lines have the same number of fields, at least 2.
+    If there is none, it is a space, if spaces have this property; otherwise it is the member that
+    splits the first line into the most fields. Title lines are skipped. If the fields of the first
+    line occur again in later lines, this line is a record, and the columns are named by their
+    numbers.
 
     Args:
         path: path of the file. A Parquet file is not read.
@@ -431,7 +433,7 @@ def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def header_of(path: pathlib.Path) -> TextForm:
-    """Returns the format and the column names of a file. Reads only the header line.
+    """Returns the format and the column names of a file; reads only the header line.
 
     Raises:
         ValueError: if the file can't be read.
@@ -460,9 +462,9 @@ def check_other_file(public: pathlib.Path | None, private: pathlib.Path | None) 
 
 
 def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
-    """Returns the format of a PRIVATE file. Fails if the first line may be a record.
+    """Returns the format of a PRIVATE file; raises ValueError if the first line may be a record.
 
-    If the first line were a record, a draft of a schema would publish its values.
+    Otherwise, a schema that is drafted from the first line could publish the values of a record.
 
     Args:
         path: path of the file. Records are read only to decide whether the first line is a header.
@@ -526,7 +528,7 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def not_text(path: object, form: TextForm) -> ValueError:
-    """Returns the error for a file that does not have this format. It quotes no values."""
+    """Returns the error for a file that does not have this format; the message quotes no values."""
     return ValueError(
         f"{path} is not text in {form.encoding} with the delimiter {form.delimiter!r}{NAMED}"
     )
@@ -574,7 +576,7 @@ def _encoding(contents: Iterable[bytes]) -> str:
         try:
             decoder.decode(content)
         except UnicodeDecodeError:
-            # Windows-1252 texts have no zero bytes.
+            # Windows-1252 texts have no zero bytes, so a text with a zero byte is UTF-8.
             return "utf-8" if b"\0" in content else "cp1252"
     return "utf-8"
 
@@ -650,15 +652,15 @@ def read_table(
     *others: str | None,
     in_order: bool = False,
 ) -> TextTable:
-    """Reads a file of separated values or a Parquet file.
+    """Reads a delimited text file or a Parquet file.
 
     Args:
         path: path of the file.
         form: format of the file.
         by: schema. Only its columns are read. If None, all columns are read.
         *others: names of additional columns to read if they exist.
-        in_order: whether to return ascending positions of misshapen records, which needs a single
-            thread.
+        in_order: whether to return the positions of misshapen records in ascending order, for which
+            the file is read by a single thread.
 
     Raises:
         ValueError: if the file has another format, or can't be read. The message contains no
@@ -674,8 +676,9 @@ def read_table(
     table, misshapen = _parsed(path, form, line, len(names), places, in_order)
     fields = {name: table.column(str(place)) for name, place in places.items()}
     if form.is_quoted:
-        # A field with several lines may be in a column that is not read. If a block ends between
-        # the two bytes of a line end, one line too many is counted, which is harmless.
+        # Counts the lines of the file to detect fields with several lines, which may be in columns
+        # that are not read. If a block ends between the two bytes of a line end, the count is too
+        # high by one, which only causes an unnecessary check.
         number = 0
         content = b"\n"
         with open_bytes(path) as file:
@@ -704,11 +707,11 @@ def whole_records(
     by: Schema | None,
     labels: Sequence[str] = (),
 ) -> Iterator[tuple[int, list[str]]]:
-    """Like `named_records`, but raises an error if a field may contain other records.
+    """Yields the same as `named_records`; raises ValueError if a field may contain other records.
 
-    A field may have several lines if its column is a text or is not read, and if no single one of
-    these lines is a record with a valid label. So an unclosed quotation mark in one record can't
-    change other records.
+    A field may have several lines if its column is a text or is not read, and if none of its lines
+    is a record with a valid label. An unclosed quotation mark in one record therefore can't change
+    other records.
 
     Raises:
         ValueError: if a field may contain other records. The message contains no values.
@@ -738,7 +741,7 @@ def whole_records(
 def _is_labeled_record(
     line: str, names: Sequence[str], form: TextForm, by: Schema, labels: Sequence[str]
 ) -> bool:
-    """Whether a single line has a field for each column, and a valid label."""
+    """Whether a single line has a field for each column and contains a valid label."""
     fields = next(csv.reader([line], delimiter=form.delimiter), [])
     places = [names.index(name) for name in labels if name in names]
     if len(fields) != len(names) or not places:
@@ -767,13 +770,13 @@ def _parsed(
     kinds = {str(place): pyarrow.string() for place in places.values()}
     opened: Any = functools.partial(open_bytes, path)
     if form.has_blanks:
-        # Writes a copy of the file without blanks before fields.
+        # Writes a copy of the file without spaces before fields.
         text = io.StringIO(newline="")
         records = _records(path, form, list(places))
         before, _ = next(records, (0, []))
         for line, record in records:
             num_lines = 1 + sum(field.count("\n") for field in record)
-            # So that empty lines keep their positions.
+            # Writes empty lines, too, so that the positions of later records do not change.
             text.write("\n" * (line - before - num_lines))
             csv.writer(text).writerow(record)
             before = line
@@ -798,15 +801,15 @@ def _parsed(
                         delimiter=form.delimiter,
                         quote_char='"' if form.is_quoted else False,
                         newlines_in_values=form.is_quoted,
-                        # If positions identify owners, an empty line needs a position, too.
-                        # Otherwise, it would change the owners of all later records.
+                        # If positions identify owners, empty lines are counted, too. Otherwise, an
+                        # empty line would change the owners of all later records.
                         ignore_empty_lines=not in_order,
                         invalid_row_handler=skip,
                     ),
                     pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds)),
                 )
                 # A thread of Arrow may release these Python objects about a millisecond later. If
-                # the interpreter ended before, the process would crash.
+                # the interpreter ended before that, the process would crash.
                 last = time.monotonic() + MAX_RELEASE_SECONDS
                 while num_references < (sys.getrefcount(skip), sys.getrefcount(file)):
                     if time.monotonic() > last:
@@ -814,7 +817,7 @@ def _parsed(
                     time.sleep(0.001)
             return table, misshapen
         except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
-            # Arrow's error messages may quote values.
+            # Arrow's error messages may quote values, so they are not passed on.
             if "Empty CSV" in str(error):
                 return pyarrow.table(dict.fromkeys(kinds, pyarrow.array([], pyarrow.string()))), []
             if "straddl" not in str(error):
@@ -855,7 +858,7 @@ def of_arrow(values: Any) -> Column:
         return values
     fields = values.to_pylist()
     if pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
-        # A field that is not UTF-8 must not change other fields.
+        # A field that is not UTF-8 must not change other fields, so invalid bytes are replaced.
         fields = [None if value is None else value.decode(errors="replace") for value in fields]
     return pyarrow.array([field_text(value) for value in fields], pyarrow.string())
 
