@@ -782,7 +782,7 @@ def _texts(values: Any, what: str) -> tuple[str, ...]:
 def _typed(value: Any, kind: Any, what: str) -> Any:
     is_flag = isinstance(value, bool) and kind is not bool
     if value is not None and (is_flag or not isinstance(value, kind)):
-        raise ValueError(f"{what} must not be of type {type(value).__name__}")
+        raise ValueError(f"{what} has the wrong type, {type(value).__name__}")
     return value
 
 

@@ -1,7 +1,7 @@
 """The Keras architectures that `--model` accepts by name.
 
-Every model maps raw inputs `[batch, *input_shape]` to logits `[batch, num_classes]`. The scaling of
-inputs is part of the model, so that a served model needs no preprocessing.
+Every model maps raw inputs `[batch, *input_shape]` to logits `[batch, num_classes]`. The model
+scales its inputs itself, so an exported model needs no preprocessing.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def deeper(dataset: Dataset) -> keras.Model:
 
 BUILDERS: dict[str, Builder] = {
     "cnn": functools.partial(_three_convolutions, channels=(16, 32, 48)),
-    # For students, which learn from all inputs of the pool.
+    # This network is for students, which learn from all inputs of the pool.
     "wide_cnn": functools.partial(_three_convolutions, channels=(32, 64, 96)),
     "mlp": mlp,
     "deeper": deeper,
@@ -127,9 +127,9 @@ def default_model(dataset: Dataset) -> str:
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the global random generators of Python, NumPy, TensorFlow and Keras.
 
-    Other libraries, for example in Keras' `fit`, use these generators. At the end of the block, the
-    earlier states are restored. TensorFlow does not expose the state of its generator, so this
-    generator restarts from its earlier seed.
+    Library code such as Keras' `fit` uses these generators. At the end of the block, their earlier
+    states are restored, except for TensorFlow's generator: TensorFlow does not expose its state, so
+    it restarts from its earlier seed.
     """
     before = tf.compat.v1.get_seed(0)[0]
     state_of_python = random.getstate()
@@ -152,8 +152,9 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
         dataset: data set with the shape of the inputs and the number of classes.
         seed: seed of the initial weights and of dropout.
 
-    If a model is not compiled and ends with a softmax, the logarithms of its probabilities are used
-    as logits, with a warning. Layers that contain statistics of data also cause a warning.
+    If a model is not compiled and ends with a softmax, a warning is issued, and the logarithms of
+    its probabilities are used as logits. Layers that contain statistics of data also cause a
+    warning.
 
     Raises:
         ValueError: if the model is unknown or does not map inputs of the data set to logits.
@@ -161,7 +162,8 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     is_shipped = isinstance(name, str) and name in BUILDERS
     if not (is_shipped or is_named_function(name)):
         raise ValueError(f"model {name!r} is unknown; use {', '.join(BUILDERS)} or module:function")
-    # Keras draws the seeds of initializers and dropout from Python's random generator.
+    # Keras draws the seeds of initializers and dropout from Python's random generator, which is
+    # seeded here.
     with seeded(seed):
         if is_shipped:
             model = BUILDERS[str(name)](dataset)
@@ -172,7 +174,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     if adapted:
         warnings.warn(
             f"model {name_of(name)}: {', '.join(sorted(adapted))} contains statistics of data. "
-            "They must come from public data, because they are not charged.",
+            "Compute them from public data only: they are not charged.",
             stacklevel=2,
         )
     if not model.compiled and ends_in_softmax(model):
@@ -186,7 +188,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
 
 def ends_in_softmax(model: keras.Model) -> bool:
     """Whether the last layer of a model, or of a model inside it, is a softmax."""
-    # The operations of a functional model include `keras.ops`.
+    # The operations of a functional model also include calls of `keras.ops`, which `layers` lacks.
     operations = getattr(model, "operations", model.layers)
     last = operations[-1] if operations else None
     if isinstance(last, keras.Model):
@@ -238,10 +240,10 @@ def check_model(model: Any, dataset: Dataset, name: str) -> None:
 
 
 def load_keras_file(path: pathlib.Path) -> Any:
-    """Loads the model in a `.keras` file. A model that contains code is an error.
+    """Loads the model in a `.keras` file; refuses a model that contains code.
 
     Raises:
-        ValueError: if the path contains no such model.
+        ValueError: if there is no Keras model at this path, or if the model contains code.
     """
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -249,7 +251,8 @@ def load_keras_file(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} is not a Keras model, is damaged, or contains code") from error
 
 
-# A layer draws random numbers from its own generator or from a generator of the whole process.
+# The following functions check where a model draws random numbers: each layer may have a generator
+# of its own, but must not use a generator of the whole process.
 
 
 # Names of TensorFlow operations that draw from a generator whose state is not a variable.
@@ -264,8 +267,8 @@ SHARED_STATE = set(_SHARED_STATE.split())
 def check_draws(model: keras.Model, *, training: bool) -> None:
     """Checks that the outputs of a model depend only on its inputs and its variables.
 
-    A global random generator, or a variable that Keras does not track, would be shared by all
-    teachers in a process. A model that uses such a generator or variable can't be exported.
+    All teachers in a process would share a global random generator, or a variable that Keras does
+    not track. In addition, a model that uses such a generator or variable can't be exported.
 
     Args:
         model: a built model.
@@ -277,7 +280,7 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
     called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
     graph = called.get_concrete_function(signature).graph
-    # With a distribution strategy, the graph reads the part of a variable on each device.
+    # With a distribution strategy, the graph reads the copy of a variable on each device.
     held = [variable.value for variable in model.variables]
     parts = [part for variable in held for part in getattr(variable, "values", ())]
     owned = {variable.ref() for variable in (*held, *parts)}
@@ -296,7 +299,7 @@ MAX_DEPTH = 8  # deeper objects are identified only by their class
 
 
 def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
-    """Returns a digest of a Keras model, or of the model that `build` would return.
+    """Returns a digest that identifies a Keras model, or the model that `build` would return.
 
     The digest covers the settings, the source code, and the weights that do not depend on a seed.
 
@@ -315,7 +318,7 @@ def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
 
 
 def source_of(function: Any, depth: int = 2) -> list[Any]:
-    """Returns the name and source of a function or class, and the plain values in its closure.
+    """Returns the name and source code of a function or class, and plain values in its closure.
 
     Plain values are numbers and texts. All other values may be private data and are ignored.
     """
@@ -324,7 +327,7 @@ def source_of(function: Any, depth: int = 2) -> list[Any]:
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
     module = getattr(function, "__module__", None) or type(function).__module__
     text = ""
-    # The source code of a lambda also contains the rest of its line, so it is ignored.
+    # The source code of a lambda would include the rest of its line, so it is ignored.
     if module.partition(".")[0] not in LIBRARIES and not name.endswith("<lambda>"):
         with contextlib.suppress(OSError, TypeError):  # it has no source code, or is no function
             text = inspect.getsource(function)
@@ -351,7 +354,7 @@ def definition_of(
     Memory addresses, random states and the numbers in Keras' layer names are ignored.
 
     Args:
-        value: any object; the values of a Keras layer's weights are ignored.
+        value: any object. If it is a Keras layer, the values of its weights are ignored.
         of_array: function that returns a text to identify an array. Default: the type and shape of
             the array, because the values may be private.
         depth: maximum depth of nested objects.
@@ -396,7 +399,8 @@ def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> lis
         text = text.replace(f'"{name}"', f'"part {number}"')
     settings = json.loads(
         text,
-        # The code of a lambda contains the name of its file.
+        # The stored code of a lambda contains the name of its file, so it is replaced by a
+        # constant.
         object_hook=lambda node: "lambda" if node.get("class_name") == "__lambda__" else node,
     )
     weights = [f"{weight.dtype} {list(weight.shape)}" for weight in layer.weights]

@@ -30,20 +30,20 @@ PLACES = 256  # records per batch
 
 
 class Part(tf.Module):
-    """A network or a function that maps a raw input to one or several vectors of features (views).
+    """A network or a function that maps a raw input to one or more feature vectors, called views.
 
     Attributes:
         widths: number of features of each view.
-        learnt: Keras or TensorFlow variables with the learned values, in a fixed order.
+        learnt: the learned values, as Keras or TensorFlow variables in a fixed order.
         variances: variances of the features in the pool, one array `[width]` for each view; None if
             they are unknown.
         groups: one-hot group index of each feature; None if the features are not one-hot.
         weight: weight of each view of this part, if an encoder has several parts.
         least_variance: lower limit of a feature's variance, as a fraction of the mean variance of
             its view (docs/how-to/small_teachers.md).
-        places: number of records per batch, see `record_features`; small if a forward pass is
-            expensive.
-        is_frozen: whether the part is a user's model, which was trained on other data.
+        places: number of records per batch, see `record_features`; this number is small if a
+            forward pass is expensive.
+        is_frozen: whether the part is a user's model, which was not trained on the pool.
     """
 
     widths: tuple[int, ...]
@@ -65,7 +65,7 @@ class Part(tf.Module):
             variable.assign(value)
 
     def train(self, pool: Pool) -> None:
-        """Trains the part on the inputs of a public pool. By default, it needs no training."""
+        """Trains the part on the inputs of a public pool; by default, does nothing."""
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Maps raw inputs `[batch, *input_shape]` to the views, each float32 `[batch, width]`."""
@@ -73,7 +73,7 @@ class Part(tf.Module):
 
 
 def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
-    """Converts arrays to float32 variables, which training does not change."""
+    """Converts arrays to float32 variables that training does not change."""
     return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
 
 
@@ -82,13 +82,12 @@ class Directions(tf.Module):
 
     Attributes:
         mean: mean of the pool's features. It is subtracted from features.
-        directions: principal directions, `[num_features, width]`, in the order of decreasing
-            variance.
+        directions: principal directions, `[num_features, width]`, ordered by decreasing variance.
         variances: fraction of the pool's variance in each direction, `[width]`.
     """
 
     def __init__(self, num_features: int, most: int) -> None:
-        """Sets all values to zero; `find` computes them later. `most` is the maximum width."""
+        """Initializes all values with zeros, which `find` replaces; `most` is the maximum width."""
         super().__init__()
         self.width = min(num_features, most)
         (self.mean,) = constants(np.zeros(num_features))
@@ -105,11 +104,11 @@ class Directions(tf.Module):
         self._take(mean, vectors, variances, np.trace(covariance))
 
     def find_in(self, features: SingleArray) -> None:
-        """Computes the directions from a pool's features. The features are centered in place.
+        """Computes the directions from a pool's features, which are centered in place.
 
         If there are fewer inputs than features, the directions are computed from the matrix of
         inner products of the inputs, which has the same nonzero eigenvalues. In this case,
-        directions with variance 0 are left out.
+        directions with zero variance are left out.
         """
         number, num_features = features.shape
         mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -120,7 +119,7 @@ class Directions(tf.Module):
         products = features @ features.T / number
         chosen = [number - min(self.width, number), number - 1]
         variances, of_inputs = scipy.linalg.eigh(products, subset_by_index=chosen)
-        # A variance below the rounding error of the products is treated as zero.
+        # A variance below the rounding error of the inner products is treated as zero.
         has_variance = variances > number * np.finfo(np.float32).eps * variances[-1]
         variances = variances[has_variance]
         vectors = (features.T @ of_inputs[:, has_variance]) / np.sqrt(number * variances)
@@ -148,9 +147,9 @@ class Directions(tf.Module):
 class Encoder(tf.Module):
     """Public: maps raw inputs to features, which are concatenated vectors (views).
 
-    Each view of an input has an L2 norm of about 1, so that all views have the same weight. The
-    features of an input depend only on this input, not on the rest of its batch. Features are
-    always finite: if a part returns NaN or infinity for an input, the features of this input are 0.
+    Each view of an input has an L2 norm of about 1, so all views have the same weight. The features
+    of an input depend only on this input, not on the rest of its batch. Features are always finite:
+    if a part returns NaN or infinity for an input, the features of this input are 0.
 
     Attributes:
         dataset: data set of the inputs.
@@ -160,8 +159,8 @@ class Encoder(tf.Module):
         num_features: total number of features of all views.
         num_views: number of views.
         learnt: all learned values, as Keras or TensorFlow variables.
-        groups: `groups` of the part if there is only one part. Otherwise None, because features of
-            several parts together are not one-hot.
+        groups: `groups` of the part if there is only one part; otherwise None, because the features
+            of several parts are not one-hot.
         places: number of records per batch: the smallest `places` of the parts.
         is_frozen: whether a part is a user's model.
     """
@@ -171,11 +170,11 @@ class Encoder(tf.Module):
     ) -> None:
         """Creates an encoder from at least one part.
 
-        `description` identifies it, as JSON values.
+        `description` contains JSON values that identify the encoder.
         """
         super().__init__()
         self.dataset = dataset
-        # TensorFlow would track a dictionary.
+        # Stored as text, because TensorFlow would track a dictionary.
         self.description = json.dumps(description, sort_keys=True)
         self.widths = tuple(width for part in parts for width in part.widths)
         self.num_features = sum(self.widths)
@@ -240,7 +239,8 @@ class Encoder(tf.Module):
     def digest(self) -> str:
         """Hexadecimal SHA-256 of the encoder's description and weights, and of the target.
 
-        The digest identifies feature sums, which also depend on the target.
+        The digest includes the target because it identifies feature sums, which depend on the
+        target.
         """
         weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
         dataset = self.dataset
@@ -251,8 +251,8 @@ class Encoder(tf.Module):
     def batch_features(self, batch: npt.NDArray[Any]) -> SingleArray:
         """Returns the features of one batch in a single call.
 
-        If batches have equal size, the features of a row depend only on its input and its position.
-        Other rows have no influence.
+        If all batches have the same size, the features of a row depend only on its input and its
+        position in the batch, not on other rows.
         """
         return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
@@ -260,7 +260,7 @@ class Encoder(tf.Module):
         """Maps raw inputs `[num_inputs, *input_shape]` to features `[num_inputs, num_features]`.
 
         Raises:
-            ValueError: if the inputs have a wrong shape, or are not finite.
+            ValueError: if the inputs have the wrong shape or are not finite.
         """
         if inputs is self._pool_inputs:
             return self._pool_features
@@ -286,14 +286,13 @@ class Encoder(tf.Module):
 # The contribution of a record to the sum of its class is a vector of scaled features with a fixed
 # L2 norm. Features are scaled to equal variance in the public pool, and each vector is normalized
 # to the same L2 norm. A constant is appended, so that the sum also contains the number of records.
-# A vector depends only on its input and on public values. If the features have norm 0, or are not
+# A vector depends only on its input and on public values. If the features have norm 0 or are not
 # finite, the vector is zero.
 
 
 # Fraction of a vector's squared norm that belongs to the constant. With this value, the noisy
-# number of records of each class has a relative error of about a thousandth, if there are enough
-# records for useful features. The constant increases the relative noise of the features by a
-# fortieth.
+# number of records of each class has a relative error of about 0.1 %, if there are enough records
+# for useful features. The constant increases the relative noise of the features by about 2.5 %.
 CONSTANT_FRACTION = 0.05
 CONSTANT = float(np.sqrt(CONSTANT_FRACTION))
 
@@ -330,12 +329,12 @@ def record_features(
     *,
     digests: Digests | None = None,
 ) -> Iterator[tuple[IntArray, SingleArray]]:
-    """Yields the features of records, with their positions. The order is arbitrary.
+    """Yields the positions of records and their features, in arbitrary order.
 
     Each record is yielded once. The features of a record depend only on this record and on the
     encoder. Other records, their number and their order have no influence, not even through
-    rounding: a digest of the input determines the position of a record in a batch of fixed size.
-    Features of equal inputs are computed once.
+    rounding, because a digest of the input determines the position of a record in a batch of fixed
+    size. Features of identical inputs are computed once.
 
     Args:
         encoder: an encoder: an object with the method `batch_features`, and optionally the
@@ -351,7 +350,8 @@ def record_features(
         ValueError: after the last record, if the weights of a frozen model have changed.
     """
     is_frozen = getattr(encoder, "is_frozen", False)
-    # The digest is published, so it must not depend on records.
+    # The weights of a frozen model must not change while records are encoded, because their digest
+    # is published and must not depend on records.
     digest = encoder.digest if is_frozen else None
     waiting: list[tuple[IntArray, SingleArray]] = []
     number = len(inputs) if rows is None else len(rows)
@@ -373,12 +373,12 @@ def record_features(
 def _batches_of_features(
     encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
 ) -> Iterator[tuple[IntArray, SingleArray]]:
-    """Like `record_features`, but yields one batch at a time."""
+    """Yields the same as `record_features`, one batch at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
     num_places = getattr(encoder, "places", PLACES)
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
-    # With larger blocks, batches have fewer empty places. If digests are given, blocks can be
-    # large, because blocks of inputs are not copied.
+    # With larger blocks, batches have fewer empty places. Blocks of inputs must be copied to
+    # compute their digests, so blocks are only large if the digests are given.
     size = MAX_ROWS if digests is not None else min(max(size, num_places), MAX_ROWS)
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
@@ -404,13 +404,14 @@ def _batches_of_features(
                 yield block[distinct[some]], features[places[some]]
                 continue
             equal = np.concatenate([np.arange(ends[index], ends[index + 1]) for index in some])
-            # An input may occur more often than a batch has places.
+            # An input may occur more often than a batch has places, so its records are yielded in
+            # groups.
             for first in range(0, len(equal), PLACES):
                 part = equal[first : first + PLACES]
                 yield block[order[part]], features[places[number[part]]]
 
 
-# An encoder is stored as a SavedModel that takes raw inputs.
+# The following functions store an encoder as a SavedModel that takes raw inputs, and load it.
 
 
 def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
@@ -446,7 +447,7 @@ class SavedEncoder:
         num_features: number of features of an input.
         loaded: the loaded SavedModel.
         scale: factors that scale features to equal variance, see `Encoder.scale`; None if unknown.
-        is_frozen: whether the encoder is a user's model, which was trained on other data.
+        is_frozen: whether the encoder is a user's model, which was not trained on the pool.
     """
 
     scale: FloatArray | None = None

@@ -4,8 +4,8 @@ Forests are stored as plain arrays (`forest.py`). Any other estimator is stored 
 which contains the types and values of objects. An archive is opened only if each type is trusted by
 skops, is in `TRUSTED`, or is a class that is defined in one of `TRUSTED_MODULES`. Therefore,
 reading an archive imports and calls only NumPy, SciPy and scikit-learn. The values in the archive
-are not checked, and scikit-learn's compiled code relies on them. So somebody with write access to
-`sensitive/` can make a run crash.
+are not checked, although scikit-learn's compiled code relies on them. Therefore, anyone with write
+access to `sensitive/` can make a run crash.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
-# Scikit-learn modules with classes that estimators contain and skops does not trust.
+# Scikit-learn modules with classes that estimators contain but skops does not trust.
 TRUSTED_MODULES = (
     "sklearn.calibration",
     "sklearn.ensemble._hist_gradient_boosting.predictor",
@@ -47,7 +47,7 @@ TRUSTED_MODULES = (
     "sklearn.tree._tree",
     "sklearn.utils._bunch",
 )
-# More trusted types, which estimators contain if they encode columns of categories.
+# Further trusted types. Estimators that encode columns of categories contain them.
 TRUSTED = (
     "builtins.range",
     "functools.partial",
@@ -71,16 +71,16 @@ class Estimator:
     def predict(self, inputs: npt.NDArray[Any], dataset: Dataset | None = None) -> npt.NDArray[Any]:
         """Predicts labels, int64 `[num_inputs]`, for inputs `[num_inputs, ...]`.
 
-        If the target of the data set is a number, the labels are float64 `[num_inputs]`. If the
-        target is several labels, the result is float64 `[num_inputs, num_labels]`, from 0 to 1.
-        Without a data set, labels are classes.
+        If the target of the data set is a number, the labels are float64 `[num_inputs]`. For a
+        target of several labels, the result is float64 `[num_inputs, num_labels]`, from 0 to 1. If
+        `dataset` is None, labels are classes.
 
         Whether an estimator fails for an input can depend on its training records. Therefore, a
-        failure raises no error, and the label of the input is 0.
+        failure raises no error; the input gets the label 0 instead.
 
         Raises:
             ValueError: if the inputs are not finite or have a wrong number of features, or if the
-                predictions of the estimator are not labels, for example class names.
+                estimator predicts something other than labels, such as class names.
         """
         are_classes = dataset is None or dataset.target == CLASS
         several = () if dataset is None else dataset.label_shape
@@ -128,10 +128,10 @@ def fit(
     """Fits a scikit-learn estimator in one thread, so that the result is reproducible.
 
     If all records have the same label, the classifier always predicts this label. Without records,
-    it always predicts the first class. An error would reveal something about the records. So if the
-    estimator fails on the records, it is replaced by a constant prediction: the most frequent
-    class, or the mean if the target is a number or several labels. Call `check_learns` first to
-    find estimators that can't learn at all.
+    it always predicts the first class. If the estimator fails on the records, no error is raised,
+    because the error would reveal something about the records. Instead, the estimator is replaced
+    by a constant prediction: the most frequent class, or the mean if the target is a number or
+    several labels. Call `check_learns` first to find estimators that can't learn at all.
 
     Args:
         model: name of an estimator, or a function that returns an unfitted estimator, as in
@@ -143,7 +143,7 @@ def fit(
         seed: value for every parameter `random_state` of the estimator.
 
     Returns:
-        Arrays from which `from_arrays` rebuilds the fitted estimator.
+        Arrays, from which `from_arrays` rebuilds the fitted estimator.
 
     Raises:
         ValueError: if the inputs are not finite.
@@ -175,7 +175,8 @@ def check_learns(model: Named, dataset: Dataset) -> None:
         labels = random.uniform(*dataset.target_range, len(labels))
     low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
     inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
-    # Columns that may contain codes of categories get integers, which category encoders need.
+    # In the artificial records, columns that may contain category codes get integers, because
+    # category encoders need integers.
     is_whole = (low == np.floor(low)) & (high == np.floor(high)) & (high - low > 1)
     inputs = np.where(is_whole, np.round(inputs), inputs)
     try:
@@ -198,7 +199,8 @@ def _fitted(
             return forest.fit(model, dataset, rows, labels, seed).arrays()
         # The estimator is copied, so that each teacher starts from the same state.
         estimator = sklearn.base.clone(forest.unfitted(model, dataset))
-        # Many classifiers raise an error if all records have the same class.
+        # Many classifiers raise an error if all records have the same class, so such records get a
+        # constant classifier.
         if dataset.target == CLASS and len(np.unique(labels)) == 1:
             estimator = DummyClassifier(strategy="most_frequent")
         states = {
@@ -210,7 +212,7 @@ def _fitted(
 
 
 def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
-    """Rebuilds an estimator from the arrays of `fit`; raises ValueError for untrusted types."""
+    """Rebuilds an estimator from the result of `fit`; raises ValueError for untrusted types."""
     if len(arrays) != 1:
         return Forest.from_arrays(arrays)
     import skops.io
@@ -229,9 +231,9 @@ def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
 def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
     """Returns the compressed archive of an estimator, uint8 `[num_bytes]`.
 
-    Equal estimators have equal archives. To achieve this, the archive contains no time and no
-    memory addresses, which skops uses as names: files are numbered, and objects have no names. As a
-    consequence, an object that is referenced twice is loaded as two objects.
+    Equal estimators have identical archives: the archive contains no time, and the memory addresses
+    that skops uses as names are removed. Files are numbered instead, and objects have no names. As
+    a consequence, an object that is referenced twice is loaded as two objects.
     """
     import skops.io  # slow to import; not needed for forests
 
@@ -263,7 +265,7 @@ def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
 
 
 def _untrusted(archive: bytes) -> list[str]:
-    """Returns the types in an archive that this module trusts and skops does not trust.
+    """Returns the types in an archive that this module trusts but skops does not.
 
     Raises:
         ValueError: if the archive contains a type that neither skops nor this module trusts.
@@ -277,8 +279,8 @@ def _untrusted(archive: bytes) -> list[str]:
         defined = None
         if module in TRUSTED_MODULES:
             defined = getattr(importlib.import_module(module), kind, None)
-        # A module also has imported names as attributes, so check that the class is defined in the
-        # module.
+        # A module also has imported names as attributes, so this checks that the class is defined
+        # in the module.
         is_of_module = isinstance(defined, type) and defined.__module__ == module
         if not is_of_module and (module in TRUSTED_MODULES or name not in TRUSTED):
             strange.append(name)

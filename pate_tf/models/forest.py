@@ -1,10 +1,10 @@
 """Random forests: fitted by scikit-learn and stored as plain arrays, without pickle.
 
-A scikit-learn forest consists of Python objects around compiled trees. It is only safe to read such
-objects from a trusted file. Arrays of numbers are sufficient for prediction and need a twentieth of
-the space. They can also be checked: `Forest` raises an error if arrays do not form trees. A served
-student uses the same arrays in a TensorFlow graph. Only the function `fit` imports scikit-learn,
-which needs more memory than all other parts of a silo.
+A scikit-learn forest consists of Python objects around compiled trees, and it is only safe to read
+such objects from a trusted file. Arrays of numbers are sufficient for prediction and need a
+twentieth of the space. Arrays can also be checked: `Forest` raises an error if arrays do not form
+trees. An exported student uses the same arrays in a TensorFlow graph. Only the function `fit`
+imports scikit-learn, because scikit-learn needs more memory than all other parts of a silo.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ class Forest:
     """A fitted forest of trees. It is sensitive if its training records are sensitive.
 
     At each node, an input goes to the left child if the node's feature is at most the threshold.
-    The class probabilities of all trees are averaged. The label is the most probable class. In a
-    tie, it is the first of these classes.
+    The class probabilities of all trees are averaged. The label is the most probable class, or the
+    first of several equally probable classes.
 
     Attributes:
         starts: index of each tree's first node, followed by the total number of nodes, int64
@@ -132,7 +132,7 @@ class Forest:
                 nodes[walking] = children[at, is_right.astype(np.int8)]
                 walking = walking[children[nodes[walking], 0] != LEAF]
             total += self.probabilities[start:end][nodes]
-        # Divide like scikit-learn, because rounding can make the scores of two classes equal.
+        # Divides as scikit-learn does, because rounding can make the scores of two classes equal.
         return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
 
@@ -194,7 +194,7 @@ def fit(
             f"model {name_of(model)} must be a scikit-learn forest, got {type(estimator).__name__}"
         )
     rows = flat_rows(inputs)
-    # A copy, so that each teacher starts from the same state.
+    # Fits a copy, so that each teacher starts from the same state.
     estimator = clone(estimator).set_params(random_state=seed).fit(rows, labels)
     trees = [tree.tree_ for tree in estimator.estimators_]
     children = np.concatenate(

@@ -1,11 +1,11 @@
 """Ridge regression on features, which needs only a few records.
 
-With good public features, inputs of the same class are close to each other. So a few private
+With good public features, inputs of the same class are close to each other, so a few private
 records are enough to learn the class of each region. Ridge regression (Hoerl and Kennard 1970) fits
 a linear function for each class, with targets +1 and -1, by regularized least squares. The solution
 has a closed form. If there are fewer records than features, `fit` solves the dual problem (Saunders
-et al. 1998), else the primal problem; both have the same solution. If the variances of the features
-in the pool are known, features are scaled to equal variance.
+et al. 1998), otherwise the primal problem; both problems have the same solution. If the variances
+of the features in the pool are known, features are scaled to equal variance.
 """
 
 from typing import Any
@@ -32,9 +32,9 @@ def fit(
     """SENSITIVE: fits a linear classifier, or linear functions for numeric targets.
 
     Without records, the classifier predicts the first class. If all records have one class, it
-    predicts that class. Linear functions have an intercept; without records, they are 0. Finite
-    features and labels never cause an error or a warning. The result does not depend on the order
-    of records, not even through rounding.
+    predicts that class. Linear functions for numeric targets have an intercept; without records,
+    these functions are 0. Finite features and labels never cause an error or a warning. The result
+    does not depend on the order of records, not even through rounding.
 
     Args:
         features: features of the records, `[num_records, num_features]`.
@@ -65,10 +65,10 @@ def fit(
     rows = rows - center
     penalty = RIDGE_FRACTION * num_views
     if scale is not None:
-        # With few records, a teacher mostly uses the directions in which inputs vary most, and all
-        # teachers make the same errors. If all directions are scaled to about the same variance, a
-        # teacher makes more errors. However, these errors differ between teachers, so other
-        # teachers outvote them.
+        # With few records, a teacher mostly uses the directions in which inputs vary most, so all
+        # teachers make the same errors. If all directions are scaled to about the same variance,
+        # each teacher makes more errors, but the errors differ between teachers, so the majority
+        # outvotes them.
         rows = rows * scale
         penalty = SCALED_FRACTION
     num_records, num_features = rows.shape
@@ -79,8 +79,8 @@ def fit(
     solved = right
     if len(gram):
         # LAPACK is called directly, because it raises no error and issues no warning if features
-        # are so large that the penalty is lost to rounding. The weights are then 0. An error would
-        # reveal something about the records.
+        # are so large that the penalty is lost to rounding. In this case, the weights are 0. An
+        # error would reveal something about the records.
         _, solved, failed = scipy.linalg.lapack.dposv(gram, right)
         if failed:
             solved = np.zeros_like(right)

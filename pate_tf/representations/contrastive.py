@@ -46,13 +46,13 @@ MAX_DIRECTIONS = 256  # maximum number of principal directions that are kept
 class ContrastivePart(encoder.Part):
     """Contrastive features: outputs of the last hidden layer and of the projection layers.
 
-    Each network gives both outputs as two views. A view is projected on at most `MAX_DIRECTIONS`
-    principal directions of the pool. The networks have different initial weights, so that they make
-    different errors.
+    Each network provides two views, one for each of these outputs. A view is projected onto at most
+    `MAX_DIRECTIONS` principal directions of the pool. The networks have different initial weights,
+    so that they make different errors.
     """
 
     def __init__(self, dataset: Dataset, seed: int) -> None:
-        """Builds the data set's default architecture; the seed determines the initial weights."""
+        """Builds the data set's default networks, with initial weights from `seed`."""
         super().__init__()
         self._order_seed, *seeds = derived_seeds(seed, 1 + 2 * NETWORKS)
         self.networks = list[tuple[keras.Model, keras.Model]]()
@@ -82,7 +82,7 @@ class ContrastivePart(encoder.Part):
         self.learnt = [*of_networks, *itertools.chain.from_iterable(of_pool)]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Maps raw inputs to views (features), each float32 `[batch, width]`."""
+        """Maps raw inputs to the views, each float32 `[batch, width]`."""
         views = zip(self.along, self._with_norm_one(inputs), strict=True)
         return [along(view) for along, view in views]
 
@@ -105,10 +105,12 @@ class ContrastivePart(encoder.Part):
         num_steps = min(STEPS, max(MIN_STEPS, PASSES * len(pool) // BATCH_SIZE))
         schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
         model.compile(optimizer=keras.optimizers.Adam(schedule))
-        # Otherwise, the first step would be traced twice.
+        # Creates the variables of the optimizer now, because otherwise the first step would be
+        # traced twice.
         model.optimizer.build(model.trainable_weights)
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
-        # Small shifts do not change the label of any image, so the copies may always be shifted.
+        # Small shifts do not change the label of any image, so the copies are shifted even if the
+        # data set declares no augmentation.
         is_unknown = dataset.augmentation == "none"
         changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
 
@@ -178,7 +180,7 @@ class ContrastiveModel(keras.Model):
 
 # Supervised features of a pool: a network is trained on some labels of the pool.
 #
-# These features separate some classes that unsupervised features can't separate, such as a barred
+# These features separate some inputs that unsupervised features can't separate, such as a barred
 # seven and a two.
 
 
@@ -188,9 +190,10 @@ CHUNK = 5_000  # maximum number of inputs with features in double precision in m
 
 
 def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:
-    """Trains a consistency student; returns its last hidden layer, `[num_inputs, num_features]`.
+    """Trains a student on a pool; returns its last hidden layer, `[num_inputs, num_features]`.
 
-    The student learns from labels of public images, some of which may be wrong.
+    The student is of the kind `STUDENT`. It learns from labels of public images, some of which may
+    be wrong.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.

@@ -3,15 +3,15 @@
 Patches (Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature
 Learning"): small patches are drawn from the images of the pool, normalized, whitened, and clustered
 by k-means. Each center is a filter. The features are the mean responses of each filter in each cell
-of a grid. Contrastive features (`contrastive.py`) are invariant to shifts and rotations. Patch
-features are not invariant, and they distinguish images by details that contrastive features ignore.
+of a grid. Unlike contrastive features (`contrastive.py`), patch features are not invariant to
+shifts and rotations, and they distinguish images by details that contrastive features ignore.
 
 Wavelets: the scattering transform of Oyallon and Mallat (2015) with two scales and eight angles. A
 wavelet transform followed by a modulus is applied up to two times. The features are local means of
 the image (order 0), of the results of one transform (order 1), and of the results of two transforms
-(order 2). On small images, DP-SGD is most accurate with linear classifiers of these features
-(Tramèr and Boneh, ICLR 2021, arXiv 2011.11660). The usual library, kymatio 0.3.0, can't be imported
-with SciPy 1.17.
+(order 2). On small images, DP-SGD is most accurate if it trains a linear classifier on these
+features (Tramèr and Boneh, ICLR 2021, arXiv 2011.11660). They are implemented here because the
+usual library, kymatio 0.3.0, can't be imported with SciPy 1.17.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from pate_tf.representations.raw import with_norm_one
 
 SIDE = 6  # side of a patch in pixels; at most half of the image
 MAX_PLACES = 36  # positions of a filter along a side; larger images use a larger stride
-# Maximum numbers of patches from which the filters are computed:
+# Maximum numbers of patches from which the filters are computed, in total and per image.
 PATCHES = 60_000
 PATCHES_AN_IMAGE = 100
 PASSES = 15  # passes of k-means over the patches
@@ -49,7 +49,7 @@ class ImagePart(encoder.Part):
     """Base class of image features, which are projected on a pool's principal directions.
 
     Attributes:
-        view: projection of features on at most `MAX_DIRECTIONS` directions, with norm 1.
+        view: projection of the features onto at most `MAX_DIRECTIONS` directions, scaled to norm 1.
     """
 
     places = 64  # small, so that few records fill a batch
@@ -59,9 +59,9 @@ class ImagePart(encoder.Part):
 
         Args:
             dataset: data set with the shape and range of the images.
-            num_features: number of features before they are projected on the directions.
-            fitted: variables that `train` sets in addition to the directions. In `learnt`, they
-                come before the directions.
+            num_features: number of features before their projection onto the directions.
+            fitted: variables that `train` sets in addition to the directions; `learnt` lists them
+                before the directions.
         """
         super().__init__()
         self._low, self._high = (
@@ -84,7 +84,7 @@ class ImagePart(encoder.Part):
     def features(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns features, float32 `[batch, num_features]`, computed by `few_features` in chunks.
 
-        The batch is padded with zeros, so that `few_features` is always called with the same shape.
+        The batch is padded with zeros, so that all chunks have the same shape.
         """
         number = tf.shape(inputs)[0]
         filled = tf.pad(inputs, [[0, -number % IMAGE_CHUNK], [0, 0], [0, 0], [0, 0]])
@@ -113,10 +113,10 @@ class Layout:
     Attributes:
         filters: number of filters.
         grid: number of cells along each side of an image.
-        stride: pixels between neighboring positions of a filter, if the sides of the images have at
-            most `MAX_PLACES` pixels.
-        threshold: lower limit of a filter's response; responses have a standard deviation of about
-            1.
+        stride: number of pixels between neighboring positions of a filter, for images whose sides
+            have at most `MAX_PLACES` pixels.
+        threshold: threshold that is subtracted from a filter's response; responses have a standard
+            deviation of about 1.
         weight: weight of the view, see `encoder.Part`.
         least_variance: lower limit of a feature's variance, see `encoder.Part`.
     """
@@ -130,7 +130,7 @@ class Layout:
 
 
 GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
-# Values for color images, if patches are used together with wavelets
+# Layout of patches that are used together with wavelets on color images
 # (docs/how-to/small_teachers.md).
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
@@ -165,8 +165,8 @@ class PatchPart(ImagePart):
         before = (self._side - 1) // 2
         around = [before, self._side - 1 - before]
         images = tf.pad(images, [[0, 0], around, around, [0, 0]])
-        # Normalizing patches would need a copy of the patch at each position. Instead, the response
-        # to a normalized patch is computed from the response to the original patch.
+        # Normalizing all patches would need a copy of the patch at each position. To avoid this,
+        # the response to a normalized patch is computed from the response to the original patch.
         mean, square = (
             tf.nn.avg_pool2d(
                 tf.reduce_mean(values, axis=3, keepdims=True), self._side, self._stride, "VALID"
@@ -197,7 +197,7 @@ class PatchPart(ImagePart):
         random = np.random.default_rng(self._seed)
         side = self._side
         height, width, _ = pool.dataset.input_shape
-        # Patches from random positions of random images, `[number, pixels of a patch]`.
+        # Draws patches at random positions of random images, `[number, pixels of a patch]`.
         number = min(PATCHES, PATCHES_AN_IMAGE * len(pool))
         images: IntArray = random.integers(len(pool), size=number)
         rows = random.integers(height - side + 1, size=number)[:, None, None]
@@ -258,7 +258,8 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
             wave = window * np.exp(1j * frequency * along)
             mean = wave.sum() / window.sum()  # subtracted, so that the mean is 0
             filters[scale, number] = wave - window * mean
-    # Opposite pixels of a wavelet are complex conjugates, except at the edge of an even side.
+    # Opposite pixels of a wavelet are complex conjugates, except at the edge of an even side, so
+    # only the real part of the transform is used.
     return scipy.fft.fft2(filters).real.astype(np.float32)
 
 
@@ -283,8 +284,8 @@ def transform(images: tf.Tensor) -> tf.Tensor:
         images: float32 `[batch, height, width, channels]`.
 
     Raises:
-        ValueError: if a side has fewer than 5 pixels, or fewer than 5 averaged blocks in large
-            images.
+        ValueError: if a side of the images has fewer than 5 pixels, or, for large images, fewer
+            than 5 averaged blocks.
     """
     height, width, channels = images.shape[1:]
     block = -(-max(height, width) // MAX_PIXELS)
@@ -364,7 +365,7 @@ class WaveletPart(ImagePart):
         self.view.find_in(features * scale)
 
 
-# Oriented gradients: fixed filters, which need no pool.
+# The following functions compute oriented gradients with fixed filters, which need no pool.
 
 GRADIENT_CELLS = 7  # cells along each side of an image
 ORIENTATIONS = 8
@@ -387,8 +388,9 @@ def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 def _posed(gray: tf.Tensor) -> tf.Tensor:
     """Shifts, shears and scales images so that the gradients of all images have equal moments.
 
-    This is deskewing (LeCun, Bottou, Bengio and Haffner 1998). It uses only the mean position and
-    covariance of the image's own gradients, which do not change if dark and bright are exchanged.
+    This is deskewing (LeCun, Bottou, Bengio and Haffner 1998). Each image is transformed by the
+    mean position and covariance of its own gradients only. These do not change if dark and bright
+    are exchanged.
     """
     _, height, width, _ = gray.shape
     length = _gradients(gray)[2]
@@ -432,9 +434,9 @@ class GradientPart(encoder.Part):
     """Histograms of oriented gradients: the strength of gradients by direction in each cell.
 
     The features (Dalal and Triggs 2005) are computed from the mean of all channels, in cells that
-    overlap by half. They have L2 norm 1. No feature is negative. Nothing is trained; only the range
-    of the images is needed. If the data set declares that small affine changes keep the label,
-    `_posed` normalizes the images first.
+    overlap by half. The features are nonnegative and have L2 norm 1. Nothing is trained; only the
+    range of the images is needed. If the data set declares that small affine changes keep the
+    label, `_posed` normalizes the images first.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -465,7 +467,7 @@ class GradientPart(encoder.Part):
         return [tf.math.l2_normalize(tf.reshape(pooled, [-1, self.widths[0]]), axis=1)]
 
 
-# Prepares images for networks that were pre-trained on photographs.
+# The following function prepares images for networks that were pre-trained on photographs.
 
 
 def colour_images(images: tf.Tensor, dataset: Dataset, size: Sequence[int]) -> tf.Tensor:

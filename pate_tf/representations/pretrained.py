@@ -37,22 +37,23 @@ from pate_tf.students.student_kinds.linear_head import LinearHead
 
 PREFIX = "encoder"
 HUB = "hub"
-# Image side in pixels for which Keras Applications were trained. Also used for presets without an
-# image size.
+# Image side in pixels for which the networks of Keras Applications were trained. It is also used
+# for presets without an image size.
 USUAL_SIDE = 224
 MAX_FACTOR = 4  # maximum factor by which small images are enlarged
 MIN_SIDE = 75  # minimum side in pixels that every network of Keras Applications accepts
 ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # width factors of MobileNets
 ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # standard deviations of ImageNet's colors
-# Number of inputs in one forward pass. Small batches have fewer unused places, but are inefficient
-# on a GPU.
+# Number of inputs in one forward pass. Smaller batches would have fewer unused places, but would be
+# less efficient on a GPU.
 BATCH = 16
 BATCH_ON_GPU = 64
 MAX_DIRECTIONS = 256  # maximum number of directions; each additional direction adds noise
 MAX_PROJECTED = 256  # maximum number of random projections, which are used without a pool
 
 Outputs = Callable[[tf.Tensor], tf.Tensor]  # maps raw inputs, float32, to outputs
-# Outputs, variables, and whether rows are independent.
+# A model for `ModelPart`: the function that computes its outputs, its variables, and whether it
+# treats rows independently.
 Encoding = tuple[Outputs, Sequence[Any], bool]
 
 
@@ -108,7 +109,7 @@ def resolved(name: str) -> str:
 
 
 def public_name(name: Named) -> str:
-    """Returns a name that may be published: it does not contain the data holder's folders."""
+    """Returns a name that may be published, because it contains no folder of the data holder."""
     name = name_of(name)
     where = _parts(name)[2]
     is_path = pathlib.Path(where).is_absolute()
@@ -117,12 +118,12 @@ def public_name(name: Named) -> str:
 
 
 def encoder(name: Named, pool: Pool) -> Encoder:
-    """Returns an encoder for a frozen model, after encoding each input of the pool once.
+    """Returns an encoder for a frozen model; encodes each input of the pool once.
 
     Args:
         name: a name from `resolved`; or a function that takes a `Dataset` and returns a Keras
             model, given as an object or by its name `module:function`.
-        pool: public inputs, possibly none. The encoder takes raw inputs of the same data set.
+        pool: public inputs; may be empty. The encoder takes raw inputs of the same data set.
 
     Raises:
         ValueError: if the model can't be loaded, or does not accept such inputs.
@@ -154,10 +155,10 @@ def encoder(name: Named, pool: Pool) -> Encoder:
 class ModelPart(Part):
     """Features from the flattened outputs of a frozen model, with L2 norm 1.
 
-    With a pool, outputs are centered and projected on the pool's first principal directions.
-    Without a pool, outputs are divided by their norm and projected on random directions (Johnson
-    and Lindenstrauss 1984). Each projection then gives two features, its positive and its negative
-    part, because noisy second moments need nonnegative numbers.
+    With a pool, outputs are centered and projected onto the pool's first principal directions.
+    Without a pool, outputs are divided by their norm and projected onto random directions (Johnson
+    and Lindenstrauss 1984). Each of these projections becomes two features, its positive and its
+    negative part, because noisy second moments need nonnegative features.
     """
 
     is_frozen = True
@@ -176,7 +177,8 @@ class ModelPart(Part):
         Args:
             outputs: function that maps raw inputs to the outputs of the model.
             variables: variables of the model.
-            by_row: whether each row of outputs certainly depends only on the same row of inputs.
+            by_row: whether it is certain that each row of outputs depends only on the same row of
+                inputs.
             pool: public inputs; may be empty.
             allowed: names of stateful operations that the model may contain; see `refuse_state`.
 
@@ -217,7 +219,7 @@ class ModelPart(Part):
         """Checks the model's outputs for public inputs and for random values in the public range.
 
         Raises:
-            ValueError: if no row of outputs is finite, or if all rows are equal.
+            ValueError: if no row of outputs is finite, or if all rows are identical.
         """
         low, high = (np.asarray(values, np.float32) for values in pool.dataset.value_range)
         shape = (BATCH, *pool.dataset.input_shape)
@@ -244,7 +246,7 @@ class ModelPart(Part):
         task = "encoding the pool"
         if self.places == 1:
             task += " one input at a time, because the model may mix inputs of a batch"
-        # With `disable=None`, the bar is shown only on terminals.
+        # With `disable=None`, the progress bar is shown only on terminals.
         with tqdm(total=len(pool), desc=task, unit="input", disable=None) as bar:
             for start in range(0, len(pool), self.places):
                 batch = pool.inputs[start : start + self.places]
@@ -308,8 +310,9 @@ class ModelPart(Part):
 
 
 def _reason(error: Exception) -> str:
-    """Returns the type of an error and the first line that describes the error."""
-    # Messages of TensorFlow and Keras begin with lines about the location of the error.
+    """Returns the type of an error and the first line of its message that describes the error."""
+    # Messages of TensorFlow and Keras begin with lines about the location of the error, which are
+    # skipped.
     where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
     lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
     return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"
@@ -318,8 +321,9 @@ def _reason(error: Exception) -> str:
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
     """Returns an `Encoding` (outputs, variables, row independence) for a Keras model.
 
-    The model takes raw inputs. If it needs images of another size, images are resized by a bilinear
-    filter. If it needs three channels, the channel of gray images is repeated.
+    The returned function takes raw inputs. If the model needs images of another size, images are
+    resized by a bilinear filter. If the model needs three channels, the channel of gray images is
+    repeated.
 
     Raises:
         ValueError: if the model does not accept the inputs of the data set.
@@ -351,7 +355,7 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
     return outputs, model.variables, is_row_wise(model)
 
 
-# Networks of Keras Applications.
+# The following functions load networks of Keras Applications.
 
 
 def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding:
@@ -359,12 +363,12 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
 
     Args:
         name: name of the network.
-        side: longer side of the network's images in pixels. Empty for the default: `MAX_FACTOR`
-            times the longer side of the data set's images, but at most `USUAL_SIDE`.
+        side: length in pixels of the longer side of the network's images. Empty for the default:
+            `MAX_FACTOR` times the longer side of the data set's images, but at most `USUAL_SIDE`.
         where: file with the weights; empty for ImageNet's weights, which Keras downloads.
         dataset: data set of the images.
     """
-    # Checks the data set before a download.
+    # Raises an error for unsuitable data sets before weights are downloaded.
     colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))
     height, width, _ = dataset.input_shape
     longest = int(side) if side else min(USUAL_SIDE, MAX_FACTOR * max(height, width))
@@ -380,7 +384,7 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
     elif where:
         model = _with_weights(name, size, path)
     else:
-        # The weights of a NASNet need a fixed image size.
+        # The weights of a NASNet need a fixed image size, which Keras chooses if `shape` is None.
         shape = None if name.startswith("NASNet") else (*size, 3)
         try:
             model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
@@ -438,7 +442,7 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
                     break  # no network has this number of kernels
                 model.set_weights([np.full(weight.shape, np.nan) for weight in model.weights])
                 with warnings.catch_warnings():
-                    # Keras warns about unused weights of classification layers.
+                    # Hides Keras' warnings about unused weights of classification layers.
                     warnings.simplefilter("ignore")
                     model.load_weights(path)
             except Exception:  # h5py and Keras raise different exceptions
@@ -449,14 +453,14 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
 
 
 def _without_top(model: Any, name: str) -> keras.Model:
-    """Removes the classification layers; the outputs become averages of the last feature maps."""
+    """Removes the classification layers; the new outputs are means of the last feature maps."""
     shape = getattr(model, "input_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
         raise ValueError(f"representation {name}: the model does not take color images")
     names = {each: "".join(filter(str.isalnum, each.lower())) for each in applications()}
     given = "".join(filter(str.isalnum, model.name.lower()))
-    # Use the longest match, because some names begin with another name. Both NASNets have models
-    # with the name NASNet.
+    # Uses the longest match, because some names begin with another name. The check below also
+    # accepts NASNet, the name that the models of both NASNets have.
     fitting = [each for each, short in names.items() if given.startswith(short)]
     other = max(fitting, key=len, default=name)
     if other != name:
@@ -489,8 +493,8 @@ def _without_top(model: Any, name: str) -> keras.Model:
 
 
 # Built-in layers that treat the rows of a batch independently: each row of outputs depends only on
-# the same row of inputs. Each key is the reason for the layers in its value. It requires that
-# `training` is false and that `_is_by_row` finds no layer that works along the batch axis.
+# the same row of inputs. Each key states why the layers in its value are independent. This holds if
+# `training` is false and `_is_by_row` finds no layer that works along the batch axis.
 REASONS = {
     "one function of each number, or of the numbers at one position": (
         "InputLayer Rescaling Normalization Activation ReLU LeakyReLU ELU PReLU Add Subtract "
@@ -514,11 +518,11 @@ REASONS = {
 }
 ROW_WISE = {name for names in REASONS.values() for name in names.split()}
 LAYERS = {getattr(keras.layers, name) for name in ROW_WISE}
-# Arithmetic of a tensor with a number, or of two tensors of the same rank.
+# Operations that are allowed on a tensor and a number, or on two tensors of the same rank.
 ARITHMETIC = {keras_numpy.Add, keras_numpy.Subtract, keras_numpy.Multiply, keras_numpy.TrueDivide}
 ACTIVATIONS = {each for each in vars(keras.activations).values() if callable(each)}
-# Encoders of keras-hub in which attention and convolution work within a row. All their layers are
-# built by the code of keras-hub.
+# Encoders of keras-hub in which attention and convolution work within a row. The code of keras-hub
+# builds all their layers.
 _HUB_MODELS = (
     "albert bert deberta_v3 densenet distil_bert efficientnet electra mobilenet resnet "
     "roberta vit xlm_roberta"
@@ -527,7 +531,7 @@ HUB_MODELS = set(_HUB_MODELS.split())
 
 
 def answering(model: Any, dataset: Dataset) -> Any:
-    """Wraps a student as an encoder for `record_features`. The features are its outputs.
+    """Wraps a student as an encoder for `record_features`, whose features are its outputs.
 
     Args:
         model: the model of a student, which may be a user's model.
@@ -567,7 +571,8 @@ def _is_by_row(node: Any) -> bool:
     leaves = tf.nest.flatten(node.arguments.args)
     tensors = [each for each in leaves if isinstance(each, keras.KerasTensor)]
     ranks = {len(each.shape) for each in tensors}
-    # If a tensor has only one axis, it is the batch axis, and a softmax would mix all rows.
+    # If a tensor has only one axis, this is the batch axis, so an operation such as softmax would
+    # mix all rows.
     ranked = [*tensors, *node.outputs]
     if any(len(each.shape) < 2 or each.shape[0] is not None for each in ranked):
         return False  # the tensors do not consist of rows
@@ -580,7 +585,7 @@ def _is_by_row(node: Any) -> bool:
         return False
     if kind not in LAYERS:
         return is_row_wise(layer)
-    # This is an activation of Keras.
+    # The activation must be a function of Keras.
     activation = getattr(layer, "activation", None)
     return (
         _has_axes_of_rows(layer, ranks)
@@ -591,11 +596,12 @@ def _is_by_row(node: Any) -> bool:
 
 
 def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
-    """Whether a built-in layer does not mix the batch axis, for inputs of these ranks."""
+    """Whether a built-in layer leaves the batch axis separate for inputs of these ranks."""
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     if type(layer) is keras.layers.Softmax and None in axes:
         return False  # the layer mixes all numbers of a batch
-    # Broadcasting with arrays of a higher rank would move the batch to another axis.
+    # Broadcasting with an array of higher rank would move the batch to another axis, so such layers
+    # are not accepted.
     if any(np.ndim(getattr(layer, name, 0.0)) > 1 for name in ("scale", "offset")):
         return False
     return not any(axis is not None and (axis == 0 or -axis in ranks) for axis in axes)
@@ -605,7 +611,7 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
     """Whether a backbone and its preprocessing consist only of layers that keras-hub builds."""
     if type(backbone).__module__.split(".")[:3] != ["keras_hub", "src", "models"]:
         return False
-    # This is BERT's activation. In Keras, the same function needs an argument.
+    # BERT uses this activation of keras-hub, because the same function in Keras needs an argument.
     gelu = sys.modules["keras_hub.src.utils.keras_utils"].gelu_approximate
     for made in (backbone, preprocessing):
         modules = type(made).__module__.split(".")
@@ -614,7 +620,7 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
         if modules[2] == "models" and modules[3] not in {*HUB_MODELS, "preprocessor"}:
             return False
         for layer in made._flatten_layers(include_self=False, recursive=True):
-            # A folder could contain another graph or another activation.
+            # A folder could describe a different graph or a different activation.
             is_foreign = not type(layer).__module__.startswith(("keras.src.", "keras_hub.src."))
             if is_foreign or type(layer) in (Functional, keras.Sequential):
                 return False
@@ -623,7 +629,8 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
     return True
 
 
-# Frozen encoders of keras-hub are its presets, and folders in the format of Hugging Face.
+# The following functions load frozen encoders of keras-hub: presets of keras-hub, and folders in
+# the format of Hugging Face.
 
 
 MAX_TOKENS = 128
@@ -639,7 +646,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
         dataset: data set of images with one or three channels, or of texts as characters.
 
     Raises:
-        ValueError: if the encoder can't be loaded, or takes a different type of data.
+        ValueError: if the encoder can't be loaded, or if it takes a different type of data.
     """
     what = f"representation hub:{where}"
     try:
@@ -663,7 +670,7 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
 
 
 def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns a function that maps images to mean outputs, and the preset's image converter."""
+    """Returns a function from images to mean outputs, and the preset's image converter."""
     convert = hub.layers.ImageConverter.from_preset(where)
     size = tuple(getattr(backbone, "image_shape", None) or ())[:2]
     size = tuple(side or USUAL_SIDE for side in size or convert.image_size or (None, None))
@@ -676,7 +683,7 @@ def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 
 def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns a function that maps texts to mean token outputs, and the preset's preprocessing."""
+    """Returns a function from texts to mean outputs of tokens, and the preset's preprocessing."""
     if not dataset.has_characters:
         raise ValueError(
             "texts must be kept as characters: pass characters=512 to Data.from_arrays, or write "

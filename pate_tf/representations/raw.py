@@ -19,7 +19,7 @@ MAX_DEVIATIONS = 3.0  # values are clipped to this number of standard deviations
 
 
 def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
-    """Returns arrays of the declared minimum and maximum of each number in a flattened input."""
+    """Returns two arrays: the declared minimum and maximum of each number in a flattened input."""
     return [
         np.broadcast_to(np.asarray(side, np.float64), dataset.input_shape).ravel()
         for side in dataset.value_range
@@ -29,10 +29,10 @@ def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
 class RawPart(Part):
     """Features with L2 norm 1: scaled numbers and a constant.
 
-    Numbers of a table are scaled by the mean and standard deviation in the pool. A declared range
-    would not be suitable for a number that is nearly always 0. Pixels are scaled by their declared
-    range. If the pool is empty, all numbers are scaled by their declared range: to 0 to 1, or, if
-    `are_centered`, to -1 to 1.
+    Numbers of a table are scaled by their mean and standard deviation in the pool, because a
+    declared range is not suitable for a number that is nearly always 0. Pixels are scaled by their
+    declared range. If the pool is empty, all numbers are scaled from their declared range to the
+    range 0 to 1, or to -1 to 1 if `are_centered` is true.
     """
 
     def __init__(self, pool: Pool, *, are_centered: bool = False) -> None:
@@ -53,9 +53,10 @@ class RawPart(Part):
         self.widths = (self.num_numbers + 1,)
         # Without a pool, texts have fewer features, which are only for single words: each product
         # of two features gets noise, and most pairs of words are rare. At epsilon 0.3, 1 and 3,
-        # accuracy is 2 to 9 points higher than with pairs of words. This was measured on the
-        # sentences of `standard_library` and `packages` of benchmarks/own_data.py, and on the first
-        # 160 characters of 6,040 e-mails (SpamAssassin's public corpus).
+        # single words gave an accuracy that was 2 to 9 points higher than with pairs of words. This
+        # was measured on the sentences of `standard_library` and `packages` of
+        # benchmarks/own_data.py, and on the first 160 characters of 6,040 e-mails (SpamAssassin's
+        # public corpus).
         self._folded = 0
         self._num_words = num_of_words(self.num_numbers)
         if dataset.kind == "text" and not pool:
@@ -89,17 +90,18 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return rows / np.maximum(norm, np.finfo(rows.dtype).tiny)
 
 
-# Number of bins of a number. It was chosen on a fifth of Adult's training file at epsilon 0.05 to
-# 3: 5 bins are worse at every epsilon but 0.1, and 20 bins are worse at every epsilon
+# Maximum number of bins per column. It was chosen on a fifth of Adult's training file at epsilon
+# 0.05 to 3: 5 bins are worse at every epsilon except 0.1, and 20 bins are worse at every epsilon
 # (docs/how-to/small_teachers.md).
 BINS = 10
-# L2 norm; chosen on the same data and on three tables of benchmarks/own_data.py.
+# L2 norm of the bins before all features are scaled to norm 1. It was chosen on the same data and
+# on three tables of benchmarks/own_data.py.
 WEIGHT_OF_BINS = 0.5
 MAX_BINS = 1_000  # maximum total of all numbers; if there are many numbers, each gets fewer bins
 # Without a pool, a number's range is split into bins of equal widths. The lowest bin is split
-# again, because many numbers are nearly always close to their lowest value. With much noise, few
-# bins are better. The values were chosen on Adult's training file and on tables of R's packages
-# Ecdat and ggplot2 (`catalogue.MIN_RECORDS_OVER_NOISE`).
+# again, because many numbers are nearly always close to their lowest value. If there is much noise,
+# few bins are better. The values below were chosen on Adult's training file and on tables of R's
+# packages Ecdat and ggplot2 (`catalogue.MIN_RECORDS_OVER_NOISE`).
 BINS_OF_RANGE = 25
 SPLITS = (1 / 32, 1 / 4)
 COARSE_BINS = 4
@@ -109,11 +111,11 @@ class BinsPart(Part):
     """Features with L2 norm 1: the features of `RawPart`, and a one-hot bin for each number.
 
     A linear function of these features is a generalized additive model (Hastie and Tibshirani
-    1986): a sum of one function per column. The squared norm of all bins is a quarter of the
-    squared norm of the other features. So little accuracy is lost if a linear function of the
+    1986): a sum of one function per column. The squared norm of all bins is only a quarter of the
+    squared norm of the other features, so little accuracy is lost if a linear function of the
     columns is sufficient. All bins of a number contain about equally many inputs of the pool. A
-    frequent value fills at most one bin, so that a column that is nearly always 0 has bins for its
-    other values. A number with only two values has no bins. Without a pool, declared ranges
+    frequent value fills at most one bin, so a column that is nearly always 0 also has bins for its
+    other values. A number with only two values has no bins. Without a pool, the declared ranges
     determine the bins (`edges_of_ranges`).
     """
 
@@ -138,7 +140,7 @@ class BinsPart(Part):
         self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Replaces all values by stored values, which may have a different number of bins."""
+        """Replaces all values by stored values, whose number of bins may differ."""
         *scales, columns, low, high = values
         self._raw.take(scales)
         if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):
@@ -167,7 +169,7 @@ class BinsPart(Part):
 def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArray[Any]]:
     """Returns the edges of the bins of each number: quantiles of a pool's inputs.
 
-    Each number has at most `number` bins.
+    The argument `number` is the maximum number of bins for each of these numbers.
     """
     rows = raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
     counted = [np.unique(column, return_counts=True) for column in rows.T]
@@ -191,7 +193,7 @@ def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDAr
     """Returns the edges of the bins of each number, computed from declared ranges.
 
     A schema defines which features are numbers. Without a schema, all features are numbers. A value
-    outside of the range is in the first or last bin.
+    outside its range is counted in the first or last bin.
     """
     low, high = ranges_of(dataset)
     is_number = np.ones(len(low), bool)
@@ -257,7 +259,8 @@ class PairsPart(Part):
         rows, columns = np.triu_indices(width)
         self.learnt = self._raw.learnt
         self._places = tf.constant(rows * width + columns)
-        # A product of two different numbers occurs twice, in both orders, hence the factor sqrt(2).
+        # In the polynomial kernel, a product of two different numbers occurs twice, once in each
+        # order. Each product is stored once, so it has the weight sqrt(2).
         self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
         self.widths = (len(rows),)
 
@@ -278,7 +281,7 @@ class LsaPart(Part):
     """Features with L2 norm 1: latent semantic analysis of texts (Deerwester et al. 1990).
 
     Texts are hashed n-grams. For each n-gram with weight w, log(1 + w) is multiplied by the
-    n-gram's inverse document frequency in the pool. The result is projected on the pool's first
+    n-gram's inverse document frequency in the pool. The result is projected onto the pool's first
     `MAX_DIRECTIONS` principal directions.
     """
 
@@ -316,8 +319,8 @@ class LsaPart(Part):
 #
 # Features vary far more in some directions than in others. Gradient descent learns the directions
 # with little variance last, and noise allows only few steps. Full whitening would give all
-# directions the same variance, although each direction gets the same noise. Partial whitening is a
-# compromise.
+# directions the same variance, which goes too far, because the noise is the same in each direction.
+# Partial whitening is a compromise.
 
 
 POWER = 0.5  # features are divided by this power of their standard deviation; 1 would whiten fully
@@ -336,7 +339,7 @@ def whitened(encoder: Encoder, pool: Pool) -> Encoder:
 
 
 class WhitenedPart(Part):
-    """Features with L2 norm 1: weighted projections on the pool's first principal directions."""
+    """Features with L2 norm 1: weighted projections onto the pool's first principal directions."""
 
     def __init__(self, encoder: Encoder, pool: Pool) -> None:
         """Computes the mean and the principal directions of a pool's features."""
