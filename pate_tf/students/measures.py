@@ -46,8 +46,8 @@ def measure_numbers(predictions: FloatArray, truth: FloatArray) -> dict[str, Any
 
     Returns:
         `r_squared`, see `core.public.r_squared`; `root_mean_squared_error` and
-        `mean_absolute_error` in the unit of the numbers; and both errors of the best constant
-        prediction, the mean or the median of the samples, with the prefix `constant_`.
+        `mean_absolute_error` in the unit of the numbers; and, with the prefix `constant_`, both
+        errors of the best constant predictions, which are the mean and the median of the samples.
     """
     errors = truth - predictions
     of_mean = truth - truth.mean()
@@ -70,7 +70,7 @@ def measure_labels(
     All arguments have the shape `[num_samples, num_labels]`.
 
     Returns:
-        Lists with a value for each label: `label_auc`, `label_recall` and `label_share`, the
+        Lists with one value per label: `label_auc`, `label_recall` and `label_share`, which is the
         fraction of samples that have the label. A value is None if it is undefined for these
         samples. In addition, the mean `auc` of all labels, and `exact_match`, the fraction of
         samples whose labels are all correct.
@@ -104,7 +104,7 @@ def measure_classes(labels: IntArray, truth: IntArray, probabilities: RealArray)
         `accuracy` with its 95 % Wilson score interval `accuracy_interval`; the `recall` of each
         class (None for a class without samples) and their mean `balanced_accuracy`; `auc`, see
         `area_under_curve`; `majority_accuracy`, the accuracy of always predicting the most frequent
-        class; and the expected `calibration_error`: the mean difference between confidence and
+        class; and the expected `calibration_error`, the mean difference between confidence and
         accuracy over ten bins of confidence, weighted by the number of samples in each bin (Guo et
         al. 2017, https://arxiv.org/abs/1706.04599).
     """

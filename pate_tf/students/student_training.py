@@ -1,4 +1,4 @@
-"""Trains Keras students with Keras' `fit`; resumes interrupted training, and stops at NaN."""
+"""Trains Keras students with Keras' `fit`; resumes interrupted training, and fails at NaN."""
 
 import contextlib
 import dataclasses
@@ -113,8 +113,8 @@ GRAY_FRACTION = 0.2  # fraction of images that become gray
 def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     """Augments images twice, changes their contrast, and blackens a random square (cutout).
 
-    If images have three channels, their colors also change. Otherwise, a network could recognize
-    the copies of an image by their colors, and would learn nothing else.
+    If images have three channels, their colors are changed, too. Otherwise, a network could
+    recognize the copies of an image by their colors, and would learn nothing else.
 
     Args:
         images: raw images, float32 `[batch, height, width, channels]`.
@@ -133,7 +133,7 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
         [tf.shape(images)[0], 1, 1, 1], contrast_seed, 1.0 - MAX_CONTRAST, 1.0
     )
     changed = low + (changed - low) * contrast
-    # The cutout fills a square of random size and position in each image (DeVries and Taylor 2017).
+    # Cutout: fills a square of random size and position in each image (DeVries and Taylor 2017).
     height, width = changed.shape[1:3]
     draws = tf.random.stateless_uniform([tf.shape(changed)[0], 3], cutout_seed)
     reach = draws[:, :1] * MAX_CUTOUT / 2
@@ -175,8 +175,8 @@ class AveragedStudent(keras.Model):
     `step_end`. Evaluation and export use the averaged weights.
 
     Attributes:
-        averaged_steps: approximate number of recent steps in the average. Early in training, this
-            number is smaller: about a tenth of all steps so far.
+        averaged_steps: approximate number of recent steps in the average. Early in training, the
+            average covers fewer steps, about a tenth of all steps so far.
         losses_shown: names of the losses that `train_step` returns, after the accuracy.
     """
 
@@ -184,7 +184,7 @@ class AveragedStudent(keras.Model):
     losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
-        """Takes a classifier that maps raw inputs to logits; `kwargs` go to `keras.Model`."""
+        """Stores a classifier that maps raw inputs to logits; passes `kwargs` to `keras.Model`."""
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
@@ -251,9 +251,9 @@ class AveragedStudent(keras.Model):
         """Trains on labels and on the whole pool; returns a classifier with averaged weights.
 
         Args:
-            change: function that augments inputs and returns a batch for `train_step`. It takes a
-                step, labeled inputs, their labels or weights, and `num_unlabelled` unlabeled
-                inputs. Inputs are float32.
+            change: function that augments inputs and returns a batch for `train_step`. It has four
+                arguments: the number of the step, labeled inputs, their labels or weights, and
+                `num_unlabelled` unlabeled inputs. All inputs are float32.
             config: settings of the student, such as model and number of steps.
             released: labels of some inputs of the pool.
             pool: public inputs.
@@ -335,7 +335,7 @@ class Backup(keras.callbacks.Callback):
     """
 
     def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
-        """Takes the file path and the Keras variables to store.
+        """Stores the path of the file and the Keras variables to save.
 
         Args:
             path: path of the `.npz` file; None to store nothing.
@@ -372,8 +372,9 @@ class Backup(keras.callbacks.Callback):
             str(index): keras.ops.convert_to_numpy(variable)
             for index, variable in enumerate(self._state)
         }
-        # The file is written as private, because writing a published file after each epoch would
-        # also authenticate it each time. The file is deleted before anything is published.
+        # The file contains no private data but is written as private, because writing a file to be
+        # published after each epoch would also authenticate it each time. The file is deleted
+        # before anything is published.
         arrays["epochs"] = np.array(epoch + 1)
         artifacts.write_arrays(self._path, arrays, private=True)
 
@@ -434,10 +435,10 @@ def fit_student(
             `train_step`.
         config: settings of the student, such as model and number of steps.
         released: labels of some inputs of the pool.
-        pool: public inputs. If a run with the same `run_digest` was interrupted, it resumes after
-            its last epoch.
-        options: options for storing and showing the progress. The logs and, until the run is
-            complete, the state of the last epoch are stored in the folder that they name.
+        pool: public inputs. If a run with the same `run_digest` was interrupted, training resumes
+            after its last epoch.
+        options: options for storing and showing the progress. The folder that they name contains
+            the logs and, until the run is complete, the state of the last epoch.
         optimizers: further optimizers, whose variables are also stored.
         stops_early: whether to stop when the predictions for the pool's first `STOP_SET_SIZE`
             inputs are stable. If False, training takes all steps.
@@ -449,7 +450,7 @@ def fit_student(
     inputs = pool.inputs[: STOP_SET_SIZE if stops_early else 1]
     number = len(inputs)
     # This variable has one row of predictions for each of the last epochs, and is part of the
-    # stored state. The initial rows all differ, so training can't stop before the first epochs.
+    # stored state. All initial rows differ, so training can't stop before all rows were replaced.
     predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
 
     def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
@@ -495,7 +496,7 @@ def fit_student(
             path.parent.rmdir()
 
 
-# Accuracy of labels and students on public samples.
+# The rest of this module measures the accuracy of labels and students on public samples.
 
 
 def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
@@ -513,11 +514,12 @@ NUM_SAMPLES = 1_000
 class HeldOutAccuracy(keras.callbacks.Callback):
     """Keras callback that writes the accuracy on held-out samples for TensorBoard.
 
-    The true labels are public. They are used only for TensorBoard and do not influence the student.
+    The true labels of these samples are public. They are used only for TensorBoard and do not
+    influence the student.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
-        """Takes labeled held-out samples, of which at most 1,000 are used, and the log folder."""
+        """Opens the log folder; uses at most 1,000 of the labeled held-out samples."""
         super().__init__()
         self._inputs = samples.inputs[:NUM_SAMPLES]
         self._labels = np.asarray(samples.labels)[:NUM_SAMPLES]
@@ -528,8 +530,7 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         del logs
         predictions = outputs(averaged_or_own(self.model), self._inputs).argmax(axis=1)
         with self._writer.as_default(step=epoch):
-            # This is Keras' name for the training accuracy, so that both accuracies are in one
-            # chart.
+            # Uses Keras' name for the training accuracy, so that both accuracies are in one chart.
             tensorboard.scalar("epoch_accuracy", (predictions == self._labels).mean())
         self._writer.flush()
 
@@ -537,8 +538,8 @@ class HeldOutAccuracy(keras.callbacks.Callback):
 def constant_model(labels: PoolLabels, dataset: Dataset) -> keras.Model:
     """Returns a model that predicts the same class probabilities for every raw input.
 
-    The probabilities are the fractions of the classes among the labels (or their weights), after
-    one label of each class was added. The model returns logits `[batch, num_classes]`.
+    The probabilities are the fractions of the classes among the labels (or their weights) plus one
+    additional label of each class. The model returns logits `[batch, num_classes]`.
     """
     is_soft = labels.weights is not None
     targets = labels.targets if is_soft else np.eye(dataset.num_classes)[labels.labels]

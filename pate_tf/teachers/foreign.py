@@ -33,7 +33,7 @@ class ForeignModels(Voter):
     """SENSITIVE: teachers that are the user's trained models, one model for each teacher.
 
     A model is a Keras model, a fitted scikit-learn classifier, any object with the method
-    `predict`, or the path of a `.keras` file or a SavedModel, which is loaded when it votes. A
+    `predict`, or the path of a `.keras` file or a SavedModel, which is loaded each time it votes. A
     model takes raw inputs `[batch, *input_shape]`.
 
     - If the target is a class, the model returns labels `[batch]` or scores `[batch, num_classes]`.
@@ -47,13 +47,13 @@ class ForeignModels(Voter):
     A SavedModel is called through its signature `serving_default`. If this signature has several
     outputs, the output `label` is used.
 
-    This class can't check that the models learned from disjoint records. The privacy statement
+    This class can't check that the models learned from disjoint records, so the privacy statement
     lists this as an assumption. The class refuses a model that is given twice, a Keras model with
     the same weights as another model, and a copied file.
 
-    For files, `digest` covers their content. For models in memory, it covers settings and weights,
-    or attributes. If a model changes in a way that the digest does not cover, the teachers keep
-    their privacy ledger, so both versions share one budget.
+    For files, `digest` covers their content. For models in memory, `digest` covers settings and
+    weights, or attributes. If a model changes in a way that the digest does not cover, the teachers
+    keep their privacy ledger, so both versions of the model share one budget.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class ForeignModels(Voter):
             unit: unit of privacy: "record" if each record was used for only one teacher, "owner"
                 if all records of each owner were used for only one teacher.
             source: the named private data source that is charged for each release.
-            num_classes: number of scores that a model returns; None for the number of classes of
-                the pool.
+            num_classes: number of scores that a model returns for each input; None for the number
+                of classes of the pool.
 
         Raises:
-            ValueError: if there is no model, if a model can't predict, or if two models are the
-                same.
+            ValueError: if there is no model, if a model has no method for predictions, or if two
+                models are the same.
         """
         self._models = _in_folder(models) if isinstance(models, pathlib.Path) else list(models)
         if not self._models:
@@ -124,7 +124,7 @@ class ForeignModels(Voter):
         """Returns the votes of all teachers on some inputs. SENSITIVE.
 
         Models from files are loaded one at a time. NaN scores cause no error, because they may
-        depend on private records. The data holder gets a warning.
+        depend on private records; only the data holder gets a warning.
 
         Raises:
             ValueError: if a model can't be loaded, fails, or returns neither labels nor scores. The
@@ -192,7 +192,8 @@ def load_model(path: pathlib.Path) -> Any:
         ) from None
 
     def answers(inputs: Any) -> Any:
-        # This reference keeps the SavedModel `loaded` in memory as long as its signature is used.
+        # The signature does not keep its SavedModel in memory, so this function holds a reference
+        # to `loaded`.
         outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
         if "label" in outputs:
             return outputs["label"]
@@ -202,7 +203,7 @@ def load_model(path: pathlib.Path) -> Any:
 
 
 def _content(model: Any) -> Any:
-    """Returns a key that is equal for two models only if they are the same model or copies."""
+    """Returns a key; two models have equal keys only if one is the other or a copy of it."""
     if isinstance(model, keras.Model):
         weights = model.get_weights()
         return artifacts.digest_arrays(weights) if weights else id(model)

@@ -46,8 +46,8 @@ def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
     """Returns the recommended number of teachers that learn from features.
 
     The result is public. If the unit of privacy is a record, the number of private records is
-    treated as public, both here and in the partition, the ledger and every statement. If the unit
-    is an owner, the number of records is private.
+    treated as public here, in the partition, in the ledger and in every statement. If the unit is
+    an owner, the number of records is private, and this function must not be used.
     """
     each = max(RECORDS_PER_TEACHER, RECORDS_PER_CLASS * dataset.num_classes)
     return max(1, num_records // each)
@@ -64,9 +64,9 @@ def load_teachers(
 
     Args:
         public: public samples, including the pool that the teachers label.
-        num_teachers: expected number of teachers; None to accept any number. It is required with
-            a file of labels. If `folder` is None, the name of the default folder contains this
-            number, or `DEFAULT_NUM_TEACHERS` if it is None.
+        num_teachers: expected number of teachers; None to accept any number. Required if
+            `elsewhere` is a file of labels. If `folder` is None, the name of the default folder
+            contains this number, or `DEFAULT_NUM_TEACHERS` if this number is None.
         folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
         elsewhere: path of a folder of models, or of a `.npy` or `.csv` file of labels
             `[num_teachers, num_queries]`, to use instead of the ensemble in the run folder. If it
@@ -113,8 +113,8 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
         num_teachers: number of teachers; None for feature sums.
         representation: name of the representation whose features were summed; None for raw inputs
             and for runs with teachers.
-        pool_size: number of public samples in the pool, 0 if there are no public samples; None for
-            the default of the data set.
+        pool_size: number of public samples in the pool; 0 if there are no public samples; None for
+            the data set's default.
         source: the flags that name the data, see `DataSource.flags`; empty if the data were arrays.
     """
 
@@ -168,7 +168,8 @@ class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
                 f"so its folder does not name the public samples"
             )
         if files is not None:
-            # If the run has no private files, its description contains the name of the data set.
+            # Without private files, there is no file to name the data set after, so the name comes
+            # from the description.
             name = files.name or (None if files.private else self.data_name)
             return DataSource(files=dataclasses.replace(files, name=name))
         flags = dict(self.source)
@@ -227,9 +228,9 @@ class TeacherStore:
             settings: public settings by name that determine the result of the training, as JSON
                 values.
             private: private arrays that also determine the result: records, labels and partition.
-                Only a keyed digest of them is stored. If the digest has changed, finished teachers
-                are removed, and all teachers are trained again. A complete set of teachers is kept
-                even if the records have changed.
+                Only a keyed digest of these arrays is stored. If the digest has changed, finished
+                teachers are removed, and all teachers are trained again. However, a complete set of
+                teachers is kept even if the records have changed.
 
         Raises:
             ValueError: if the folder contains teachers with other settings.
@@ -242,8 +243,8 @@ class TeacherStore:
     def _claim(self) -> None:
         """Reserves the folder for these settings; raises ValueError if it has other settings.
 
-        Finished teachers that learned from different records are removed. Otherwise, a record that
-        is in both data sets could be in the shards of two teachers and influence two votes.
+        Finished teachers that learned from different records are removed. Otherwise, a record in
+        both data sets could be in the shards of two teachers and influence two votes.
         """
         path = self._folder / CONFIG
         if path.exists():
@@ -257,7 +258,7 @@ class TeacherStore:
         artifacts.write_json(path, {**self._settings, PRIVATE_RECORDS: self._records}, private=True)
 
     def abandon(self) -> None:
-        """Allows other settings for this folder, unless it contains trained teachers."""
+        """Releases the folder for other settings, unless it contains trained teachers."""
         if not finished_teachers(self._folder):
             (self._folder / CONFIG).unlink(missing_ok=True)
 
@@ -266,8 +267,8 @@ class TeacherStore:
     ) -> None:
         """Saves teachers while they are trained, several of them in each file.
 
-        A file is written every few seconds, or when unsaved teachers take much memory. This method
-        calls `progress` with the number of teachers that were finished since its last call.
+        A file is written every few seconds, or earlier if unsaved teachers take much memory. This
+        method calls `progress` with the number of teachers that were finished since its last call.
         """
         unsaved: dict[int, TrainedTeacher] = {}
         num_bytes = 0

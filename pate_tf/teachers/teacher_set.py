@@ -1,4 +1,4 @@
-"""`Teachers`: an ensemble that the library trains, or that consists of given votes or models."""
+"""`Teachers`: an ensemble that the library trains, or that is made from given votes or models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Path = str | os.PathLike[str]
 IMAGE_MODEL = "ridge"  # default model of a teacher for images
 REPORT = "teachers_report.json"
 # Maximum number of votes that are used to measure the teachers' accuracy. With thousands of
-# teachers, votes on all samples would take longer than the training.
+# teachers, computing votes on all samples would take longer than the training.
 MAX_ANSWERS = 2**22
 MIN_SAMPLES = 256
 
@@ -80,8 +80,8 @@ class Teachers:
     If `fit` is interrupted, it resumes in the same directory. Finished teachers are kept if the
     records are the same; otherwise, all teachers are trained on the new records. If all teachers
     are finished, they are used even if the records have changed, because an error would reveal
-    something about the private data. A warning shows the date of the training. Use another
-    directory for other records. `fit` refuses a directory that contains teachers with other
+    something about the private data. In this case, a warning shows the date of the training. Use
+    another directory for other records. `fit` refuses a directory that contains teachers with other
     settings or another model.
     """
 
@@ -118,9 +118,9 @@ class Teachers:
                 Names are "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
                 "module:function". "ridge" is solved in closed form on features of a
                 `representation`: thousands of teachers take seconds. Default: "ridge" for images if
-                `fit` gets a pool and no setting of networks is given; else a small network that
+                `fit` gets a pool and no network setting is given; otherwise a small network that
                 suits the data.
-            num_teachers: number of teachers, among which the private records are partitioned. With
+            num_teachers: number of teachers among which the private records are partitioned. With
                 more teachers, labels cost less privacy, but each teacher is less accurate. Default:
                 for ridge, a number that depends on the numbers of records and classes; for other
                 models, 100. If records have owners, the number of records is private, so there is
@@ -132,7 +132,7 @@ class Teachers:
                 to whole passes over the shard. Default: see `--max_steps` of `pate teachers`.
             batch_size: number of records per training step.
             learning_rate: learning rate of Adam. Do not pass it for a compiled model, which has its
-                own.
+                own learning rate.
             seed: seed of the partition, initial weights, shuffling and augmentation. Privacy noise
                 does not depend on it.
             representation: function that computes the features which "ridge" or a scikit-learn
@@ -145,9 +145,9 @@ class Teachers:
                 gray images, "patches+wavelets" for color images, "raw" for tables, "lsa" for texts.
             class_weights: weights of the records of each class, chosen from public knowledge. Not
                 supported for compiled models and scikit-learn estimators. Default: equal weights.
-            num_processes: number of processes that fit scikit-learn estimators; it affects only the
-                speed. If it is above 1, the calling script needs `if __name__ == "__main__":`, and
-                `net` must be defined in a module.
+            num_processes: number of processes that fit scikit-learn estimators; affects only the
+                speed. If there are several processes, the calling script needs `if __name__ ==
+                "__main__":`, and `net` must be defined in a module.
             verbose: whether progress bars are shown.
 
         Raises:
@@ -174,7 +174,7 @@ class Teachers:
         self._verbose = verbose
         self._reporting = reporting(verbose)
         self._voter: Voter | None = None
-        # Identifies the records to which this object was fitted; None for teachers that were
+        # Identifies the records on which `fit` trained these teachers; None for teachers that were
         # loaded.
         self.split: tuple[object, bool] | None = None
 
@@ -189,8 +189,8 @@ class Teachers:
     ) -> Self:
         """Partitions the records and trains every teacher that is not trained yet.
 
-        Calls with the same settings and data train the same ensemble, even if they were stopped and
-        resumed.
+        Calls with the same settings and data train the same ensemble, even if the training was
+        stopped and resumed.
 
         Args:
             private: the private records, `data.private`. With owners, all records of one owner go
@@ -239,7 +239,8 @@ class Teachers:
             num_processes=self._num_processes,
             verbose=self._verbose,
         )
-        # This check comes first, so that a wrong setting does not leave files behind.
+        # Checks the settings before anything is written, so that a wrong setting leaves no files
+        # behind.
         kind.check(job)
         artifacts.remove_abandoned(directory.root)
         with contextlib.ExitStack() as stack:
@@ -267,7 +268,10 @@ class Teachers:
         return self
 
     def _take_stored(self, target: pathlib.Path, private: PrivateExamples) -> None:
-        """Loads a complete ensemble; raises ValueError if its public facts about records differ."""
+        """Loads a complete ensemble of the same data source.
+
+        Raises ValueError if it was trained on another source or on a different number of records.
+        """
         voter = teacher_kinds.load_ensemble(target)
         folder = target.parent
         if private.public_size is not None and voter.num_records not in (None, len(private)):
@@ -284,7 +288,7 @@ class Teachers:
     def chosen(
         self, private: PrivateExamples, pool: Pool | None
     ) -> tuple[TeacherKind, Named, Named | None, int]:
-        """Returns the kind, the model, the representation and the number of the teachers.
+        """Returns the kind of the teachers, their model, their representation and their number.
 
         All four results depend only on settings and public values.
 
@@ -351,8 +355,8 @@ class Teachers:
     def report(self, data: Data, reporting: Reporting) -> RunReport:
         """Measures the teachers' accuracy on public samples. SENSITIVE.
 
-        Stores and returns a report, and writes the accuracies for TensorBoard: their mean, and
-        their percentiles 0 to 100 as steps 0 to 100.
+        The method stores and returns a report, and writes the accuracies for TensorBoard: their
+        mean, and their percentiles 0 to 100 as steps 0 to 100.
         """
         directory = artifacts.RunDirectory(pathlib.Path(self.directory or ""))
         finished = len(finished_teachers(directory.teachers))
@@ -444,11 +448,11 @@ class Teachers:
 
         Args:
             votes: each teacher's labels of the first inputs of the pool, in the pool's order, as
-                integers `[num_teachers, num_queries]`. If the target is a number, predicted numbers
-                in the unit of the target. If the target is several labels, their probabilities,
-                from 0 to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller`
-                refuses votes that look transposed: the size of the pool equals the number of
-                teachers, but not the number of queries.
+                integers `[num_teachers, num_queries]`. For a numeric target, pass predicted numbers
+                in the unit of the target. For a target of several labels, pass probabilities from 0
+                to 1, `[num_teachers, num_queries, num_labels]`. SENSITIVE. A `Labeller` refuses
+                votes that look transposed: the size of the pool equals the number of teachers, but
+                not the number of queries.
             unit: unit of privacy: "record" if each record was used for only one teacher, "owner" if
                 all records of each owner were used for only one teacher.
             directory: folder for the privacy ledger of these teachers, which a `Labeller` needs.
@@ -484,7 +488,8 @@ class Teachers:
             name: public name of the private data, see `Data.from_arrays`.
 
         Raises:
-            ValueError: if there is no model, if a model can't predict, or if the unit is unknown.
+            ValueError: if there is no model, if a model has no method for predictions, or if the
+                unit is unknown.
         """
         source = None if name is None else PrivateSource.named(name)
         several = pathlib.Path(models) if isinstance(models, (str, os.PathLike)) else models
@@ -525,7 +530,7 @@ class Teachers:
         return self._voter
 
     def for_pool(self, pool: Pool) -> Voter:
-        """Returns the ensemble, prepared to vote on the inputs of a pool; `Labeller` calls this."""
+        """Returns the ensemble, prepared to vote on the inputs of a pool; called by `Labeller`."""
         return self.identified.for_pool(pool)
 
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
@@ -669,7 +674,7 @@ def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
 def _writer(
     directory: artifacts.RunDirectory, name: str = ""
 ) -> Iterator[tf.summary.SummaryWriter]:
-    """Yields a writer for a TensorBoard folder; then makes the written files private."""
+    """Yields a writer for a TensorBoard folder; afterward, makes the written files private."""
     writer = tf.summary.create_file_writer(str(logs_of(directory) / name))
     try:
         yield writer

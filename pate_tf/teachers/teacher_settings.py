@@ -1,7 +1,7 @@
 """The user's settings for training teachers, and the complete configuration.
 
 `TeacherConfig` contains everything that a teacher depends on, except the teacher's own shard of
-records. `TeacherConfig` contains no setting that only affects speed.
+records. Settings that only affect speed are not part of it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ MAX_WEIGHT = 1e6  # maximum weight of a class
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherSettings(Seeded, OnFeatures):
-    """The user's settings for training; None means a default that depends on data or model."""
+    """The user's settings for training; None selects a default that depends on data or model."""
 
     restated: ClassVar = {
         "representation": {
@@ -50,7 +50,7 @@ class TeacherSettings(Seeded, OnFeatures):
         "cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn: networks. module:function: your own "
         "function, which takes the data set and returns a Keras model or any classifier of "
         "scikit-learn. Default: ridge for images; a network (cnn for images, mlp otherwise) for "
-        "other data, on a cluster, and with settings of networks, such as --max_steps.",
+        "other data, on a cluster, and if a network setting such as --max_steps is given.",
     )
     max_steps: int | None = setting(
         None,
@@ -60,7 +60,10 @@ class TeacherSettings(Seeded, OnFeatures):
         f"records, at least {MIN_STEPS}.",
     )
     batch_size: int | None = setting(
-        None, least=1, most=MAX_BATCH, help=f"Examples per training step. Default: {BATCH_SIZE}."
+        None,
+        least=1,
+        most=MAX_BATCH,
+        help=f"Number of records per training step. Default: {BATCH_SIZE}.",
     )
     learning_rate: float | None = setting(
         None,

@@ -33,9 +33,10 @@ class Voter:
     A subclass sets the first three attributes and overrides `votes`, which the other methods use.
 
     Attributes:
-        dataset: public facts about the data. For the user's votes or models, `for_pool` sets it.
+        dataset: public facts about the data. For the user's votes or models, `for_pool` sets this
+            attribute.
         sharding: number of teachers, and unit of privacy ("record" or "owner").
-        digest: hexadecimal digest that changes if any teacher changes. It identifies the teachers
+        digest: hexadecimal digest that changes if any teacher changes, and identifies the teachers
             in the privacy ledger.
         config: training configuration; None for the user's votes or models.
         num_records: number of private records that the teachers learned from; None if unknown.
@@ -97,9 +98,9 @@ class Voter:
     ) -> VoteCounts | Votes:
         """Returns the number of votes for each class and query. SENSITIVE.
 
-        Each teacher has one vote per query. If the target is a number or several labels, the method
-        returns the predictions of all teachers instead. The votes are computed in parts, to limit
-        the use of memory.
+        Each teacher has one vote per query. If the target is a number or several labels, this
+        method returns the predictions of all teachers instead. The votes are computed in parts, to
+        limit the use of memory.
 
         Args:
             inputs: raw queries `[num_queries, *input_shape]`.
@@ -145,14 +146,14 @@ class StoredVotes(Voter):
     ) -> None:
         """Takes each teacher's labels of the first inputs of a pool, `[num_teachers, num_queries]`.
 
-        If the target is a number, the labels are predicted numbers. If the target is several
-        labels, their probabilities have the shape `[num_teachers, num_queries, num_labels]`.
+        For a numeric target, pass predicted numbers instead. For a target of several labels, pass
+        probabilities, `[num_teachers, num_queries, num_labels]`.
 
         Raises:
             ValueError: if the labels have another shape or type, or the unit is unknown.
         """
         array = np.asarray(labels)
-        # `for_pool` completes this check, because only it knows the type of target.
+        # `for_pool` completes this check, because the type of target is not known before.
         are_numbers = array.dtype.kind == "f" and ((array < 0) | (array != np.floor(array))).any()
         if array.ndim != 3 and not are_numbers:
             array = checks.whole_numbers(array, "votes")
@@ -184,7 +185,7 @@ class StoredVotes(Voter):
         return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
-        """Returns the stored labels of queries; finds them by input or, without pool, by position.
+        """Returns the stored labels of queries; finds them by input, or by position without a pool.
 
         Raises:
             ValueError: if a query has no stored label.
@@ -210,13 +211,13 @@ class Ensemble(Voter):
 
     Attributes:
         learnt: digest of all learned parameters of the teachers. `teacher_kinds.load_ensemble`
-            computes `digest` from it and from the description of the teachers.
+            computes `digest` from this value and from the description of the teachers.
     """
 
     config: TeacherConfig
 
     def __init__(self, config: TeacherConfig, learnt: str) -> None:
-        """Takes the training configuration, and a digest of all learned parameters."""
+        """Stores the training configuration, and a digest of all learned parameters."""
         self.config = config
         self.sharding = config
         self.dataset = config.dataset

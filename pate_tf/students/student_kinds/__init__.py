@@ -1,9 +1,9 @@
 """The kinds of students, such as consistency or linear_head, by name.
 
 Each kind has an entry in `CHOICES` and a module in this package with the constant `KIND`. The
-module is imported only when the kind is used, so that the names and the help of flags need no
-TensorFlow. A student is trained on noisy released labels and a pool of public inputs. A student has
-access neither to votes nor to true labels.
+module is imported only when the kind is used, so names and help texts of flags are available
+without TensorFlow. A student is trained on noisy released labels and a pool of public inputs. A
+student has access neither to votes nor to true labels.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"
 LINEAR_HEAD: Final = "linear_head"
-# Minimum accuracy of labels for training a network. Below this value, most labels are wrong. A
-# consistency student would make confident wrong predictions, and would learn from them.
+# Minimum accuracy of labels for training a network. Below this value, most labels are wrong, so a
+# consistency student would make confident wrong predictions and learn from them.
 MIN_LABEL_ACCURACY: Final = 0.5
 # Names of the networks in `architectures.BUILDERS`. The names are repeated here, because that
 # module imports Keras.
@@ -43,7 +43,7 @@ CHOICES: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentConfig(Seeded):
-    """The complete settings of a student: everything it depends on except labels and pool.
+    """The complete settings of a student: everything it depends on, except labels and pool.
 
     Attributes:
         linear_head: the linear model that was computed together with the labels; None unless the
@@ -80,8 +80,8 @@ class StudentKind:
     Attributes:
         name: value of `--student` that selects the kind.
         fit: function that takes the configuration, the labels of a pool, the pool and the options,
-            and returns a trained model. The model is called like a Keras model and maps raw inputs
-            to logits.
+            and returns a trained model, which is called like a Keras model and maps raw inputs to
+            logits.
         check: function that raises ValueError if a configuration does not fit a data set. It is
             called before labels are charged.
         default_model: function that takes the data set and returns the name of the default model.
@@ -89,9 +89,9 @@ class StudentKind:
         batch_size: default number of labeled examples per step.
         learning_rate: default learning rate of Adam.
         of_whole_table: defaults that replace the three defaults above if all rows of a public table
-            are labeled by feature sums. The errors of such labels are not independent.
-        has_steps: whether the model is trained in steps. A forest and a linear head are not trained
-            in steps.
+            are labeled by feature sums. Such labels need other defaults, because their errors are
+            not independent.
+        has_steps: whether the model is trained in steps; False for a forest and a linear head.
         can_convert: whether the model can be exported in formats other than SavedModel.
     """
 
@@ -107,7 +107,7 @@ class StudentKind:
     can_convert: bool = True
 
     def train(self, config: StudentConfig, released: PoolLabels, pool: Pool, **options: Any) -> Any:
-        """Trains a student and returns it; it is called like a Keras model and returns logits.
+        """Returns a trained student, which is called like a Keras model and returns logits.
 
         Args:
             config: settings of the student, such as model and number of steps.
@@ -197,7 +197,7 @@ def fitting(
     num_rounds: int = 1,
     label_accuracy: float | None = None,
 ) -> tuple[str, str]:
-    """Recommends a kind of student from public values; returns its name and the reason.
+    """Recommends a kind of student from public values; returns the kind's name and a reason.
 
     Args:
         dataset: data set of the labels. Its augmentation lists changes of an image that keep the
@@ -205,8 +205,8 @@ def fitting(
         of_sums: whether labels are computed from feature sums.
         has_pool: whether there are public inputs.
         is_frozen: whether a user's pre-trained encoder computes the features.
-        num_rounds: number of rounds in which noisy sums are released. Each later round releases
-            sums of the errors of the linear model from earlier rounds.
+        num_rounds: number of rounds in which noisy sums are released. After the first round, each
+            round releases sums of the errors of the linear model from earlier rounds.
         label_accuracy: fraction of correct labels in a simulation with the linear model from the
             sums; None if there is no linear model or no simulation.
     """
@@ -228,7 +228,7 @@ def fitting(
 def complete(
     settings: StudentSettings, dataset: Dataset, *, labels_whole_pool: bool = False
 ) -> StudentConfig:
-    """Completes settings: replaces each None by the default of the kind of student.
+    """Returns complete settings: each None is replaced by the default of the kind of student.
 
     If the user selected a random forest as the model of a supervised student, the kind becomes
     random_forest.
@@ -273,7 +273,7 @@ def complete(
 
 
 def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
-    """Returns the kind of student of a configuration; raises ValueError if it can't be used."""
+    """Returns the configured kind of student; raises ValueError if it can't be used."""
     kind = kind_of(config.student)
     kind.check(config, dataset)
     return kind

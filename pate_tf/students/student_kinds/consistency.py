@@ -1,14 +1,14 @@
 """The student consistency: a Keras model that also learns from unlabeled, augmented images.
 
 The method is FixMatch (Sohn et al. 2020, arXiv 2001.07685): a confident prediction for a weakly
-augmented image becomes the label of a strongly augmented copy. The prediction is made with averaged
-weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which make fewer errors and need no
-gradient.
+augmented image becomes the label of a strongly augmented copy. The prediction is computed with
+averaged weights (Tarvainen and Valpola 2017, arXiv 1703.01780), because a model with averaged
+weights makes fewer errors and needs no gradient.
 
 Some noisy labels are wrong. The generalized cross-entropy (Zhang and Sabuncu 2018, arXiv
 1805.07836) ignores a label that the other data contradict. Training starts with cross-entropy,
-because a class would be lost if its correct labels were ignored too early. Training on labels with
-weights always uses cross-entropy, because a weight is the confidence in a label.
+because a class would be lost if its correct labels were ignored too early. If labels have weights,
+training always uses cross-entropy, because a weight is already the confidence in a label.
 """
 
 import math
@@ -32,11 +32,11 @@ WARM_UP_FRACTION = 1 / 3  # first part of the steps, in which q increases to ROB
 
 
 class ConsistencyStudent(student_training.AveragedStudent):
-    """A classifier that is trained on labels, and to predict the same for augmented images.
+    """A classifier that learns the labels, and learns to predict the same for augmented images.
 
     A batch is a dictionary: `labelled`, raw inputs float32 `[batch, *input_shape]`; `labels`, int64
     `[batch]` or weights float32 `[batch, num_classes]`; `unlabelled`, float32 `[unlabeled_batch,
-    *input_shape]`; and `changed`, the same images strongly augmented.
+    *input_shape]`; and `changed`, strongly augmented copies of the unlabeled images.
     """
 
     averaged_steps = 200
@@ -59,7 +59,8 @@ class ConsistencyStudent(student_training.AveragedStudent):
         inputs = [data["labelled"], data["changed"]]
         sizes = [tf.shape(part)[0] for part in inputs]
         # A weight is the confidence in a class. A robust loss would ignore all weights that are not
-        # close to 1, and the student would be less accurate than its labels.
+        # close to 1, and the student would be less accurate than its labels. The loss on weights is
+        # therefore not robust.
         progress = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
         robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * progress
         averaged = self.averaged_logits(data["unlabelled"])
@@ -81,7 +82,7 @@ class ConsistencyStudent(student_training.AveragedStudent):
 def generalized_cross_entropy(
     labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
 ) -> tf.Tensor:
-    """Returns the mean of (1 - p^q) / q; p is the label's probability and q the robustness.
+    """Returns the mean of (1 - p^q) / q, where p is the label's probability and q the robustness.
 
     Args:
         labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`. With
@@ -170,7 +171,7 @@ KIND = StudentKind(
     name="consistency",
     fit=fit,
     check=check,
-    # The settings of this student were tuned with this architecture.
+    # The settings of this student were tuned with wide_cnn, so it is the default for images.
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
 )

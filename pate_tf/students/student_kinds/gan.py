@@ -1,4 +1,4 @@
-"""The student gan (PATE-G): an improved GAN, trained on the labels and all images of the pool.
+"""The student gan (PATE-G): an improved GAN that is trained on labels and all images of the pool.
 
 The method is from Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. Let Z be the sum of
 the exponentials of the classifier's logits. Then Z / (1 + Z) is the predicted probability that an
@@ -94,18 +94,19 @@ class WeightNormalized(keras.layers.Layer):
 
 
 def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
-    """Sets scales and biases so that each unit has mean 0 and deviation 1 before activation.
+    """Sets scales and biases so that each unit has mean 0 and deviation 1 before its activation.
 
     Args:
         model: the network.
-        inputs: raw inputs for which mean and deviation are computed.
+        inputs: raw inputs from which mean and standard deviation are computed.
     """
     outputs = inputs
     for layer in model.layers:
         if isinstance(layer, WeightNormalized):
             linear = layer.linear(outputs)
             mean, variance = tf.nn.moments(linear, list(range(len(linear.shape) - 1)))
-            # A unit that is constant on the inputs keeps its scale.
+            # A unit that is constant on the inputs has no variance to normalize, so it keeps its
+            # scale.
             factor = tf.where(variance > 1e-12, tf.math.rsqrt(variance), 1.0)
             layer.bias.assign(-mean * factor)
             layer.scale.assign(layer.scale * factor)
@@ -200,7 +201,7 @@ class GanStudent(AveragedStudent):
     def __init__(
         self, classifier: keras.Model, generator: keras.Model, dataset: Dataset, **kwargs: Any
     ) -> None:
-        """Takes a classifier for raw images, which has a layer `FEATURES`, and a generator."""
+        """Stores a generator, and a classifier of raw images that has a layer named `FEATURES`."""
         super().__init__(classifier, dataset, **kwargs)
         self.generator = generator
         self.features = keras.Model(classifier.inputs, classifier.get_layer(FEATURES).output)
@@ -246,7 +247,7 @@ class GanStudent(AveragedStudent):
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Returns the cross-entropy `[batch]` of logits `[batch, num_classes]`."""
+    """Returns the cross-entropy `[batch]` between labels and logits `[batch, num_classes]`."""
     if labels.dtype.is_floating:
         return tf.nn.softmax_cross_entropy_with_logits(labels, logits)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

@@ -26,7 +26,7 @@ class LinearHead(tf.Module):
     Features are scaled in the same way as in the feature sums, and then multiplied by weights.
 
     Attributes:
-        is_frozen: whether the encoder is a user's model that was trained on other data.
+        is_frozen: whether the encoder is a user's model that was not trained on the pool.
     """
 
     is_frozen = False
@@ -41,8 +41,8 @@ class LinearHead(tf.Module):
                 `learnt`.
             dataset: data set of the inputs.
             scale: factor that multiplies each feature, `[num_features]`.
-            weights: weights `[num_features + 1, num_classes]`; the last row multiplies the
-                constant that is added to each feature vector. If the target is a number, see
+            weights: weights `[num_features + 1, num_classes]`; the last row multiplies the constant
+                that is appended to each feature vector. If the target is a number, see
                 `target_functions`.
         """
         super().__init__()
@@ -117,13 +117,13 @@ def functions_of_labels(
         vectors: feature vectors of the labeled inputs, from `record_vectors`, `[num_labels,
             width]`.
         targets: target values, such as the probability of each class, `[num_labels, num_classes]`.
-        noise: simulated noise on targets, `[num_labels, num_draws]`. A function is also fitted to
-            each draw; this function is the error that the noise causes. The draws do not influence
-            the penalty.
+        noise: simulated noise on the targets, `[num_labels, num_draws]`. A function is also fitted
+            to each draw, and shows the error that such noise causes. The draws do not influence the
+            choice of the penalty.
 
     Returns:
         The weights of the functions, `[width, num_classes + num_draws]`, and the mean squared
-        leave-one-out error for the targets.
+        leave-one-out error of the functions for the targets.
     """
     num_targets = targets.shape[1]
     if noise is not None:

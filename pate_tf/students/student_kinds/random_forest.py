@@ -27,7 +27,8 @@ class ForestModel(tf.Module):
         first_nodes = np.repeat(starts, np.diff(fitted.starts))[:, np.newaxis]
         is_leaf = fitted.children == LEAF
         itself = np.arange(len(is_leaf))[:, np.newaxis]
-        # Indices refer to the nodes of the whole forest. The child of a leaf is the leaf itself.
+        # Converts indices within a tree to indices within the whole forest. The child of a leaf is
+        # the leaf itself.
         children = np.where(is_leaf, itself, first_nodes + fitted.children)
         self._roots = constant(starts.astype(np.int32))
         self._children = constant(children.astype(np.int32))
@@ -39,7 +40,7 @@ class ForestModel(tf.Module):
         """Returns logits float32 `[batch, num_classes]`: the logarithms of the probabilities.
 
         The largest logit always belongs to the label that scikit-learn predicts, because
-        probabilities are added in float64, and in the same order of trees.
+        probabilities are added in float64 and in the same order of trees as in scikit-learn.
 
         Args:
             inputs: finite inputs, float32 `[batch, ...]`.
@@ -65,14 +66,14 @@ class ForestModel(tf.Module):
         )
         probabilities = total / num_trees
         winners = tf.one_hot(tf.argmax(probabilities, axis=1), probabilities.shape[1])
-        # In float32, the logits of two classes can become equal. So a millionth is added to the
-        # predicted class.
+        # In float32, the logits of two classes can become equal, so a millionth is added to the
+        # logit of the predicted class.
         return tf.cast(tf.math.log(probabilities), tf.float32) + 1e-6 * winners
 
     def _step(self, rows: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
         """Moves each input from its node to the next child node, in all trees at once.
 
-        Nodes and result are indices of nodes, `[batch, num_trees]`.
+        The argument `nodes` and the result contain indices of nodes, `[batch, num_trees]`.
         """
         values = tf.gather(rows, tf.gather(self._features, nodes), batch_dims=1)
         goes_right = tf.cast(values, tf.float64) > tf.gather(self._thresholds, nodes)
