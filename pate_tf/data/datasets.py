@@ -152,8 +152,7 @@ MNIST = Dataset(
     augmentation="affine",
     pool_size=9_000,
 )
-# The labels are those of TFDS, where the digit 0 has the label 0. In the original files, it has the
-# label 10.
+# TFDS gives the digit 0 the label 0; in the original files, this digit has the label 10.
 SVHN = dataclasses.replace(MNIST, name="svhn", input_shape=(32, 32, 3), pool_size=10_000)
 _OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10 = dataclasses.replace(

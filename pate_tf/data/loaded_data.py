@@ -507,11 +507,11 @@ class Data:
 
         Without a `schema`, the columns are inferred only from the public data frame. A column of
         numbers gets the range of its public numbers, and private numbers are clipped to this range.
-        Any other column is a category. Its possible values are the public values, and one more that
-        stands for all other values. A column with more than 30 values that are not numbers is left
-        out, with a warning. The type of the label is inferred, too. If the label column contains
-        many different numbers, the label is a number. If its texts have parts separated by |, ; or
-        a comma, a record has several labels.
+        Any other column is a category. Its possible values are the public values, and one
+        additional value that replaces all other values. A column with more than 30 values that are
+        not numbers is left out, with a warning. The type of the label is inferred, too. If the
+        label column contains many different numbers, the label is a number. If its texts have parts
+        separated by |, ; or a comma, a record has several labels.
 
         Args:
             private: SENSITIVE; data frame of private records.

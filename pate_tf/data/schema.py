@@ -403,7 +403,7 @@ class Schema:
         return SEVERAL_LABELS if self.label_columns or self.separator else CLASS
 
     def label_names(self, label: str | None = None) -> tuple[str, ...]:
-        """Returns the names of the label columns; those of the schema if `label` is None.
+        """Returns the names of the label columns; by default, the names in the schema.
 
         Raises:
             ValueError: if the caller's columns differ from the schema's `label_columns`.
@@ -1023,7 +1023,7 @@ def _draft_lines(
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
-    """Returns a list with a remark about columns without a name; empty if there are none."""
+    """Returns a list with a remark about columns without a name; empty if all have names."""
     number = sum(bool(UNNAMED.fullmatch(name)) for name in names)
     return [f"{number} columns without a name are left out"] if number else []
 

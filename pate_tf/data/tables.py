@@ -349,10 +349,10 @@ def text_form(
 
     The encoding is UTF-8 or UTF-16 if the bytes are valid, otherwise Windows-1252. The delimiter is
     a member of `DELIMITERS` with which nearly all lines have the same number of fields, at least 2.
-    If there is none, it is a space, if spaces have this property; otherwise it is the member that
-    splits the first line into the most fields. Title lines are skipped. If the fields of the first
-    line occur again in later lines, this line is a record, and the columns are named by their
-    numbers.
+    If no member has this property, the delimiter is a space if spaces have it; otherwise it is the
+    member that splits the first line into the most fields. Title lines are skipped. If the fields
+    of the first line occur again in later lines, this line is a record, and the columns are named
+    by their numbers.
 
     Args:
         path: path of the file. A Parquet file is not read.
@@ -709,9 +709,9 @@ def whole_records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the same as `named_records`; raises ValueError if a field may contain other records.
 
-    A field may have several lines if its column is a text or is not read, and if none of its lines
-    is a record with a valid label. An unclosed quotation mark in one record therefore can't change
-    other records.
+    A field may have several lines if its column is a text or is not read, and if no line of the
+    field is a record with a valid label. An unclosed quotation mark in one record therefore can't
+    change other records.
 
     Raises:
         ValueError: if a field may contain other records. The message contains no values.

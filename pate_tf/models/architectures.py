@@ -251,8 +251,8 @@ def load_keras_file(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} is not a Keras model, is damaged, or contains code") from error
 
 
-# The following functions check where a model draws random numbers: each layer may have a generator
-# of its own, but must not use a generator of the whole process.
+# The following functions check where a model draws random numbers: a layer may have a generator,
+# but must not use a generator of the whole process.
 
 
 # Names of TensorFlow operations that draw from a generator whose state is not a variable.

@@ -113,7 +113,7 @@ def build(name: Named | None, dataset: Dataset, *, seed: int) -> keras.Model:
 def linear(dataset: Dataset) -> keras.Model:
     """Builds a linear classifier: a single layer, initialized to zero.
 
-    This model has few parameters, so noise reduces its accuracy less than that of other models.
+    This model has few parameters, so noise harms it less than other models.
     """
     low, high = (np.asarray(values, np.float64) for values in dataset.value_range)
     scale = 2.0 / (high - low)
@@ -313,7 +313,7 @@ class RecordGradients:
         most = int(np.clip(MAX_GRADIENT_ENTRIES // view.num_parameters, 2, MAX_RECORDS))
         self._num_places = min(most - 1, max(map(len, shards.values())))
         # Position 0 of every batch contains the fixed input. If an operation fails for the fixed
-        # input, it therefore fails in every batch, whichever records were drawn.
+        # input, it therefore fails in every batch, independently of the drawn records.
         size = self._num_places + 1
         dataset = next(iter(shards.values())).dataset
         fixed = np.broadcast_to(np.asarray(dataset.value_range[0]), dataset.input_shape)

@@ -140,7 +140,7 @@ class ParameterServer:
         """
         expected = vars(self.state)
         if any(arrays[name].shape != array.shape for name, array in expected.items()):
-            raise ValueError("the stored state is for another model")
+            raise ValueError("the stored state is for another model; choose a new folder")
         self.state = ServerState(**{name: arrays[name] for name in expected})
 
     @property

@@ -587,7 +587,7 @@ class Transcript:
         numbers = [message.aggregator for message in messages]
         is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
         if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
-            raise ProtocolError(f"{step.value} needs {len(terms.numbers)} messages, in order")
+            raise ProtocolError(f"{step.value} needs one message of each aggregator, in order")
         for message in messages:
             identity = terms.aggregators[message.aggregator - 1]
             if (
