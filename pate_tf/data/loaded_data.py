@@ -336,8 +336,8 @@ class Data:
 
         Args:
             source: settings with the name of a data set, or with files.
-            pool_size: number of public samples in the pool, from the first; None for the data set's
-                default.
+            pool_size: number of public samples in the pool, starting with the first sample; None
+                for the data set's default.
             reporting: shows progress.
 
         Raises:

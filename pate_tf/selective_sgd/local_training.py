@@ -425,12 +425,12 @@ class RecordGradients:
 class NoisyParticipants(Participants):
     """SENSITIVE: participants in this process, which add Gaussian noise to their uploads.
 
-    Guarantee. All uploads of a participant together are differentially private at the cost in the
-    participant's ledger, for the replacement of one record. This protects against everyone else,
-    including the server (docs/proofs/selective_sgd.md, Theorems F1 to F3). The public seed
-    determines which parameters are uploaded. Which records are drawn remains secret. No private
-    record can stop a run or prevent an upload: a record contributes nothing if its gradient is not
-    finite, or if an operation of the model fails for this record.
+    Guarantee. All uploads of a participant together are differentially private under replacement of
+    one record, at the cost that is recorded in the participant's ledger. This protects against
+    everyone else, including the server (docs/proofs/selective_sgd.md, Theorems F1 to F3). The
+    public seed determines which parameters are uploaded. Which records are drawn remains secret. No
+    private record can stop a run or prevent an upload: a record contributes nothing if its gradient
+    is not finite, or if an operation of the model fails for this record.
 
     Args:
         settings: settings of the run.

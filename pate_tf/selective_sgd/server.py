@@ -26,7 +26,7 @@ class Parameters:
 
     Attributes:
         version: number of uploads that the server had applied when it sent the parameters.
-        values: float32 `[num_parameters]`.
+        values: the parameters, float32 `[num_parameters]`.
     """
 
     version: int
@@ -67,7 +67,7 @@ class ServerState:
     """The complete state of a server.
 
     Attributes:
-        values: float32 `[num_parameters]`.
+        values: the parameters, float32 `[num_parameters]`.
         round_values: the parameters at the start of the round, float32 `[num_parameters]`.
         average: sum of the parameters at the end of each finished round in the second half of
             training, `[num_parameters]`.

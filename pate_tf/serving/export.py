@@ -254,11 +254,11 @@ def export_student(
 ) -> pathlib.Path:
     """Writes the next version of a student into `folder`, completely or not at all.
 
-    A version is a SavedModel with the `signatures`, which TensorFlow Serving loads. `assets.extra`
-    contains the privacy statement, `student.keras` for a Keras model, `dataset.json`, `schema.toml`
-    for a table with a schema, the requested `formats`, and the manifest `digests.json`. The
-    manifest contains the fields `model` and `version`, the SHA-256 of every other file, and a
-    `seal` of all these values.
+    A version is a SavedModel for TensorFlow Serving, with the signatures from `signatures`.
+    `assets.extra` contains the privacy statement, `student.keras` for a Keras model,
+    `dataset.json`, `schema.toml` for a table with a schema, the requested `formats`, and the
+    manifest `digests.json`. The manifest contains the fields `model` and `version`, the SHA-256 of
+    every other file, and a `seal` of all these values.
 
     Args:
         model: the student, which maps raw inputs to logits.

@@ -299,7 +299,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     if target == NUMBER:
         written = [PREDICTED, *INTERVAL]
     if strange := sorted(set(written) & set(fields)):
-        raise ValueError(f"inputs: rename column {strange[0]!r}; the output adds one of this name")
+        raise ValueError(f"inputs: rename column {strange[0]!r}; the output needs this name")
     form = published.form(inputs)
     schema = published.dataset.schema
     marks = [column.decimal for column in schema.with_decimals(fields).columns] if schema else []

@@ -336,7 +336,7 @@ class AggregatorMessage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorTask:
-    """The coordinator's request that an aggregator performs one step of the protocol.
+    """The coordinator's request that an aggregator perform one step of the protocol.
 
     Attributes:
         step: step of the protocol.
@@ -638,5 +638,5 @@ class Transcript:
         else:
             (total,) = opened_values(1, terms.size)
             if total is None:
-                raise ProtocolError("release: an aggregator sent a wrong sum; it is unknown which")
+                raise ProtocolError("release: an aggregator sent a wrong sum; which one is unknown")
             self.total = total.reshape(terms.shape)

@@ -193,15 +193,15 @@ class Teachers:
         stopped and resumed.
 
         Args:
-            private: the private records, `data.private`. With owners, all records of one owner go
-                to one teacher.
+            private: the private records, `data.private`. If they have owners, all records of one
+                owner go to one teacher.
             pool: the public inputs, `data.pool`. They are required for teachers that learn from
                 features.
             teachers: numbers of the teachers that this process trains; the first teacher has the
                 number 0. The process that trains the last missing teacher saves the ensemble.
                 Default: all teachers.
             data_source: description of the files that contain the data, which is stored in the run
-                folder. Default: the data are arrays.
+                folder; None if the data are arrays.
             reporting: object that shows progress and warnings. Default: depends on `verbose`.
 
         Returns:
