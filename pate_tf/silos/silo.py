@@ -419,8 +419,7 @@ class Silo(contextlib.ExitStack):
         content = self._content
         if isinstance(charge, SecureFeatureSums) != isinstance(content, SiloSums):
             needed = "feature sums" if isinstance(charge, SecureFeatureSums) else "a teacher"
-            why = f"{charge.name} needs a silo with {needed}"
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, why)
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, f"{charge.name} needs {needed}")
         if isinstance(content, SiloTeacher) and not content.takes(batch):
             raise RefusedError(Reason.MALFORMED, "inputs or classes do not match the teacher")
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
