@@ -107,9 +107,8 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="accounting",
         flag="bound",
         help="SENSITIVE. Data-dependent bounds to compute, separated by commas. All mechanisms "
-        "must support them. paper: the bound of the paper; covers one direction. tight: a smaller "
-        "bound; covers one direction. two_sided: covers both directions. class_aware: covers both "
-        "directions and uses the counts of all classes. exact: covers both directions; slow. "
+        "must support them. paper and tight cover one direction. two_sided, class_aware and "
+        "exact (slow) cover both directions. class_aware also uses the counts of all classes. "
         "Default: paper, two_sided and class_aware, if every mechanism has them.",
     )
     num_moments: int | None = setting(

@@ -203,9 +203,8 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         group="method",
         choices=(AUTO, *METHODS),
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of the "
-        "clipped feature vectors of each class label all public inputs. auto: the method whose "
-        "labels are expected to be more accurate, judged only from public values. If owners are "
-        "protected, auto always means feature_sums.",
+        "clipped feature vectors of each class label all public inputs. auto: the plan chooses "
+        "the method from public values, by its expected accuracy; with --unit=owner, feature_sums.",
     )
     num_rounds: int | None = setting(
         None,
@@ -213,9 +212,8 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         least=1,
         most=MAX_ROUNDS,
         advanced=True,
-        help="With --method=feature_sums: number of rounds of sums within --epsilon. Each later "
-        "round releases errors of a linear model from the earlier rounds. Default: the plan "
-        "chooses this number.",
+        help="With --method=feature_sums: number of rounds of sums within --epsilon. Later rounds "
+        "release errors of a linear model from earlier rounds. Default: chosen by the plan.",
     )
     margin: float = setting(
         DEFAULT_MARGIN,
