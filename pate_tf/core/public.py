@@ -328,7 +328,7 @@ class PoolLabels:
             raise ValueError(f"student: the labels don't belong to this pool of {len(pool)} inputs")
         if self.num_classes != pool.dataset.num_classes:
             raise ValueError(
-                f"labels must have the pool's {pool.dataset.num_classes} classes, got {self.num_classes}"
+                f"labels must have {pool.dataset.num_classes} classes, got {self.num_classes}"
             )
 
 
