@@ -1,16 +1,17 @@
 """The compared methods, by name.
 
 A method takes a problem, an epsilon at `DELTA` under replace-one, and a seed. It returns a score
-for each test record and class. Settings of the other methods are chosen in `chosen`, by
+for each test record and class. Settings of the other methods are chosen together in `chosen`, by
 cross-validation on the training records. This choice is not charged, which favors them.
 """
 
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 import pate_tf
 from benchmarks.board import dp_sgd
-from benchmarks.board.problems import DELTA, WAVELETS, Array, Problem
+from benchmarks.board.problems import DELTA, WAVELETS, Array, Features, Problem
 from benchmarks.harness import separate_registry
 from pate_tf.core.checks import IntArray
 from pate_tf.core.public import PoolLabels, area_under_curve
@@ -31,6 +32,8 @@ from pate_tf.students.student_kinds import StudentSettings, complete, kind_of
 from pate_tf.students.student_training import outputs
 
 FOLDS, MAX_RECORDS = 3, 9_000  # of the choice of settings
+FINALISTS = 4  # settings that are compared on all folds
+FEW, SMALL, DRAWS = 1_100, 3_000, 4  # records: all folds at once; several draws of the noise
 HEAD_CLIP = 0.5
 BATCH = 2_048  # of networks on images; otherwise all records
 Scores = npt.NDArray[np.floating]
@@ -46,6 +49,11 @@ class Setting:
         steps: number of steps of DP-SGD.
         starts_public: whether DP-SGD starts from weights that the pool's labels give.
         regularization: inverse strength of the ridge of a logistic regression.
+        leaves: number of leaves of a tree of DP-EBM.
+        bins: maximum number of bins of a column of DP-EBM.
+        bin_part: part of epsilon that DP-EBM spends on bins.
+        is_nominal: whether the categories of DP-EBM have no order.
+        has_ranks: whether DP-EBM sees places among the pool's quantiles instead of numbers.
     """
 
     features: str = ""
@@ -53,6 +61,11 @@ class Setting:
     steps: int = 0
     starts_public: bool = False
     regularization: float = 30.0
+    leaves: int = 3
+    bins: int = 32
+    bin_part: float = 0.1
+    is_nominal: bool = False
+    has_ranks: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,51 +105,64 @@ def measures(scores: Scores, truth: IntArray) -> dict[str, float]:
 
 # Choice of settings.
 
-Train = Callable[..., Callable[[npt.NDArray], Scores]]
+Evaluate = Callable[[Sequence[Setting], IntArray, IntArray, int], Iterable[Scores]]
+
+
+def grid(limit: int | None = None, **values: Sequence[Any]) -> list[Setting]:
+    """Returns all combinations of values of fields, or the first one and `limit` random ones."""
+    found = [
+        Setting(**dict(zip(values, each, strict=True)))
+        for each in itertools.product(*values.values())
+    ]
+    if limit is None or limit >= len(found):
+        return found
+    places = np.random.default_rng(0).choice(np.arange(1, len(found)), limit, replace=False)
+    return [found[place] for place in (0, *sorted(places))]
 
 
 def chosen(
     problem: Problem,
-    first: Setting,
-    grid: Sequence[tuple[str, Sequence[Any]]],
-    evaluate: Callable[[Setting, IntArray, IntArray], Scores],
+    settings: Sequence[Setting],
+    evaluate: Evaluate,
     labels: IntArray,
-    folds: int = FOLDS,
+    first_records: int = MAX_RECORDS,
 ) -> Setting:
-    """Returns the best setting, one field of the grid after another.
+    """Returns the setting with the highest accuracy on left-out folds.
 
-    A setting is better if the mean of accuracy and area under the curve on the left-out folds is
-    larger.
+    All settings are compared on one fold, or on all of them if there are few records. The best of
+    them are compared on all folds, with several draws of the noise for a small data set.
 
     Args:
         problem: the data.
-        first: the first setting.
-        grid: names of fields, with their values.
-        evaluate: function from a setting, rows to train on and left-out rows to scores.
+        settings: the settings.
+        evaluate: function from settings, rows to train on, left-out rows and a seed to scores.
         labels: classes of the training records.
-        folds: number of folds that are left out, each in turn.
+        first_records: maximum number of rows to train on in the first comparison.
     """
     order = np.random.default_rng(0).permutation(len(labels))[:MAX_RECORDS]
     parts = np.array_split(order, FOLDS)
 
-    @functools.cache
-    def quality(setting: Setting) -> float:
-        values = []
-        for place in range(folds):
+    def quality(some: Sequence[Setting], folds: int, records: int, draws: int) -> npt.NDArray:
+        found = np.zeros(len(some))
+        for place, draw in itertools.product(range(folds), range(draws)):
             rows = np.concatenate([part for other, part in enumerate(parts) if other != place])
-            found = measures(evaluate(setting, rows, parts[place]), labels[parts[place]])
-            values.append(found["accuracy"] + found["area_under_curve"])
-        return float(np.mean(values))
+            scores = evaluate(some, rows[:records], parts[place], draw * FOLDS + place)
+            truth = labels[parts[place]]
+            found += [(np.nan_to_num(each).argmax(axis=1) == truth).mean() for each in scores]
+        return found
 
-    best = first
+    if problem.is_quick or len(settings) == 1:
+        return settings[0]
     with problem.not_counted():
-        for field, values in () if problem.is_quick else grid:
-            changed = [dataclasses.replace(best, **{field: value}) for value in values]
-            best = max([best, *changed], key=quality)
-    return best
+        first = quality(settings, FOLDS if len(labels) <= FEW else 1, first_records, 1)
+        best = [settings[place] for place in np.argsort(-first, kind="stable")[:FINALISTS]]
+        draws = DRAWS if len(labels) < SMALL else 1
+        return best[quality(best, FOLDS, MAX_RECORDS, draws).argmax()]
 
 
 # Linear heads.
+
+RIDGES = (30.0, 1.0, 1_000.0)
 
 
 @functools.lru_cache(maxsize=16)
@@ -145,12 +171,16 @@ def public_head(problem: Problem, features: str) -> Array:
     labels = problem.data.pool.true_labels
     wide = problem.features(features).pool
 
-    def scores(setting: Setting, rows: IntArray, left_out: IntArray) -> Scores:
-        head = _logistic(wide[rows], labels[rows], problem.num_classes, setting.regularization)
-        return softmax(wide[left_out] @ head, axis=1)
+    def scores(
+        settings: Sequence[Setting], rows: IntArray, left_out: IntArray, seed: int
+    ) -> Iterator[Scores]:
+        del seed
+        for each in settings:
+            head = _logistic(wide[rows], labels[rows], problem.num_classes, each.regularization)
+            yield softmax(wide[left_out] @ head, axis=1)
 
-    grid = [("regularization", (1.0, 30.0, 1_000.0))]
-    setting = chosen(problem, Setting(), grid if problem.kind != "image" else [], scores, labels)
+    values = (30.0,) if problem.kind == "image" else RIDGES
+    setting = chosen(problem, grid(regularization=values), scores, labels)
     return _logistic(wide, labels, problem.num_classes, setting.regularization)
 
 
@@ -169,62 +199,78 @@ def _logistic(features: Array, labels: IntArray, num_classes: int, regularizatio
     return head
 
 
-def trained_head(
+def trained_heads(
     features: Array,
     labels: IntArray,
     *,
     start: Array,
-    rate: float,
+    rates: Sequence[float],
     steps: int,
     sigma: float,
     seed: int,
 ) -> Array:
-    """Returns a softmax classifier `[num_features, num_classes]`, trained by full-batch DP-SGD.
+    """Returns a softmax classifier for each rate, trained by full-batch DP-SGD.
+
+    The heads are trained together, because this takes less time. They have the same noise.
 
     Args:
         features: `[num_records, num_features]`.
         labels: `[num_records]`.
         start: initial weights.
-        rate: rate of steps along mean gradients, in clipping lengths.
+        rates: rates of steps along mean gradients, in clipping lengths.
         steps: number of steps.
         sigma: standard deviation of the noise on each sum, in clipping lengths.
         seed: seed of the noise.
+
+    Returns:
+        `[num_rates, num_features, num_classes]`.
     """
     random = np.random.default_rng(seed)
-    weights = start.astype(np.float32)
+    num_features, num_classes = start.shape
+    many = (num_features, len(rates), num_classes)
+    weights = np.repeat(start[:, np.newaxis].astype(np.float32), len(rates), axis=1)
     velocity, mean = np.zeros_like(weights), np.zeros_like(weights)
-    one_hot = np.eye(weights.shape[1], dtype=np.float32)[labels]
-    lengths = np.linalg.norm(features, axis=1)
+    scaled_rates = np.asarray(rates, np.float32)[:, np.newaxis]
+    one_hot = np.eye(num_classes, dtype=np.float32)[labels][:, np.newaxis]
+    lengths = np.linalg.norm(features, axis=1)[:, np.newaxis]
     for step in range(steps):
-        scores = features @ weights
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        errors = scores / scores.sum(axis=1, keepdims=True) - one_hot
-        norms = lengths * np.linalg.norm(errors, axis=1)  # of the gradient of each record
-        errors *= (HEAD_CLIP / np.maximum(norms, HEAD_CLIP))[:, np.newaxis]
-        noise = random.standard_normal(weights.shape, np.float32) * np.float32(sigma * HEAD_CLIP)
-        gradient = (features.T @ errors + noise) / np.float32(HEAD_CLIP * len(features))
-        velocity = 0.9 * velocity + gradient
-        weights = weights - np.float32(rate) * velocity
+        errors = (features @ weights.reshape(num_features, -1)).reshape(-1, *many[1:])
+        errors -= errors.max(axis=2, keepdims=True)
+        np.exp(errors, out=errors)
+        errors /= errors.sum(axis=2, keepdims=True)
+        errors -= one_hot
+        norms = lengths * np.sqrt(np.einsum("nrc,nrc->nr", errors, errors))  # of gradients
+        errors *= (HEAD_CLIP / np.maximum(norms, HEAD_CLIP))[..., np.newaxis]
+        noise = random.standard_normal(start.shape, np.float32) * np.float32(sigma * HEAD_CLIP)
+        gradient = (features.T @ errors.reshape(len(errors), -1)).reshape(many)
+        gradient += noise[:, np.newaxis]
+        velocity = 0.9 * velocity + gradient / np.float32(HEAD_CLIP * len(features))
+        weights = weights - scaled_rates * velocity
         if step >= steps // 2:
             mean += weights / (steps - steps // 2)
-    return mean
+    return mean.transpose(1, 0, 2)
 
 
-def _head_of(
-    problem: Problem, setting: Setting, epsilon: float, rows: IntArray | slice, seed: int
+def _heads_of(
+    problem: Problem,
+    setting: Setting,
+    rates: Sequence[float],
+    epsilon: float,
+    rows: IntArray | slice,
+    seed: int,
 ) -> Array:
-    """Trains a head on some rows, with noise in proportion to their number."""
+    """Trains a head for each rate on some rows, with noise in proportion to their number."""
     features = problem.features(setting.features).private
     labels = problem.data.private.labels[rows]
     start = np.zeros((features.shape[1], problem.num_classes), np.float32)
     if setting.starts_public:
         start = public_head(problem, setting.features)
     sigma = dp_sgd.noise_multiplier(epsilon, DELTA, 1.0, setting.steps)
-    return trained_head(
+    return trained_heads(
         features[rows],
         labels,
         start=start,
-        rate=setting.rate,
+        rates=rates,
         steps=setting.steps,
         sigma=sigma * len(labels) / len(features),
         seed=seed,
@@ -233,25 +279,24 @@ def _head_of(
 
 @functools.lru_cache(maxsize=8)
 def _head_setting(problem: Problem, epsilon: float, representations: tuple[str, ...]) -> Setting:
-    def scores(setting: Setting, rows: IntArray, left_out: IntArray) -> Scores:
-        head = _head_of(problem, setting, epsilon, rows, seed=len(rows))
-        return softmax(problem.features(setting.features).private[left_out] @ head, axis=1)
+    def scores(
+        settings: Sequence[Setting], rows: IntArray, left_out: IntArray, seed: int
+    ) -> Iterator[Scores]:
+        for same, group in itertools.groupby(
+            settings, lambda setting: dataclasses.replace(setting, rate=0.0)
+        ):
+            rates = [setting.rate for setting in group]
+            queries = problem.features(same.features).private[left_out]
+            for head in _heads_of(problem, same, rates, epsilon, rows, seed):
+                yield softmax(queries @ head, axis=1)
 
-    rates = ("rate", (0.25, 1.0, 4.0, 16.0, 64.0))
-    return chosen(
-        problem,
-        Setting(features=representations[0], rate=4.0, steps=5 if problem.is_quick else 40),
-        [
-            rates,
-            ("features", representations),
-            ("steps", (10, 120)),
-            ("starts_public", (True,) if problem.has_pool else ()),
-            rates,
-        ],
-        scores,
-        problem.data.private.labels,
-        2 if problem.kind != "image" else 1,
+    settings = grid(
+        features=representations,
+        starts_public=(False, True) if problem.has_pool else (False,),
+        steps=(5,) if problem.is_quick else (10, 60, 300),
+        rate=(0.004, 0.016, 0.06, 0.25, 1.0, 4.0, 16.0, 64.0),
     )
+    return chosen(problem, settings, scores, problem.data.private.labels, 4_000)
 
 
 def head(
@@ -260,7 +305,7 @@ def head(
     """Trains a linear head by DP-SGD on features."""
     representations = representations or problem.representations
     setting = _head_setting(problem, epsilon, representations)
-    weights = _head_of(problem, setting, epsilon, slice(None), 1_000 + seed)
+    weights = _heads_of(problem, setting, [setting.rate], epsilon, slice(None), 1_000 + seed)[0]
     logits = problem.features(setting.features).test @ weights
     return Result(scores=softmax(logits, axis=1), setting=setting)
 
@@ -332,28 +377,23 @@ def _weights_of(
 
 @functools.lru_cache(maxsize=8)
 def _network_setting(problem: Problem, epsilon: float) -> Setting:
-    def scores(setting: Setting, rows: IntArray, left_out: IntArray) -> Scores:
-        weights = _weights_of(problem, setting, epsilon, rows, seed=len(rows))
-        private, _, _ = _network_inputs(problem, setting.features)
-        net = _network(private.shape[1:], problem.num_classes)
-        return softmax(net.logits(weights, private[left_out]), axis=1)
+    def scores(
+        settings: Sequence[Setting], rows: IntArray, left_out: IntArray, seed: int
+    ) -> Iterator[Scores]:
+        for setting in settings:
+            weights = _weights_of(problem, setting, epsilon, rows, seed)
+            private, _, _ = _network_inputs(problem, setting.features)
+            net = _network(private.shape[1:], problem.num_classes)
+            yield softmax(net.logits(weights, private[left_out]), axis=1)
 
-    rates = ("rate", (0.1, 0.3, 1.0, 3.0))
     features = {"table": ("bins",), "text": problem.representations, "image": ()}[problem.kind]
-    return chosen(
-        problem,
-        Setting(rate=0.3, steps=5 if problem.is_quick else 40),
-        [
-            rates,
-            ("features", features),
-            ("steps", (15, 100)),
-            ("starts_public", (True,) if problem.has_pool else ()),
-            rates,
-        ],
-        scores,
-        problem.data.private.labels,
-        1,
+    settings = grid(
+        features=("", *features),
+        starts_public=(False, True) if problem.has_pool else (False,),
+        steps=(5,) if problem.is_quick else (15, 60, 200),
+        rate=(0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     )
+    return chosen(problem, settings, scores, problem.data.private.labels, 2_000)
 
 
 def small_network(problem: Problem, epsilon: float, seed: int) -> Result:
@@ -377,62 +417,109 @@ def _gaussian_mu(epsilon: float, delta: float) -> float:
     return brentq(lambda mu: _gaussian_delta(epsilon, mu) - delta, 1e-7, 100.0, xtol=1e-12)
 
 
-BIN_PART = 0.1  # of epsilon, for bins: the package's default; each part has half of delta
-
-
-def epsilon_of_ebm(epsilon: float, records: int) -> float:
+def epsilon_of_ebm(epsilon: float, records: float, bin_part: float) -> float:
     """Returns the epsilon to pass to the package, so that it keeps to `epsilon` at `DELTA`.
 
-    The package's epsilon is for removal, and it adds those of bins and of boosting. Both are
-    Gaussian mechanisms, so their exact composition is Gaussian, too, and costs less. Replacing a
-    record removes one and adds one, which at most doubles mu.
+    The package's epsilon is for removal, and it adds those of bins and of boosting, each of which
+    has half of delta. Both are Gaussian mechanisms, so their exact composition is Gaussian, too,
+    and costs less. Replacing a record removes one and adds one, which at most doubles mu.
 
     Args:
         epsilon: epsilon to keep to.
-        records: 1 for removal, 2 for replacement.
+        records: 1 for removal, 2 for replacement. A part of them gives noise in proportion.
+        bin_part: part of epsilon for bins.
     """
     mu = _gaussian_mu(epsilon, DELTA) / records
 
     def excess(passed: float) -> float:
-        parts = (BIN_PART * passed, (1.0 - BIN_PART) * passed)
+        parts = (bin_part * passed, (1.0 - bin_part) * passed)
         return math.hypot(*(_gaussian_mu(part, DELTA / 2) for part in parts)) - mu
 
-    return brentq(excess, 0.02 * epsilon, 20.0 * epsilon)
+    return brentq(excess, 0.02 * epsilon, 100.0 * epsilon)
+
+
+@functools.lru_cache(maxsize=8)
+def _ebm_setting(problem: Problem, epsilon: float) -> Setting:
+    def scores(
+        settings: Sequence[Setting], rows: IntArray, left_out: IntArray, seed: int
+    ) -> Iterator[Scores]:
+        for setting in settings:
+            yield _ebm_scores(problem, setting, epsilon, 2, rows, left_out, seed)
+
+    has_categories = any(high - low > 1 for _, low, high in _spans(problem))
+    both = (False, True)
+    settings = grid(
+        40,
+        rate=(0.01, 0.03, 0.1, 0.3),
+        steps=(5,) if problem.is_quick else (300, 100, 30, 10),
+        leaves=(3, 2, 6),
+        bins=(32, 16, 8),
+        bin_part=(0.1, 0.03, 0.3),
+        is_nominal=both if has_categories else (False,),
+        starts_public=both if problem.has_pool else (False,),
+        has_ranks=both if problem.has_pool else (False,),
+    )
+    return chosen(problem, settings, scores, problem.data.private.labels, 6_000)
 
 
 def ebm(problem: Problem, epsilon: float, seed: int, records: int = 2) -> Result:
-    """Trains the package's `DPExplainableBoostingClassifier` on the columns of a table."""
+    """Trains the package's classifier with the settings that are best under replacement."""
+    setting = _ebm_setting(problem, epsilon)
+    rows = np.arange(len(problem.data.private))
+    test = len(rows) + np.arange(len(problem.data.held_out))
+    return Result(
+        scores=_ebm_scores(problem, setting, epsilon, records, rows, test, seed), setting=setting
+    )
+
+
+def _ebm_scores(
+    problem: Problem,
+    setting: Setting,
+    epsilon: float,
+    records: int,
+    rows: IntArray,
+    queries: IntArray,
+    seed: int,
+) -> Scores:
+    """Trains on some rows of `_columns`, with noise in proportion, and scores other rows."""
     from interpret.privacy import DPExplainableBoostingClassifier
 
-    data = problem.data
-    kinds, bounds = _column_kinds(problem)
+    private = problem.data.private
+    columns, kinds, bounds = _columns(problem, setting.has_ranks)
+    start = _public_log_odds(problem) if setting.starts_public else np.zeros(len(columns))
+    passed = epsilon_of_ebm(epsilon, records * len(rows) / len(private), setting.bin_part)
     model = DPExplainableBoostingClassifier(
-        feature_types=kinds,
+        feature_types=[
+            "nominal" if setting.is_nominal and kind != "continuous" else kind for kind in kinds
+        ],
         privacy_bounds=bounds,
-        epsilon=epsilon_of_ebm(epsilon, records),
+        epsilon=passed,
         delta=DELTA,
-        bin_budget_frac=BIN_PART,
-        max_rounds=5 if problem.is_quick else 300,
+        bin_budget_frac=setting.bin_part,
+        learning_rate=setting.rate,
+        max_rounds=setting.steps,
+        max_leaves=setting.leaves,
+        max_bins=setting.bins,
         random_state=seed,
         n_jobs=1,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its noise has a seed
-        model.fit(_columns(problem, data.private.inputs), data.private.labels)
-        return Result(scores=model.predict_proba(_columns(problem, data.held_out.inputs)))
+        model.fit(columns[rows], private.labels[rows], init_score=start[rows])
+        return model.predict_proba(columns[queries], init_score=start[queries])
 
 
-def _column_kinds(problem: Problem) -> tuple[list[Any], dict[int, tuple[float, float]]]:
-    """Returns the package's types of columns: "continuous", or the categories; and ranges."""
-    kinds: list[Any] = []
-    bounds = {}
-    for place, (column, low, high) in enumerate(_spans(problem)):
-        if high - low == 1:
-            kinds.append("continuous")
-            bounds[place] = column
-        else:
-            kinds.append([str(number) for number in range(high - low)])
-    return kinds, bounds
+@functools.lru_cache(maxsize=2)
+def _public_log_odds(problem: Problem) -> Scores:
+    """Returns log odds of private records, then of test records, by boosting of the pool."""
+    data = problem.data
+    model = HistGradientBoostingClassifier(
+        max_iter=60, learning_rate=0.05, max_leaf_nodes=8, random_state=0
+    )
+    model.fit(data.pool.inputs, data.pool.true_labels)
+    odds = model.predict_proba(np.concatenate([data.private.inputs, data.held_out.inputs]))
+    odds = np.clip(odds, 1e-3, None)
+    return np.log(odds[:, 1] / odds[:, 0])
 
 
 def _spans(problem: Problem) -> list[tuple[tuple[float, float], int, int]]:
@@ -446,15 +533,34 @@ def _spans(problem: Problem) -> list[tuple[tuple[float, float], int, int]]:
     return spans
 
 
-def _columns(problem: Problem, inputs: npt.NDArray) -> npt.NDArray:
-    """Returns the columns of a table: numbers, and categories as texts of their numbers."""
-    columns = [
-        inputs[:, low].astype(object)
-        if high - low == 1
-        else inputs[:, low:high].argmax(axis=1).astype(str).astype(object)
-        for _, low, high in _spans(problem)
-    ]
-    return np.stack(columns, axis=1)
+@functools.lru_cache(maxsize=2)
+def _columns(
+    problem: Problem, has_ranks: bool
+) -> tuple[npt.NDArray, list[Any], dict[int, tuple[float, float]]]:
+    """Returns columns of a table, their types for the package, and ranges of numbers.
+
+    Private records are first, then test records. Categories are texts of their numbers.
+    """
+    data = problem.data
+    inputs = np.concatenate([data.private.inputs, data.held_out.inputs])
+    columns: list[npt.NDArray] = []
+    kinds: list[Any] = []
+    bounds = {}
+    for place, (span, low, high) in enumerate(_spans(problem)):
+        if high - low > 1:
+            columns.append(inputs[:, low:high].argmax(axis=1).astype(str).astype(object))
+            kinds.append([str(number) for number in range(high - low)])
+            continue
+        numbers = inputs[:, low].astype(np.float64)
+        if has_ranks:
+            parts = np.linspace(0.0, 1.0, 31)[1:-1]
+            quantiles = np.unique(np.quantile(data.pool.inputs[:, low], parts))
+            numbers = np.searchsorted(quantiles, numbers, side="right").astype(np.float64)
+            span = (0.0, float(len(quantiles)))
+        columns.append(numbers.astype(object))
+        kinds.append("continuous")
+        bounds[place] = span
+    return np.stack(columns, axis=1), kinds, bounds
 
 
 # Methods of this library, and without privacy.
@@ -510,37 +616,50 @@ def sums_and_student(problem: Problem, epsilon: float, seed: int) -> Result:
 def _without_privacy(problem: Problem, seed: int, uses_private: bool) -> Result:
     """Trains gradient boosting, or a logistic regression where it is better, without noise."""
     data = problem.data
-    features = problem.features(problem.representations[0])
-    wide, inputs, labels = features.pool, data.pool.inputs, data.pool.true_labels
+
+    plain = Features(private=data.private.inputs, pool=data.pool.inputs, test=data.held_out.inputs)
+    labels = data.pool.true_labels
     if uses_private:
-        wide = np.concatenate([features.private, wide])
-        inputs = np.concatenate([data.private.inputs, inputs])
         labels = np.concatenate([data.private.labels, *([] if labels is None else [labels])])
 
-    def linear(rows: IntArray | slice, queries: Array) -> Scores:
-        head = _logistic(wide[rows], labels[rows], problem.num_classes, 30.0)
-        return softmax(queries @ head, axis=1)
-
-    def boosted(rows: IntArray | slice, queries: npt.NDArray) -> Scores:
-        model = HistGradientBoostingClassifier(random_state=seed)
-        model.fit(inputs[rows], labels[rows])
+    def scores_of(setting: Setting, rows: IntArray | slice, left_out: IntArray | None) -> Scores:
+        sides = problem.features(setting.features) if setting.features else plain
+        known = np.concatenate([sides.private, sides.pool]) if uses_private else sides.pool
+        queries = sides.test if left_out is None else known[left_out]
+        if setting.features:
+            ridge = setting.regularization
+            head = _logistic(known[rows], labels[rows], problem.num_classes, ridge)
+            return softmax(queries @ head, axis=1)
+        model = HistGradientBoostingClassifier(
+            learning_rate=setting.rate, max_leaf_nodes=setting.leaves, random_state=seed
+        )
+        model.fit(known[rows], labels[rows])
         scores = np.zeros((len(queries), problem.num_classes))
         scores[:, model.classes_] = model.predict_proba(queries)
         return scores
 
-    def scores(setting: Setting, rows: IntArray, left_out: IntArray) -> Scores:
-        if setting.features:
-            return linear(rows, wide[left_out])
-        return boosted(rows, inputs[left_out])
+    def scores(
+        settings: Sequence[Setting], rows: IntArray, left_out: IntArray, seed: int
+    ) -> Iterator[Scores]:
+        del seed
+        for setting in settings:
+            yield scores_of(setting, rows, left_out)
 
-    name = problem.representations[0]
-    first = Setting() if problem.kind == "table" else Setting(features=name)
-    setting = first
+    settings = grid(features=problem.representations[:1])
     if problem.kind == "table":
-        setting = chosen(problem, first, [("features", (name,))], scores, labels, 1)
-    if setting.features:
-        return Result(scores=linear(slice(None), features.test), setting=setting)
-    return Result(scores=boosted(slice(None), data.held_out.inputs), setting=setting)
+        settings += grid(rate=(0.1,), leaves=(31,))
+        if not uses_private:
+            settings += grid(rate=(0.05,), leaves=(8,))
+            settings += grid(features=problem.representations, regularization=RIDGES)
+    setting = chosen(problem, settings, scores, labels, 3_000)
+    return Result(scores=scores_of(setting, slice(None), None), setting=setting)
+
+
+def majority(problem: Problem, epsilon: float, seed: int) -> Result:
+    """Always predicts the most frequent class of the private records."""
+    del epsilon, seed
+    counts = np.bincount(problem.data.private.labels, minlength=problem.num_classes)
+    return Result(scores=np.tile(counts / counts.sum(), (len(problem.data.held_out), 1)))
 
 
 def public_only(problem: Problem, epsilon: float, seed: int) -> Result:
@@ -617,6 +736,9 @@ METHODS: Mapping[str, Method] = {
         run=public_only,
         has_epsilon=False,
         skipped=_needs_pool,
+    ),
+    "majority": Method(
+        title="most frequent class", short="majority", run=majority, has_epsilon=False
     ),
     "no_privacy": Method(title="no privacy", short="no privacy", run=no_privacy, has_epsilon=False),
 }
