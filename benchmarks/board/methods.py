@@ -31,7 +31,7 @@ from pate_tf.core.public import PoolLabels, area_under_curve
 from pate_tf.students.student_kinds import StudentSettings, complete, kind_of
 from pate_tf.students.student_training import outputs
 
-FOLDS, MAX_RECORDS = 3, 9_000  # of the choice of settings
+FOLDS, MAX_RECORDS = 3, 6_000  # of the choice of settings
 FINALISTS = 4  # settings that are compared on all folds
 FEW, SMALL, DRAWS = 1_100, 3_000, 4  # records: all folds at once; several draws of the noise
 HEAD_CLIP = 0.5
@@ -296,7 +296,7 @@ def _head_setting(problem: Problem, epsilon: float, representations: tuple[str, 
         steps=(5,) if problem.is_quick else (10, 60, 300),
         rate=(0.004, 0.016, 0.06, 0.25, 1.0, 4.0, 16.0, 64.0),
     )
-    return chosen(problem, settings, scores, problem.data.private.labels, 4_000)
+    return chosen(problem, settings, scores, problem.data.private.labels, 3_000)
 
 
 def head(
@@ -390,10 +390,10 @@ def _network_setting(problem: Problem, epsilon: float) -> Setting:
     settings = grid(
         features=("", *features),
         starts_public=(False, True) if problem.has_pool else (False,),
-        steps=(5,) if problem.is_quick else (15, 60, 200),
+        steps=(5,) if problem.is_quick else (20, 120),
         rate=(0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     )
-    return chosen(problem, settings, scores, problem.data.private.labels, 2_000)
+    return chosen(problem, settings, scores, problem.data.private.labels, 1_500)
 
 
 def small_network(problem: Problem, epsilon: float, seed: int) -> Result:
@@ -449,7 +449,7 @@ def _ebm_setting(problem: Problem, epsilon: float) -> Setting:
     has_categories = any(high - low > 1 for _, low, high in _spans(problem))
     both = (False, True)
     settings = grid(
-        40,
+        30,
         rate=(0.01, 0.03, 0.1, 0.3),
         steps=(5,) if problem.is_quick else (300, 100, 30, 10),
         leaves=(3, 2, 6),
@@ -459,7 +459,7 @@ def _ebm_setting(problem: Problem, epsilon: float) -> Setting:
         starts_public=both if problem.has_pool else (False,),
         has_ranks=both if problem.has_pool else (False,),
     )
-    return chosen(problem, settings, scores, problem.data.private.labels, 6_000)
+    return chosen(problem, settings, scores, problem.data.private.labels)
 
 
 def ebm(problem: Problem, epsilon: float, seed: int, records: int = 2) -> Result:
