@@ -32,6 +32,11 @@ MEASURES = {
 }
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
 REQUIRED = {"head", "network"}  # other methods that run on all data
+GROUPS = {  # methods that are compared on the same tables
+    "tables": ("head", "network", "public", "majority"),
+    "tables with two classes": ("head", "ebm", "ebm_removal"),
+}
+MIN_PROBLEMS = 5  # data sets of a mean
 OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no list repeats
 PAGES = {  # pages below docs, and the tables between their marks
     "../README.md": ("counts",),
@@ -129,6 +134,13 @@ class Board:
         cell = self.values.get((*problem, method, epsilon if has_epsilon else None))
         return None if cell is None else cell[measure]
 
+    def means(
+        self, problem: tuple[str, bool], methods: Sequence[str], epsilon: float
+    ) -> list[float | None]:
+        """Returns the mean accuracy of each method; None if it was not measured."""
+        values = [self.value(problem, method, epsilon) for method in methods]
+        return [None if value is None else value.mean for value in values]
+
     def best_other(self, problem: tuple[str, bool], epsilon: float) -> tuple[str, Value] | None:
         """Returns the most accurate other method with the same guarantee.
 
@@ -178,25 +190,34 @@ def counts(board: Board) -> str:
 
 
 def differences(board: Board) -> str:
-    """Returns mean differences of accuracy between pate_tf and each other method."""
+    """Returns differences of accuracy between pate_tf and other methods, over the same data sets.
+
+    A row needs at least `MIN_PROBLEMS` data sets on which all methods of its group were measured.
+    """
     rows = []
-    for kind in ("table", "text", "image"):
-        for pool in (False, True):
-            problems = [problem for problem in board.problems(kind) if problem[1] == pool]
-            for method in METHODS:
-                row = {"situation": f"{kind}s, {_pool(pool)}", "against": METHODS[method].title}
-                for epsilon in board.epsilons if method != OURS else ():
-                    pairs = [
-                        (ours.mean - other.mean)
-                        for problem in problems
-                        if board.outcome(problem, epsilon) is not None
-                        and (ours := board.value(problem, OURS, epsilon)) is not None
-                        and (other := board.value(problem, method, epsilon)) is not None
-                    ]
-                    if pairs:
-                        row[f"epsilon {epsilon:g}"] = f"{100 * np.mean(pairs):+.1f} ({len(pairs)})"
-                if len(row) > 2:
-                    rows.append(row)
+    for title, pool in itertools.product(GROUPS, (False, True)):
+        problems = [problem for problem in board.problems("table") if problem[1] == pool]
+        group = [
+            method
+            for method in GROUPS[title]
+            if any((*problem, method) == key[:3] for problem in problems for key in board.values)
+        ]
+        for method in group:
+            row = {"situation": f"{title}, {_pool(pool)}", "against": METHODS[method].title}
+            for epsilon in board.epsilons:
+                found = [
+                    board.means(problem, (OURS, method), epsilon)
+                    for problem in problems
+                    if board.outcome(problem, epsilon) is not None
+                    and None not in board.means(problem, group, epsilon)
+                ]
+                if len(found) >= MIN_PROBLEMS:
+                    points = 100.0 * np.subtract(*np.transpose(found))
+                    row[f"epsilon {epsilon:g}"] = (
+                        f"{points.mean():+.1f}, {np.median(points):+.1f} ({len(found)})"
+                    )
+            if len(row) > 2:
+                rows.append(row)
     return markdown_table(rows)
 
 

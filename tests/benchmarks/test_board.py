@@ -13,7 +13,7 @@ import tensorflow as tf
 from script_processes import REPOSITORY, run_script
 
 from benchmarks.board import dp_sgd, methods, page
-from benchmarks.board.methods import OURS, Setting, trained_head
+from benchmarks.board.methods import OURS, Setting, grid, trained_heads
 from benchmarks.board.problems import DATA_SETS, DELTA, Problem
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.noisy_training import NoisyTraining
@@ -85,30 +85,31 @@ def test_noise_keeps_to_epsilon_against_replacement(rate):
 @pytest.mark.parametrize("steps", [1, 9])
 def test_a_heads_noise_pays_for_all_of_its_steps(steps):
     # Features of length 0 have no gradient, so only noise moves the weights.
-    head = trained_head(
+    heads = trained_heads(
         np.zeros((50, 4_000), np.float32),
         np.zeros(50, np.int64),
         start=np.zeros((4_000, 5), np.float32),
-        rate=2.0,
+        rates=(2.0, 1.0),
         steps=steps,
         sigma=dp_sgd.noise_multiplier(0.7, DELTA, 1.0, steps),
         seed=0,
     )
+    np.testing.assert_allclose(heads[0], 2.0 * heads[1], rtol=1e-4, atol=1e-6)
     velocity, weights, mean = np.zeros(steps), np.zeros(steps), np.zeros(steps)
     for step in range(steps):  # the effect of each step's noise on the result
         velocity = 0.9 * velocity + np.eye(steps)[step]
         weights = weights - 2.0 * velocity
         if step >= steps // 2:
             mean += weights / (steps - steps // 2)
-    each = head.std() * 50 / np.linalg.norm(mean)  # in clipping lengths
+    each = heads[0].std() * 50 / np.linalg.norm(mean)  # in clipping lengths
     # 20,000 numbers: five standard deviations are 2.5 %.
     assert charged(each, 1.0, steps) == pytest.approx(0.7, rel=0.03)
 
 
 def test_the_epsilon_of_dp_ebm_is_converted_in_both_directions():
-    for records in (1, 2):
-        passed = methods.epsilon_of_ebm(1.0, records)
-        parts = [methods._gaussian_mu(part * passed, DELTA / 2) for part in (0.1, 0.9)]
+    for records, bins in ((1, 0.1), (2, 0.3)):
+        passed = methods.epsilon_of_ebm(1.0, records, bins)
+        parts = [methods._gaussian_mu(part * passed, DELTA / 2) for part in (bins, 1.0 - bins)]
         # A Gaussian mechanism with sensitivity mu and noise 1; ours has twice the clipping length.
         noise = 2.0 / (records * math.hypot(*parts))
         assert charged(noise, 1.0, 1) == pytest.approx(1.0, rel=1e-3)
@@ -119,15 +120,17 @@ def test_settings_are_chosen_on_left_out_records():
     problem = Problem(name="digits", has_pool=False)
     seen = []
 
-    def scores(setting, rows, left_out):
+    def scores(settings, rows, left_out, seed):
         assert not set(rows) & set(left_out)
         seen.extend(left_out)
         right = np.eye(2)[labels[left_out]]
-        return right if setting.rate == 2.0 and setting.steps == 7 else 1.0 - right
+        for setting in settings:
+            yield right if setting == Setting(rate=2.0, steps=7) else 1.0 - right
 
-    grid = [("rate", (1.0, 2.0)), ("steps", (5, 7)), ("rate", (1.0, 2.0))]
-    best = methods.chosen(problem, Setting(rate=2.0), grid, scores, labels)
+    best = methods.chosen(problem, grid(rate=(1.0, 2.0, 3.0), steps=(5, 7)), scores, labels)
     assert (best.rate, best.steps) == (2.0, 7) and set(seen) == set(range(90))
+    some = grid(2, rate=(1.0, 2.0, 3.0), steps=(5, 7))
+    assert len(set(some)) == 3 and some[0] == Setting(rate=1.0, steps=5)
 
 
 def test_a_stopped_smoke_run_resumes_and_its_cells_are_published(tmp_path):
@@ -177,5 +180,21 @@ def test_a_tie_is_within_one_standard_error_and_lost_cells_are_marked():
     assert lost == page.BEHIND
     assert '"80.5±0.5, head **90.5±0.5**"' in table
     assert outcome((0.9, 0.9), (0.8, 0.8))[0] == page.AHEAD
+    assert "majority" in methods.METHODS and "majority" not in methods.NOT_RANKED
     kinds = [entry.kind for entry in DATA_SETS.values()]
     assert (kinds.count("table"), kinds.count("text")) == (12, 2)
+
+
+def test_means_are_over_the_same_tables():
+    names = [name for name, entry in DATA_SETS.items() if entry.kind == "table"][:6]
+    accuracies = {OURS: 0.8, "head": 0.75, "network": 0.7, "majority": 0.5, "ebm": 0.9}
+    lines = []
+    for name in names:
+        for method, accuracy in accuracies.items():
+            if (name, method) != (names[0], "network") and (method != "ebm" or name in names[:2]):
+                epsilon = 1.0 if methods.METHODS[method].has_epsilon else None
+                key = {"dataset": name, "pool": False, "method": method, "epsilon": epsilon}
+                lines.append({**key, "seed": 0, **dict.fromkeys(page.MEASURES, accuracy)})
+    table = page.differences(page.Board.of(lines))
+    assert "| tables, no pool | DP-SGD, linear head | +5.0, +5.0 (5) |" in table
+    assert "EBM" not in table  # too few tables
