@@ -1,4 +1,4 @@
-"""What answered queries cost; the same as the command `pate analysis`."""
+"""Computes the cost of answered queries; the same as the command `pate analysis`."""
 
 from pate_tf.cli import main
 

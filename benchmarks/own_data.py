@@ -338,18 +338,18 @@ def page(results: Mapping[str, Any], date: str) -> str:
         for report in forecasts
     )
     errors = [abs(sum(report["forecast"]) / 2 - report["label_accuracy"]) for report in forecasts]
-    return f"""# Ten data sets as people have them
+    return f"""# Ten data sets in everyday formats
 
 Held-out accuracy of the student that `pate schema` and `pate run` publish by default, at delta
-1e-5, with one run for each cell. The last column has gradient boosting, or logistic regression for
-texts. Defaults, and the widths of forecast ranges, were chosen on the first five data sets, and on
-public labels of `digits` and `quantiles`.
+1e-5, with one run for each cell. The last column shows gradient boosting, or logistic regression
+for texts. Defaults, and the widths of forecast ranges, were chosen on the first five data sets, and
+on public labels of `digits` and `quantiles`.
 
 {markdown_table(rows)}
 `python -m benchmarks.own_data --publish`, {date}.
 
 `pate run` also forecasts the accuracy of its labels. For both methods and both epsilons, {within}
-of {len(forecasts)} accuracies are in the forecast range, and its middle differs by
+of {len(forecasts)} accuracies are in the forecast range, whose middle differs from them by
 {np.mean(errors):.1%} on average.
 
 ![Forecast and label accuracy](pictures/own_data.png)
