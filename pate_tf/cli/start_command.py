@@ -17,6 +17,7 @@ from absl import flags
 
 from pate_tf.cli import command_line, run_command
 from pate_tf.data import loaded_data, tables
+from pate_tf.data.schema import ONE_OWNER, read_schema
 from pate_tf.statement.privacy_statement import largest_share_of_right_guesses
 
 FLAGS = flags.FLAGS
@@ -109,11 +110,16 @@ def main() -> None:
                 raise ValueError(f"There is no column {name!r}; the columns are {', '.join(names)}")
         return text or None
 
+    def owner_of(text: str) -> str | None:
+        if "," in text:
+            raise ValueError(f"owner: {ONE_OWNER}")
+        return columns_of(text)
+
     label = asked("label", "Column that the model predicts", columns_of)
     if label is None:
         raise command_line.FlagValueError("label is required: the column that the model predicts")
     question = "Column that identifies the person of each row (empty: one row per person)"
-    owner = asked("owner", question, columns_of)
+    owner = asked("owner", question, owner_of)
     question = "File of public records with these columns (empty: none)"
     public = asked("public", question, public_table)
     if not (FLAGS["epsilon"].present or FLAGS.yes):
@@ -126,8 +132,14 @@ def main() -> None:
     schema = pathlib.Path(FLAGS.schema or "schema.toml")
     if schema.exists():
         print(f"Using the existing {schema}.")
+        stored = ",".join(read_schema(schema).label_names())
+        if stored != label:
+            raise ValueError(
+                f"label: {schema} predicts {stored}, not {label}. Choose a new file by --schema."
+            )
     else:
-        loaded_data.draft_schema(public, schema, private=private, label=label, owner=owner)
+        roles = {"label": label, "owner": owner}
+        print("\n", loaded_data.draft_schema(public, schema, private=private, **roles), sep="")
         if public is None:
             print(
                 f"{schema} contains the names of the columns. Without a public file, you must add "

@@ -12,7 +12,6 @@ TAGS: Final[Mapping[str, str]] = {
     "progress/teachers_done": "Number of trained teachers.",
     "loss": "SENSITIVE: percentiles of the teachers' losses at each step.",
     "accuracy": "SENSITIVE: percentiles of the teachers' accuracies on the records of each step.",
-    "accuracy/by_percentile": "SENSITIVE: percentiles of teachers' accuracies on public samples.",
     "result/mean_accuracy": "SENSITIVE: mean accuracy of the teachers on public samples.",
     "epoch_accuracy": "Accuracy on public samples outside of the pool.",
     "result/accuracy": "Accuracy of this student version on public samples outside of the pool.",

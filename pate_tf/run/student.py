@@ -748,7 +748,7 @@ def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
         return measures.rows_of_measure(found, names) if "num_evaluated" in found else []
     rows = list[Row]()
     for name, value in measured.items():
-        if isinstance(value, float) or name in ("label_accuracy", "student_accuracy"):
+        if isinstance(value, float) or name == "student_accuracy":
             text = NOT_MEASURED if value is None else f"{value:.2%}"
             if name == "student_accuracy" and value is not None:
                 low, high = measured["student_accuracy_interval"]

@@ -355,23 +355,22 @@ class Teachers:
     def report(self, data: Data, reporting: Reporting) -> RunReport:
         """Measures the teachers' accuracy on public samples. SENSITIVE.
 
-        The method stores and returns a report, and writes the accuracies for TensorBoard: their
-        mean, and their percentiles 0 to 100 as steps 0 to 100.
+        The method stores and returns a report, and writes the mean accuracy for TensorBoard.
         """
         directory = artifacts.RunDirectory(pathlib.Path(self.directory or ""))
         finished = len(finished_teachers(directory.teachers))
         config = None if self._voter is None else self._voter.config
         public = data.public.without(np.zeros(0, np.int64))  # all samples
         samples = public.labelled()
-        accuracies = None
+        accuracy = NOT_MEASURED if samples is None else "not measured"
+        mean = lowest = highest = None
         are_classes = public.dataset.target == CLASS
         if config is not None and samples is not None and are_classes:
             accuracies = self._accuracies(samples, reporting)
             with _writer(directory) as writer, writer.as_default():
                 tensorboard.scalar("result/mean_accuracy", accuracies.mean(), step=0)
-                for percentile in range(101):
-                    reached = np.percentile(accuracies, percentile)
-                    tensorboard.scalar("accuracy/by_percentile", reached, step=percentile)
+            mean, lowest, highest = (float(each(accuracies)) for each in (np.mean, np.min, np.max))
+            accuracy = f"{mean:.2%} (lowest {lowest:.2%}, highest {highest:.2%}); sensitive"
         majority = majority_share(public.labels) if are_classes else None
         values: dict[str, Any] = {
             "dataset": public.dataset.name,
@@ -379,22 +378,14 @@ class Teachers:
             "teachers_trained": finished,
             "constant_answer_accuracy": majority,
             "seconds": reporting.seconds,
+            "teacher_accuracy_mean": mean,
+            "teacher_accuracy_lowest": lowest,
+            "teacher_accuracy_highest": highest,
         }
-        accuracy = NOT_MEASURED if samples is None else "not measured"
-        for name, measure in (("mean", np.mean), ("lowest", np.min), ("highest", np.max)):
-            value = None if accuracies is None else float(measure(accuracies))
-            values[f"teacher_accuracy_{name}"] = value
-        if accuracies is not None:
-            accuracy = (
-                f"{values['teacher_accuracy_mean']:.2%} (lowest "
-                f"{values['teacher_accuracy_lowest']:.2%}, highest "
-                f"{values['teacher_accuracy_highest']:.2%}); sensitive"
-            )
         artifacts.write_json(directory.sensitive / REPORT, values, private=True)
-        number = self.num_teachers
-        words = f"{finished} of {number} trained"
+        words = f"{finished} of {self.num_teachers} trained"
         if config is not None:
-            words = f"{number} of {_in_words(config)}"
+            words = f"{self.num_teachers} of {_in_words(config)}"
         size = f"{len(data.private):,} private records; sensitive"
         rows: list[Row] = [
             ("data set", f"{public.dataset.name}, {size}"),

@@ -40,7 +40,8 @@ def folder(tmp_path_factory):
 
 
 def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path):
-    answers = ["nowhere.csv", f"{folder}/private.csv", "knd", "kind", "", f"{folder}/public.csv"]
+    roles = ["knd", "kind", "person,age", ""]
+    answers = ["nowhere.csv", f"{folder}/private.csv", *roles, f"{folder}/public.csv"]
     typed = [sys.executable, REPOSITORY / PATE, "start", "--train_dir=run"]
     ended = subprocess.run(
         typed,
@@ -57,10 +58,14 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     assert (
         "  1    usual: an attacker's guess about one person is right at most 73 %" in ended.stdout
     )
+    assert "owner: name one column" in ended.stdout and "\n[columns.age]\n" in ended.stdout
     assert "$ pate run --epsilon=2.0 --private=" in ended.stdout
     assert "Forecast, before privacy budget is spent" in ended.stdout
     assert "No privacy budget was spent." in ended.stdout and not (tmp_path / "run").exists()
     assert (tmp_path / "schema.toml").exists()
+    flags = (f"--private={folder}/private.csv", f"--public={folder}/public.csv", "--epsilon=2")
+    ended = run_script(PATE, "start", *flags, "--label=rate", "--yes", folder=tmp_path)
+    assert (ended.code, ended.err.count("\n")) == (1, 1) and "predicts kind, not rate" in ended.err
     ended = run_script(PATE, "start", f"--private={folder}/private.csv", folder=tmp_path)
     assert ended.code == 1 and ended.err.count("\n") == 1, ended.err
     assert ended.err.startswith("error: --label is required: the input ended early")
