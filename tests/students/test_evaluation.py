@@ -133,5 +133,4 @@ def test_accuracy_is_written_as_it_trains(student, tmp_path):
     for tag in ("epoch_loss", "epoch_accuracy", "batch_loss", "batch_accuracy"):
         steps, values = zip(*training[tag], strict=True)
         assert steps == tuple(range(6) if "epoch" in tag else range(10, 70, 10)), tag
-        assert np.isfinite(values).all()
-    assert training["epoch_accuracy"][-1][1] > training["epoch_accuracy"][0][1]
+        assert np.isfinite(values).all() and ("loss" in tag or values[-1] > values[0])

@@ -117,9 +117,9 @@ def test_a_step_is_that_of_keras_fit(model):
         batch_size=NUM_RECORDS,
         shuffle=False,
         verbose=0,
-    )
-    measured = [history.history["loss"], history.history["accuracy"]]
-    assert after.curves == pytest.approx(np.array(measured), rel=1e-5)
+    ).history
+    measured = np.array([history["loss"], history["accuracy"]])
+    assert after.curves == pytest.approx(measured, rel=1e-5)
     if model == "embedding":  # for its repeated rows, Keras adds the squares, not the gradients
         moved = np.abs(after.arrays[0] - before[0]).max(axis=1) > 0.0
         np.testing.assert_array_equal(moved, np.isin(np.arange(10), inputs[:NUM_RECORDS]))
