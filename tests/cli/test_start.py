@@ -52,16 +52,13 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
         timeout=300,
         check=True,
     )
-    assert (
-        "nowhere.csv can't be read" in ended.stdout and "There is no column 'knd'" in ended.stdout
-    )
-    assert (
-        "  1    usual: an attacker's guess about one person is right at most 73 %" in ended.stdout
-    )
-    assert "owner: name one column" in ended.stdout and "\n[columns.age]\n" in ended.stdout
-    assert "$ pate run --epsilon=2.0 --private=" in ended.stdout
-    assert "Forecast, before privacy budget is spent" in ended.stdout
-    assert "No privacy budget was spent." in ended.stdout and not (tmp_path / "run").exists()
+    said = ended.stdout
+    assert "nowhere.csv can't be read" in said and "There is no column 'knd'" in said
+    assert "  1    usual: an attacker's guess about one person is right at most 73 %" in said
+    assert "owner: name one column" in said and "\n[columns.age]\n" in said
+    assert "$ pate run --epsilon=2.0 --private=" in said
+    assert "Forecast, before privacy budget is spent" in said
+    assert "No privacy budget was spent." in said and not (tmp_path / "run").exists()
     assert (tmp_path / "schema.toml").exists()
     flags = (f"--private={folder}/private.csv", f"--public={folder}/public.csv", "--epsilon=2")
     ended = run_script(PATE, "start", *flags, "--label=rate", "--yes", folder=tmp_path)
