@@ -222,8 +222,8 @@ class TableColumn:
             is_number = pc.match_substring_regex(texts, pattern)
             if not pc.all(pc.or_(is_gap, is_number)).as_py():
                 # Removes the unit, and replaces special spaces, apostrophes and minus signs by
-                # their ASCII characters. A text that is already a number is not changed, so no
-                # record depends on another record.
+                # ASCII characters. A text that is already a number is not changed, so no record
+                # depends on another record.
                 bare = texts
                 for written, plain in TYPOGRAPHIC:
                     bare = pc.replace_substring_regex(bare, written, plain)
@@ -1129,8 +1129,8 @@ def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) ->
         high = float(parsed.max())
         high = high if low < high else low + max(1.0, 1e-9 * abs(low))
         missing = float(f"{np.median(parsed):.6g}")
-        # A gap may be informative, so it is replaced by a value below all others. The distance to
-        # the lowest value is about a quarter of the range, rounded to few digits.
+        # A gap may be informative, so it is replaced by a value below all other values. The
+        # distance to the lowest value is about a quarter of the range, rounded to few digits.
         if "" in distinct or gaps:
             places = 1 - math.floor(math.log10(high - low))
             missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places) + 0.0

@@ -517,8 +517,8 @@ def _delimiter(lines: Sequence[str]) -> str:
     best = max(DELIMITERS, key=widths)
     if widths(best)[0] < CONSISTENT:
         best = max(DELIMITERS, key=lambda delimiter: widths(delimiter)[2])
-        # If the header has one name and lines have many words, the file has a single column of
-        # texts. If the header has one name and lines have two fields, the first field is the row
+        # A file whose lines have many words but whose header has one name has a single column of
+        # texts. If lines have two fields and the header has one name, the first field is the row
         # number.
         fraction, width, num_names = widths(BLANK)
         is_blank = fraction >= CONSISTENT and (num_names != 1 or width == 2)
@@ -809,7 +809,8 @@ def _parsed(
                     pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds)),
                 )
                 # A thread of Arrow may release these Python objects about a millisecond later. If
-                # the interpreter ended before that, the process would crash.
+                # the interpreter ended before that, the process would crash, so this waits until
+                # they are released.
                 last = time.monotonic() + MAX_RELEASE_SECONDS
                 while num_references < (sys.getrefcount(skip), sys.getrefcount(file)):
                     if time.monotonic() > last:

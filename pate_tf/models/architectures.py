@@ -280,7 +280,8 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
     called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
     graph = called.get_concrete_function(signature).graph
-    # With a distribution strategy, the graph reads the copy of a variable on each device.
+    # With a distribution strategy, the graph reads the copies of a variable on each device, so
+    # these copies also belong to the model.
     held = [variable.value for variable in model.variables]
     parts = [part for variable in held for part in getattr(variable, "values", ())]
     owned = {variable.ref() for variable in (*held, *parts)}

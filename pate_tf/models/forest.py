@@ -72,7 +72,7 @@ class Forest:
         if not covers or (sizes < 1).any() or self.probabilities.ndim != 2 or not self.num_classes:
             raise refused
         places = np.arange(num_nodes) - np.repeat(self.starts[:-1], sizes)
-        # A child must come after its parent, so that there are no cycles.
+        # Checks that each child comes after its parent, so that there are no cycles.
         inner = ~(self.children == LEAF).all(axis=1)
         children = self.children[inner]
         if not (

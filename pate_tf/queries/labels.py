@@ -239,7 +239,8 @@ class Labels(OnFeatures):
                 labeller=labeller,
             )
             record = labels.record()
-            # The digest also covers arrays from earlier versions, although they are not read.
+            # The digest also covers arrays that earlier versions wrote, although this version does
+            # not use them.
             stored = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
             is_whole = stored == fields["labels_digest"]
         except (KeyError, TypeError, ValueError) as error:

@@ -167,7 +167,8 @@ class ContrastiveModel(keras.Model):
             loss = 0.0
             for body, projection in self.networks:
                 copies = projection(body(data, training=True), training=True)
-                # Mean cross-entropy of finding the other copy of each input among all copies.
+                # The loss is the mean cross-entropy of finding the other copy of each input among
+                # all copies.
                 directions = tf.math.l2_normalize(copies, axis=1)
                 logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
                 logits = tf.where(itself, logits.dtype.min, logits)

@@ -395,8 +395,8 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
             ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
-    # With downloaded weights, Keras also divides colors by these roots. With weights from a file,
-    # it does not, so the function `outputs` divides them.
+    # If Keras downloads weights, its model also divides colors by `ROOTS_OF_DEVIATIONS`. A model
+    # with weights from a file does not, so `outputs` divides the colors.
     lacks_roots = path.suffix == ".h5" and preprocess.__module__.endswith(".efficientnet")
     middle = 255.0 * np.ravel(means[0]) if lacks_roots and np.any(means[0]) else None
 
@@ -407,7 +407,7 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
         return model(preprocess(pictures), training=False)
 
     # Networks that Keras builds treat rows independently, and loading weights does not change
-    # layers. However, a .keras file may contain other layers.
+    # layers. However, a .keras file may contain other layers, so its model is checked.
     return outputs, model.variables, path.suffix != ".keras" or is_row_wise(model)
 
 
@@ -544,7 +544,8 @@ def answering(model: Any, dataset: Dataset) -> Any:
     call = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     function = call.get_concrete_function(spec)
     is_linear_head = isinstance(model, LinearHead)
-    # The encoder of a linear head was already checked, and it divides inputs into batches itself.
+    # The encoder of a linear head was checked when it was created, so operations of tokenizers are
+    # allowed in it. It divides inputs into batches itself.
     refuse_state(function, "student", TOKENIZERS if is_linear_head else ())
 
     def batch_features(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -620,7 +621,8 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
         if modules[2] == "models" and modules[3] not in {*HUB_MODELS, "preprocessor"}:
             return False
         for layer in made._flatten_layers(include_self=False, recursive=True):
-            # A folder could describe a different graph or a different activation.
+            # A folder could describe a different graph or a different activation, so each layer is
+            # checked.
             is_foreign = not type(layer).__module__.startswith(("keras.src.", "keras_hub.src."))
             if is_foreign or type(layer) in (Functional, keras.Sequential):
                 return False

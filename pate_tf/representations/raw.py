@@ -298,7 +298,7 @@ class LsaPart(Part):
             total += some.sum(axis=0, dtype=np.float64)
             products += some.T.astype(np.float64) @ some
         mean = total / len(rows)
-        # Eigenvalues are in ascending order.
+        # The eigenvalues are in ascending order, so the last directions have the largest variance.
         _, directions = np.linalg.eigh(products / len(rows) - np.outer(mean, mean))
         turn = directions[:, -min(MAX_DIRECTIONS, len(rows)) :]
         self._mean, self._turn = constants(mean, turn)
@@ -347,7 +347,7 @@ class WhitenedPart(Part):
         self._encoder = encoder
         features = encoder.features(pool.inputs).astype(np.float64)
         mean = features.mean(axis=0)
-        # Eigenvalues are in ascending order.
+        # The eigenvalues are in ascending order, so the last directions have the largest variance.
         variances, directions = np.linalg.eigh(np.cov(features - mean, rowvar=False))
         variances = variances[-MAX_DIRECTIONS:]
         least = max(MIN_VARIANCE * float(variances[-1]), float(np.finfo(np.float32).tiny))

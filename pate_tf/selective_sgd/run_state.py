@@ -30,8 +30,8 @@ NONCE = "nonce"  # random identifier of the run, stored before the run is charge
 TOKEN = "token"  # random identifier of a stored state
 ROUND = "num_rounds"  # number of finished rounds
 NONCE_BYTES = 32
-# Facts in the ledger about a run: the row with the charge for the run, and the round and the token
-# of the last released state.
+# Facts in the ledger about a run: the number of the row with the run's charge, and the round and
+# the token of the last released state.
 Noted = tuple[int | None, int, bytes]
 NOTHING: Noted = (None, 0, b"")
 

@@ -255,7 +255,7 @@ class Aggregator(contextlib.ExitStack):
                 ).signed(self._keys)
                 self.journal.keep(task, message, transcript)
             if task.step is Step.RELEASE:
-                # After the release, the shares and the noise are no longer needed.
+                # After the release, the secrets are no longer needed, so their file is deleted.
                 self.journal.path_of(terms, "secret").unlink(missing_ok=True)
                 self.journal.latest = None
             return message
@@ -311,6 +311,7 @@ class Aggregator(contextlib.ExitStack):
             return b"".join(map(shamir.to_bytes, masked))
         if step is Step.CHECK:
             # The check value is opened only for silos whose shares were consistent in step MASK.
+            # For other silos, the aggregator sends 0.
             values = [
                 np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
                 for row, y in zip(shares_of(transcript.silos), transcript.masked, strict=True)

@@ -267,7 +267,7 @@ class Coordinator(contextlib.ExitStack):
         self.asking = Asking() if asking is None else asking
         self._aggregators = aggregators
         self._is_secure = isinstance(self.asking.mechanism, SecureMechanism)
-        # Feature sums are opened only if at least this many silos share theirs; 0 for votes.
+        # Feature sums are opened only if at least this many silos share their sums; 0 for votes.
         self._least_silos = int(getattr(self.asking.mechanism, "least_silos", 0))
         self._unit = getattr(self.asking.mechanism, "unit", UNIT) if self._least_silos else UNIT
         self._on_event = on_event

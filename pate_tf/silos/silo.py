@@ -461,7 +461,8 @@ class Silo(contextlib.ExitStack):
         answers = {query: answer.label for query, answer in stored.items()}
         missing = [query for query in charged if query not in answers]
         if missing and isinstance(self._content, SiloTeacher):
-            # A crash left charged queries without answers. Only one copy of the ledger may resume.
+            # If there are more missing answers than new queries, a crash left charged queries
+            # without answers. Only one copy of the ledger may resume and answer them.
             if len(missing) > len(new):
                 account.resume()
             votes = self._content.votes(batch.queries[[first[query] for query in missing]])
@@ -482,8 +483,8 @@ class Silo(contextlib.ExitStack):
             return sealed
         terms = self._terms(batch)
         if key not in account.charged_batches:
-            # Every batch gets fresh noise. So a teacher votes on each query in only one batch,
-            # while feature sums are charged again for every batch.
+            # Every batch gets fresh noise. Therefore, a teacher votes on each query in only one
+            # batch, whereas feature sums are charged again for every batch.
             queries = (batch.question,) if terms.are_sums else batch.digests
             if len(set(queries)) != len(batch.queries):
                 raise RefusedError(Reason.MALFORMED)
