@@ -66,7 +66,7 @@ class LedgerFacts(EpsilonDelta):
 
     def __post_init__(self) -> None:
         if (self.epsilon_source is None) != (self.delta_source is None):
-            raise ValueError("set both epsilon_source and delta_source, or neither")
+            raise ValueError("epsilon_source and delta_source must be set together")
         if not re.fullmatch("[0-9a-f]{64}", self.ledger_digest):
             raise ValueError("ledger_digest must be 64 hexadecimal digits")
 

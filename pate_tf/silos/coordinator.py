@@ -273,7 +273,7 @@ class Coordinator(contextlib.ExitStack):
         self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
-                f"aggregators needs {len(roster.aggregators)} functions, got {len(aggregators)}"
+                f"aggregators must have {len(roster.aggregators)} functions, got {len(aggregators)}"
             )
         checks.whole(0, len(roster.names), least_silos=self._least_silos)
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
