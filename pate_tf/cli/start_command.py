@@ -1,7 +1,8 @@
 """Asks a few questions, drafts the schema, and starts a first run: `pate start`.
 
-Before it prints the accuracy forecast, the command reads only the column names of the private
-table. You can answer every question with a flag, so the command also runs without a terminal:
+Until you answer yes, no privacy budget is spent. Up to then, only the column names and the number of
+records of the private table are shown. You can answer every question with a flag, so the command
+also runs without a terminal:
 
   pate start --private=visits.csv --label=diagnosis --public=public.csv --epsilon=1 --yes
 
@@ -115,8 +116,11 @@ def main() -> None:
             raise ValueError(f"owner: {ONE_OWNER}")
         return columns_of(text)
 
-    label = asked("label", "Column that the model predicts", columns_of)
-    if label is None:
+    schema = pathlib.Path(FLAGS.schema or "schema.toml")
+    default = ",".join(read_schema(schema).label_names()) if schema.exists() else None
+    question = "Column that the model predicts" + (f" (empty: {default})" if default else "")
+    label = asked("label", question, columns_of) or default
+    if not label:
         raise command_line.FlagValueError("label is required: the column that the model predicts")
     question = "Column that identifies the person of each row (empty: one row per person)"
     owner = asked("owner", question, owner_of)
@@ -129,13 +133,11 @@ def main() -> None:
             what = f"an attacker's guess about one person is right at most {guess} of the time"
             print(f"  {choice:<4g} {word}: {what} instead of 50 %")
     epsilon = asked("epsilon", "Epsilon (empty: 1)", epsilon_of)
-    schema = pathlib.Path(FLAGS.schema or "schema.toml")
     if schema.exists():
         print(f"Using the existing {schema}.")
-        stored = ",".join(read_schema(schema).label_names())
-        if stored != label:
+        if default != label:
             raise ValueError(
-                f"label: {schema} predicts {stored}, not {label}. Choose a new file by --schema."
+                f"label: {schema} predicts {default}, not {label}. Choose a new file by --schema."
             )
     else:
         roles = {"label": label, "owner": owner}

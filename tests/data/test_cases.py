@@ -334,12 +334,19 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
         assert not any(field in str(caught.value) for field in ("Meyer", "Ill", "Positive"))
     # A label that its own column repeats is a value, not a name.
     path.write_text("Meyer,Berlin,ill\nWeber,Bonn,well\nAdam,Ulm,ill\n")
-    with pytest.raises(ValueError, match="looks like a record"):
+    with pytest.raises(ValueError, match=r"a record, because of field 3\. If that is a"):
         draft_schema(None, target, private=path, label="ill")
-    (tmp_path / "public.csv").write_text(table())
+    # A name may be a value if more other names are unlike values, or if a public file has them.
+    path.write_text("age,sex,ill\n30,f,well\n40,f,ill\n")
+    assert "[columns.sex]" in draft_schema(None, tmp_path / "a.toml", private=path, label="ill")
+    public = tmp_path / "public.csv"
+    public.write_text("age,sex,ill\n" + "30,f,ill\n40,m,well\n" * 10)
+    path.write_text("age,sex,ill\nunknown,m,ill\n")
+    assert "[columns.age]" in draft_schema(public, tmp_path / "b.toml", private=path, label="ill")
+    public.write_text(table())
     with pytest.raises(ValueError, match=r"has no column age, pressure, smoker. Use the spelling"):
         path.write_text("Meyer,Berlin,ill\n")
-        draft_schema(tmp_path / "public.csv", target, private=path, label="ill")
+        draft_schema(public, target, private=path, label="ill")
     path.write_text("ill,2019,2020,2021\nno,1,2,3\n")  # years are names
     assert "[columns.2019]" in draft_schema(None, target, private=path, label="ill")
 
