@@ -1,7 +1,7 @@
 """Asks a few questions, drafts the schema, and starts a first run: `pate start`.
 
-Until you answer yes, no privacy budget is spent. Up to then, only the column names and the number of
-records of the private table are shown. You can answer every question with a flag, so the command
+Before you answer yes, the command spends no privacy budget, and shows only the column names and the
+number of records of the private table. You can answer every question with a flag, so the command
 also runs without a terminal:
 
   pate start --private=visits.csv --label=diagnosis --public=public.csv --epsilon=1 --yes

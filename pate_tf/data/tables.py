@@ -432,14 +432,6 @@ def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     return 2 * num_again >= len(header) or (is_numbers and num_again > 0)
 
 
-def _is_unlike(name: str, column: Sequence[str]) -> bool:
-    """Whether no record would have this field: all others are numbers, or occur several times."""
-    counts = Counter(filter(None, column))
-    numbers = [text for text in [*counts, name] if re.fullmatch(number_pattern(), text)]
-    rare = {text for text in counts if counts[text] == 1}.difference(numbers)
-    return bool(counts) and not rare and name not in {*counts, *numbers}
-
-
 def header_of(path: pathlib.Path) -> TextForm:
     """Returns the format and the column names of a file; reads only the header line.
 
@@ -480,9 +472,9 @@ def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
 
     Raises:
         ValueError: if a column is missing, or if the first line contains numbers, dates or fields
-            that occur again in later lines. One such field does not matter if more other fields
-            differ from their columns, and none matters if `named` contains most fields. The message
-            contains no value from the file.
+            that occur again in later lines. Such fields do not matter if more columns contain
+            only numbers, or if `named` contains most fields. The message contains no value from the
+            file.
     """
     form = header_of(path)
     header = form.names
@@ -496,11 +488,12 @@ def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
     columns = dict(zip(header, zip(*others, strict=True), strict=False))
     values = [name for name in header if re.fullmatch(r"[\W_]*\d[\W\d_]*", name)]
     again = [name for name, column in columns.items() if name in column and name not in values]
-    num_unlike = sum(_is_unlike(name, column) for name, column in columns.items())
+    number = re.compile(number_pattern())
+    num_numeric = sum(all(map(number.fullmatch, filter(None, each))) for each in columns.values())
     if len(values) > 2 and "".join(values).isdecimal() and set(np.diff([*map(int, values)])) == {1}:
         values = []  # column names that are numbers or years
     values += GAPS.intersection(header)
-    if not values and (_is_record(header, others) or len(again) >= max(num_unlike, 1)):
+    if not values and (_is_record(header, others) or len(again) >= max(num_numeric, 1)):
         values = again or list(header)
     if values and 2 * len(set(named).intersection(header)) <= len(header):
         places = ", ".join(str(header.index(name) + 1) for name in values)
