@@ -118,8 +118,8 @@ def main() -> None:
 
     schema = pathlib.Path(FLAGS.schema or "schema.toml")
     default = ",".join(read_schema(schema).label_names()) if schema.exists() else None
-    question = "Column that the model predicts" + (f" (empty: {default})" if default else "")
-    label = asked("label", question, columns_of) or default
+    empty = f" (empty: {default})" if default else ""
+    label = asked("label", f"Column that the model predicts{empty}", columns_of) or default
     if not label:
         raise command_line.FlagValueError("label is required: the column that the model predicts")
     question = "Column that identifies the person of each row (empty: one row per person)"

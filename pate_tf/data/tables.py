@@ -388,10 +388,13 @@ def text_form(
 def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) -> TextForm:
     """Infers the format of a file from its first lines."""
     delimiter = delimiter or _delimiter(lines)
+    # In a tab-separated file, quotation marks are text unless they enclose fields.
+    fields = [field for line in lines for field in line.rstrip().split("\t")]
+    quoted = [field.endswith('"') for field in fields if field.startswith('"')]
     form = TextForm(
         delimiter=delimiter,
         encoding=encoding,
-        is_quoted=delimiter != "\t" or _has_quoted_fields(lines),
+        is_quoted=delimiter != "\t" or (bool(quoted) and all(quoted)),
         has_blanks=delimiter == BLANK
         or any(re.search(f'{re.escape(delimiter)} +"', line) for line in lines),
     )
@@ -412,13 +415,6 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
         form = dataclasses.replace(form, unnamed=LAST if is_last else FIRST)
         header = records[place - 1]
     return dataclasses.replace(form, names=tuple(form.named(header)))
-
-
-def _has_quoted_fields(lines: Sequence[str]) -> bool:
-    """Whether quotation marks enclose fields in a tab-separated file."""
-    fields = [field for line in lines for field in line.rstrip().split("\t")]
-    quoted = [field.endswith('"') for field in fields if field.startswith('"')]
-    return bool(quoted) and all(quoted)
 
 
 def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:

@@ -83,13 +83,9 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     )
     # If the student also learns from public labels, the forecast may be too low, because the
     # forecast for images does not use public labels. In this case, the label accuracy is unknown.
-    if (
-        not trains_on_labels
-        and has_linear_model
-        and plan.forecast is not None
-        and plan.forecast.is_measured
-    ):
-        label_accuracy = plan.forecast.accuracy
+    forecast = plan.forecast
+    if forecast and forecast.is_measured and has_linear_model and not trains_on_labels:
+        label_accuracy = forecast.accuracy
     student, fits = fitting(
         dataset,
         of_sums=plan.method == FEATURE_SUMS,
@@ -116,8 +112,8 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         evaluate_epsilon=settings.budget.evaluate_epsilon,
         choices=tuple(choices),
     )
-    if plan.forecast is not None and not settings.budget.accept_forecast:
-        plan.forecast.check(known.pool.majority_share)
+    if forecast and not settings.budget.accept_forecast:
+        forecast.check(known.pool.majority_share)
     return plan
 
 

@@ -93,8 +93,7 @@ class SumsOption:
         if known.sums is not None:
             self._stored = known.sums if known.sums.digest else None
             self._name, self._seed = known.sums.settle(pool.dataset)
-        is_class = pool.dataset.target == CLASS
-        has_vectors = known.unit == "record" and is_class
+        has_vectors = known.unit == "record" and pool.dataset.target == CLASS
         if known.sums is not None and known.sums.has_stored_vectors is not None:
             has_vectors = known.sums.has_stored_vectors
         if self._stored is None and self._name is not None:
@@ -119,15 +118,13 @@ class SumsOption:
             pool, FEATURE_SUMS, self._mechanism.num_rounds
         )
         # Whether a trial (cross-validation) on labeled public samples is possible.
-        has_labels = pool.num_labeled >= MIN_LABELED
-        self._can_try = known.num_records is not None and has_labels
+        self._can_try = known.num_records is not None and pool.num_labeled >= MIN_LABELED
 
     def _by_formula(self, num_features: int) -> Forecast | None:
         """Returns a forecast from results on other data sets; None if owners are protected."""
         known = self._known
-        if known.num_records is None:
-            return None
-        if known.pool.dataset.target != CLASS:  # no results on other data sets exist
+        # For numbers and several labels, there are no results on other data sets.
+        if known.num_records is None or known.pool.dataset.target != CLASS:
             return None
         forecast = forecast_of_sums(self.planned, known, num_features)
         noise = self._mechanism.standard_deviation
