@@ -389,12 +389,12 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
     """Infers the format of a file from its first lines."""
     delimiter = delimiter or _delimiter(lines)
     # In a tab-separated file, quotation marks are text unless they enclose fields.
-    fields = [field for line in lines for field in line.rstrip().split("\t")]
+    fields = "\t".join(map(str.rstrip, lines)).split("\t")
     quoted = [field.endswith('"') for field in fields if field.startswith('"')]
     form = TextForm(
         delimiter=delimiter,
         encoding=encoding,
-        is_quoted=delimiter != "\t" or (bool(quoted) and all(quoted)),
+        is_quoted=delimiter != "\t" or set(quoted) == {True},
         has_blanks=delimiter == BLANK
         or any(re.search(f'{re.escape(delimiter)} +"', line) for line in lines),
     )
