@@ -82,11 +82,10 @@ class Forecast(NamedTuple):
         balanced: mean recall over all classes; None if it was not measured.
         public_accuracy: accuracy of a student that learns only from the public labels; None if the
             student does not learn from public labels.
-        public_auc: area under the curve of that student. None unless it decides, because the most
-            frequent class has more than `UNEVEN_SHARE`.
-        gain: expected increase of `public_accuracy`, or of `public_auc` if it decides, when the
-            private data are added.
+        gain: expected increase of `public_accuracy` if the private data are added.
         gain_error: standard error of the gain.
+        is_precise: whether the gain was measured on enough labels. Only then can a low gain stop a
+            run.
         target: type of target. For "number" and "labels", the range is for the quality measure in
             `core.public.MEASURES` instead of the accuracy.
     """
@@ -101,9 +100,9 @@ class Forecast(NamedTuple):
     target: str = CLASS
     balanced: float | None = None
     public_accuracy: float | None = None
-    public_auc: float | None = None
     gain: float = 0.0
     gain_error: float = 0.0
+    is_precise: bool = True
 
     @classmethod
     def measured(
@@ -156,24 +155,16 @@ class Forecast(NamedTuple):
         high = min(middle + error, 1.0)
         return cls(low, high, num_labels, is_measured=True, target=target)
 
-    def with_private(self, gain: float, gain_error: float, *, of_auc: bool = False) -> Forecast:
-        """Adds the gain from private data to this forecast, which is for public labels only.
-
-        Args:
-            gain: expected increase of the area under the curve if `of_auc`, else of the accuracy.
-            gain_error: standard error of the gain.
-            of_auc: whether the area under the curve decides. The accuracy then does not change.
-        """
-        added = 0.0 if of_auc else gain
+    def with_private(self, gain: float, gain_error: float, num_labeled: int) -> Forecast:
+        """Returns this forecast for public labels, with the gain from private data added."""
         return self._replace(
-            low=self.low + added,
-            high=min(self.high + added, 1.0),
-            lead=None if self.lead is None else self.lead + added,
-            auc=self.auc + gain if of_auc and self.auc is not None else self.auc,
+            low=self.low + gain,
+            high=min(self.high + gain, 1.0),
+            lead=None if self.lead is None else self.lead + gain,
             public_accuracy=self.accuracy,
-            public_auc=self.auc if of_auc else None,
             gain=gain,
             gain_error=gain_error,
+            is_precise=num_labeled >= MIN_PRECISE,
         )
 
     @property
@@ -208,8 +199,7 @@ class Forecast(NamedTuple):
         by = "a trial on labels of the pool" if self.is_measured else "results on other data sets"
         compared = compared_in_words(majority)
         if self.public_accuracy is not None:
-            measure = "accuracy" if self.public_auc is None else "AUC"
-            ranking += self._with_public_labels(measure, 100.0, ".1f", "%", " points")
+            compared += self._with_public_labels("accuracy", 100.0, ".1f", "%", " points")
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
@@ -227,8 +217,7 @@ class Forecast(NamedTuple):
         """
         if self.public_accuracy is None:
             return ""
-        known = self.public_accuracy if self.public_auc is None else self.public_auc
-        values = (known, self.gain, self.gain_error)
+        values = (self.public_accuracy, self.gain, self.gain_error)
         public, gain, error = (format(factor * value, form) for value in values)
         warning = " Warning: the private data may add nothing." * (self.gain <= self.gain_error)
         return (
@@ -238,11 +227,13 @@ class Forecast(NamedTuple):
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether private data are not expected to improve on the public labels.
+        """Whether private data are not expected to help: gain plus standard error is at most 0.
 
-        The gain is rounded to the printed digits.
+        The sum is rounded to the printed digits. The result is False if too few labels were
+        available to measure the gain.
         """
-        return self.public_accuracy is not None and round(self.gain, 3) <= 0.0
+        is_known = self.public_accuracy is not None and self.is_precise
+        return is_known and round(self.gain + self.gain_error, 3) <= 0.0
 
     def is_worth(self, majority: float | None) -> bool:
         """Whether labels are expected to be better than a constant answer.

@@ -22,7 +22,7 @@ from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder, record_vectors
 from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sums
-from pate_tf.planning.forecast import UNEVEN_SHARE, Forecast, ForecastError
+from pate_tf.planning.forecast import Forecast, ForecastError
 from pate_tf.planning.release_settings import (
     FEATURE_SUMS,
     TRAIN,
@@ -93,7 +93,8 @@ class SumsOption:
         if known.sums is not None:
             self._stored = known.sums if known.sums.digest else None
             self._name, self._seed = known.sums.settle(pool.dataset)
-        has_vectors = known.unit == "record" and pool.dataset.target == CLASS
+        is_class = pool.dataset.target == CLASS
+        has_vectors = known.unit == "record" and is_class
         if known.sums is not None and known.sums.has_stored_vectors is not None:
             has_vectors = known.sums.has_stored_vectors
         if self._stored is None and self._name is not None:
@@ -118,13 +119,15 @@ class SumsOption:
             pool, FEATURE_SUMS, self._mechanism.num_rounds
         )
         # Whether a trial (cross-validation) on labeled public samples is possible.
-        self._can_try = known.num_records is not None and pool.num_labeled >= MIN_LABELED
+        has_labels = pool.num_labeled >= MIN_LABELED
+        self._can_try = known.num_records is not None and has_labels
 
     def _by_formula(self, num_features: int) -> Forecast | None:
         """Returns a forecast from results on other data sets; None if owners are protected."""
         known = self._known
-        # For numbers and several labels, there are no results on other data sets.
-        if known.num_records is None or known.pool.dataset.target != CLASS:
+        if known.num_records is None:
+            return None
+        if known.pool.dataset.target != CLASS:  # no results on other data sets exist
             return None
         forecast = forecast_of_sums(self.planned, known, num_features)
         noise = self._mechanism.standard_deviation
@@ -196,7 +199,7 @@ class SumsOption:
         is_linear = dataset.augmentation == "none" or encoder.is_frozen or dataset.target != CLASS
         if self._trains_on_labels and is_linear:
             number = known.num_records or 1
-            return trial_with_public_labels(known.pool, encoder, self._mechanism, number, num_draws)
+            return trial_with_public_labels(known.pool, encoder, self._mechanism, number)
         has_views = known.has_augmentation and not encoder.is_frozen
         views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
         num_clusters = self._mechanism.num_clusters
@@ -398,26 +401,20 @@ def trial(
 
 
 def trial_with_public_labels(
-    pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int, num_draws: int
+    pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
 ) -> tuple[Forecast, float]:
     """Forecasts the accuracy of a model that uses public labels and noisy sums together.
 
-    Cross-validation measures the accuracy with public labels only. To measure the gain, some of the
-    labeled samples outside of the test fold are used like private records. Models are trained on
-    the other samples, with and without noisy sums of these records, and compared on the test fold.
-    See `trial` for the results.
-
-    The errors of a model are assumed to fall like `1 / sqrt(n)` with the number of records. The
-    division is such that the trial then has the same gain as the release. If as many samples were
-    used like private records as remain, a trial for 10,000 private records and 200 public labels
-    would find less than half of the gain.
+    Cross-validation measures the accuracy with public labels only. To measure the gain, the labeled
+    samples are divided into thirds. One third is used like private records. Models are trained on
+    the second third, with and without noisy sums of the first third, and compared on the last
+    third. See `trial` for the results.
 
     Args:
         pool: public pool; the first `MAX_LABELED` samples with a true label are used.
         encoder: encoder of the samples.
         mechanism: mechanism that will release the sums of the private records.
         num_records: public number of private records.
-        num_draws: number of random divisions of the samples, and of noise draws.
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
@@ -427,53 +424,49 @@ def trial_with_public_labels(
     dataset = pool.dataset
     folds = np.arange(len(labels)) % FOLDS
     noise = SeededNoise(0)
-    random = np.random.default_rng(0)
     summands = Summands(dataset, np.ones(vectors.shape[1] - 1), {})
-    nothing = np.zeros_like(summands.of_records(vectors[:1], labels[:1]))
-
-    def learned(
-        public_rows: npt.NDArray[Any], values: IntArray, deviation: float, number: int = 1
-    ) -> Any:
-        """Returns the outputs of a model that is trained on public labels and sums."""
-        public = unlabeled(len(labels), dataset)
-        public[public_rows] = labels[public_rows]
-        _, model = labels_from_sums(
-            samples,
-            vectors,
-            values[None],
-            deviation,
-            num_records=number,
-            is_frozen=encoder.is_frozen,
-            public_labels=public,
-        )
-        return vectors @ np.asarray(model)
-
-    outputs = [learned(folds != fold, nothing, WITHOUT_SUMS) for fold in range(FOLDS)]
-    logits = np.stack(outputs)[folds, np.arange(len(labels))]
-    of_auc = (pool.majority_share or 0.0) > UNEVEN_SHARE
-    truth = np.eye(dataset.num_classes)[labels] if of_auc else labels
-    gains = np.zeros(len(labels))
-    inverse_root = len(labels) ** -0.5 - (len(labels) + num_records) ** -0.5
-    for fold, _ in itertools.product(range(FOLDS), range(num_draws)):
+    num_outputs = 1 if dataset.target == NUMBER else dataset.num_classes
+    logits = np.empty((3, len(labels), num_outputs))
+    for fold in range(FOLDS):
         is_test = folds == fold
-        shuffled = random.permutation(np.flatnonzero(~is_test))
-        num_public = int((inverse_root + len(shuffled) ** -0.5) ** -2)
-        private = shuffled[num_public:][:num_records]
+        private = np.flatnonzero(folds == (fold + 1) % FOLDS)[:num_records]
         fraction = len(private) / num_records
         exact = summands.of_records(vectors[private], labels[private])
         drawn = mechanism.draw_sums((exact / fraction).astype(np.int64), noise)
         drawn = np.rint(drawn * fraction).astype(np.int64)
-        deviation = mechanism.standard_deviation * fraction
-        for sign, values, noise_scale in ((-1, nothing, WITHOUT_SUMS), (1, drawn, deviation)):
-            found = learned(shuffled[:num_public], values, noise_scale, len(private))[is_test]
-            gains[is_test] += sign * contributions(found, truth[is_test], dataset)
-    gains /= num_draws
-    forecast = forecast_of_trial(logits[None], labels, folds, dataset, len(pool))
+        nothing = np.zeros_like(drawn)
+        third = folds == (fold + 2) % FOLDS
+        cases = (
+            (~is_test, nothing, WITHOUT_SUMS),
+            (third, nothing, WITHOUT_SUMS),
+            (third, drawn, mechanism.standard_deviation * fraction),
+        )
+        for place, (is_public, values, deviation) in enumerate(cases):
+            public = unlabeled(len(labels), dataset)
+            public[is_public] = labels[is_public]
+            _, model = labels_from_sums(
+                samples,
+                vectors,
+                values[None],
+                deviation,
+                num_records=len(private),
+                is_frozen=encoder.is_frozen,
+                public_labels=public,
+            )
+            logits[place, is_test] = vectors[is_test] @ np.asarray(model)
+    forecast = forecast_of_trial(logits[:1], labels, folds, dataset, len(pool))
+    gains = np.empty(len(labels))
+    for fold in range(FOLDS):
+        rows = folds == fold
+        without, with_private = (
+            contributions(outputs[rows], labels[rows], dataset) for outputs in logits[1:]
+        )
+        gains[rows] = with_private - without
     error = float(gains.std()) / len(gains) ** 0.5
-    forecast = forecast.with_private(float(gains.mean()), error, of_auc=of_auc)
+    forecast = forecast.with_private(float(gains.mean()), error, len(labels))
     if dataset.target != CLASS:
         return forecast, 1.0
-    return forecast, likeliest_factor(logits, np.eye(dataset.num_classes)[labels])
+    return forecast, likeliest_factor(logits[0], np.eye(dataset.num_classes)[labels])
 
 
 def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset) -> FloatArray:
@@ -485,10 +478,10 @@ def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset
 
     Args:
         outputs: outputs of the model, `[num_samples, num_outputs]`.
-        truth: true labels of the samples. One-hot classes are measured by the AUC.
+        truth: true labels of the samples.
         dataset: data set with the type of the target.
     """
-    if dataset.target == CLASS and truth.ndim == 1:
+    if dataset.target == CLASS:
         return np.asarray(outputs.argmax(axis=1) == truth, np.float64)
     if dataset.target == NUMBER:
         variance = max(float(truth.var()), np.finfo(float).tiny)
