@@ -250,7 +250,7 @@ class Problem:
         if self.kind == "table":
             names = ("bins", "coarse_bins", RAW)
             if not self.has_pool:
-                return (*names, "centered+coarse_bins", "centered+coarse_bins+bins")
+                return (*names, "cosines")
             return (*names, "pairs") if dataset.input_shape[0] <= MAX_OF_PAIRS else names
         if self.has_pool:
             return (default_of_teachers(dataset),)

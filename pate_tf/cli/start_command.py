@@ -145,8 +145,7 @@ def main() -> None:
         if public is None:
             print(
                 f"{schema} contains the names of the columns. Without a public file, you must add "
-                f"the range or the categories of each column from public knowledge. Then run the "
-                f"same command again."
+                f"the range or the categories of each column from public knowledge. Then run again."
             )
             raise SystemExit(command_line.USER_ERROR if FLAGS.yes else 0)
         print(f"{schema} was drafted from {public}. Review it before you answer yes.")

@@ -237,8 +237,7 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
             raise ValueError("epsilon must not be given with a mechanism that has its noise")
         if self.method == PATE and self.num_rounds is not None:
             raise ValueError(
-                f"num_rounds={self.num_rounds} must not be given with method pate. Use method "
-                "feature_sums."
+                f"num_rounds={self.num_rounds} needs method feature_sums, not method pate."
             )
 
 
@@ -264,9 +263,7 @@ class Output(PublicationSettings):
         "onnx (needs the package tf2onnx), litert, or both, separated by a comma. The files are in "
         "assets.extra of the exported version.",
     )
-    report_file: str | None = setting(
-        None, group="output", help="File for the printed report, as JSON."
-    )
+    report_file: str | None = setting(None, group="output", help="JSON file for the report.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

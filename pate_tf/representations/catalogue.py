@@ -31,7 +31,7 @@ from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import pretrained
 from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
-from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
+from pate_tf.representations.raw import BinsPart, CosinesPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # joins names of representations, to concatenate their features
 VERSION = 6  # version of the training code, a part of the digest in the cache
@@ -56,7 +56,7 @@ class Kind:
 
 IMAGES = ("image",)
 # These need no pool, only declared value ranges.
-WITHOUT_POOL = ("bins", "coarse_bins", "centered", "raw", "gradients")
+WITHOUT_POOL = ("bins", "coarse_bins", "cosines", "raw", "gradients")
 KINDS = {
     "contrastive": Kind(
         lambda pool, seed: [ContrastivePart(pool.dataset, seed)], IMAGES, is_trained=True
@@ -65,7 +65,7 @@ KINDS = {
     "wavelets": Kind(lambda pool, seed: [WaveletPart(pool)], IMAGES, is_trained=True),
     "gradients": Kind(lambda pool, seed: [GradientPart(pool)], IMAGES),
     "raw": Kind(lambda pool, seed: [RawPart(pool)]),
-    "centered": Kind(lambda pool, seed: [RawPart(pool, are_centered=True)], ("tabular",)),
+    "cosines": Kind(lambda pool, seed: [CosinesPart(pool)], ("tabular",)),
     "bins": Kind(lambda pool, seed: [BinsPart(pool)], ("tabular",)),
     "coarse_bins": Kind(lambda pool, seed: [BinsPart(pool, are_coarse=True)], ("tabular",)),
     "pairs": Kind(lambda pool, seed: [PairsPart(pool)], ("tabular",)),
@@ -93,10 +93,6 @@ def default_of_teachers(dataset: Dataset) -> str:
 # 0.03. In 27 settings above it, they lower this area by 0.006. The tables are the training file of
 # Adult; DoctorContacts, HI and Males from the R package Ecdat; and diamonds from ggplot2.
 MIN_RECORDS_OVER_NOISE = 300.0
-# The same for several rounds, and for each column. This was measured on folds of twelve tables of
-# benchmarks/board at epsilon 0.1 to 3. Below the value, fine bins change accuracy by -9 to +2
-# points; above it, by -1 to +9 points.
-MIN_OF_COLUMN = 100.0
 
 
 def default_of_sums(
@@ -114,20 +110,16 @@ def default_of_sums(
     Args:
         dataset: data set of the records.
         has_pool: whether there are public inputs.
-        in_rounds: whether the sums are released in several rounds. Then many features need no more
-            noise, so numbers and bins of several widths are used together.
+        in_rounds: whether the sums are released in several rounds. Without second moments, features
+            need not be one-hot, so a few smooth functions of each number replace its bins.
         records_over_noise: number of private records divided by the standard deviation of the
             noise of a single release at the same cost; inf if the number of records is private or
             the noise is not known yet.
     """
     if not has_pool:
-        num_columns = len(dataset.schema.columns) if dataset.schema else dataset.input_shape[0]
-        least = MIN_OF_COLUMN * num_columns if in_rounds else MIN_RECORDS_OVER_NOISE
-        is_noisy = records_over_noise < least
-        bins = "coarse_bins" if is_noisy else "bins"
-        if in_rounds:
-            bins = "centered+coarse_bins" + "+bins" * (not is_noisy)
-        return {"tabular": bins, "text": "raw", "image": "gradients"}[dataset.kind]
+        bins = "coarse_bins" if records_over_noise < MIN_RECORDS_OVER_NOISE else "bins"
+        of_table = "cosines" if in_rounds else bins
+        return {"tabular": of_table, "text": "raw", "image": "gradients"}[dataset.kind]
     return "bins" if dataset.kind == "tabular" else default_of_teachers(dataset)
 
 

@@ -234,9 +234,7 @@ class ModelPart(Part):
             [self._graph(tf.constant(rows[start : start + self.places])) for start in starts]
         )
         if not np.isfinite(outputs).all(axis=1).any():
-            raise ValueError(
-                "representation: outputs of the model are not finite; use another model"
-            )
+            raise ValueError("representation: the model's outputs aren't finite; use another model")
         if (outputs == outputs[0]).all():
             raise ValueError("representation: all inputs have the same outputs; use another model")
 

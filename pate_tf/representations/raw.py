@@ -1,5 +1,6 @@
 """Features of tables and texts: scaled inputs, bins, products of pairs, and projections."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,18 +33,18 @@ class RawPart(Part):
     Numbers of a table are scaled by their mean and standard deviation in the pool, because a
     declared range is not suitable for a number that is nearly always 0. Pixels are scaled by their
     declared range. If the pool is empty, all numbers are scaled from their declared range to the
-    range 0 to 1, or to -1 to 1 if `are_centered` is true.
+    range 0 to 1.
     """
 
-    def __init__(self, pool: Pool, *, are_centered: bool = False) -> None:
+    def __init__(self, pool: Pool) -> None:
         """Computes scales from the pool or from the declared ranges."""
         super().__init__()
         dataset = pool.dataset
         self.num_numbers = int(np.prod(dataset.input_shape))
         rows = pool.inputs.reshape(len(pool), self.num_numbers)
         low, high = ranges_of(dataset)
-        unit = (high - low) / (2.0 if are_centered else 1.0)
-        middle = low + unit if are_centered else low
+        middle = low
+        unit = high - low
         if dataset.kind == "tabular" and pool:
             middle = rows.mean(axis=0, dtype=np.float64)
             deviation = rows.std(axis=0)
@@ -166,6 +167,48 @@ class BinsPart(Part):
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
 
 
+NUM_COSINES = 4
+# Features say whether a number is below these fractions of its range, because many numbers are
+# nearly always close to their lowest value.
+LOW_FRACTIONS = [split / BINS_OF_RANGE for split in (*SPLITS, 1.0)]
+
+
+class CosinesPart(Part):
+    """Features with L2 norm 1: cosines of each number, scaled categories, and a constant.
+
+    A number u, scaled from its declared range to the range 0 to 1, has the features cos(pi k u) / k
+    for k from 1 to `NUM_COSINES`, and for each of `LOW_FRACTIONS` whether it is lower. So a linear
+    function of these features is a generalized additive model (Hastie and Tibshirani 1986): a sum
+    of one function per column, which is smooth except near the lowest value. The squared L2 norm of
+    its weights is proportional to the integral of the squared derivatives of these functions. A
+    short vector of weights is therefore a smooth function, as for smoothing splines (Wahba 1990,
+    https://doi.org/10.1137/1.9781611970128). Few features are sufficient, so there is little noise.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Computes scales from the declared ranges."""
+        super().__init__()
+        is_number = numbers_of(pool.dataset)
+        low, high = ranges_of(pool.dataset)
+        self.learnt = constants(low, high - low)
+        self._low, self._unit = self.learnt
+        self._numbers = np.flatnonzero(is_number)
+        self._others = np.flatnonzero(~is_number)
+        of_number = NUM_COSINES + len(LOW_FRACTIONS)
+        self.widths = (of_number * len(self._numbers) + len(self._others) + 1,)
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Maps inputs to features, float32 `[batch, width]`."""
+        numbers = tf.reshape(inputs, [-1, len(self._numbers) + len(self._others)])
+        scaled = tf.clip_by_value((numbers - self._low) / self._unit, 0.0, 1.0)
+        of_range = tf.gather(scaled, self._numbers, axis=1)
+        features = [tf.cos(math.pi * k * of_range) / k for k in range(1, NUM_COSINES + 1)]
+        features += [tf.cast(of_range < fraction, tf.float32) for fraction in LOW_FRACTIONS]
+        features += [2.0 * tf.gather(scaled, self._others, axis=1) - 1.0]
+        features += [tf.ones_like(scaled[:, :1])]
+        return [tf.math.l2_normalize(tf.concat(features, axis=1), axis=1)]
+
+
 def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArray[Any]]:
     """Returns the edges of the bins of each number: quantiles of a pool's inputs.
 
@@ -189,18 +232,25 @@ def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArra
     return edges
 
 
+def numbers_of(dataset: Dataset) -> npt.NDArray[np.bool_]:
+    """Returns which features of a flattened input are numbers, and not categories or words.
+
+    Without a schema, all features are numbers.
+    """
+    if dataset.schema is None:
+        return np.ones(np.prod(dataset.input_shape, dtype=int), bool)
+    columns = dataset.schema.columns
+    numeric = [bool(column.is_number or column.date) for column in columns]
+    return np.repeat(numeric, [column.width for column in columns])
+
+
 def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDArray[Any]]:
     """Returns the edges of the bins of each number, computed from declared ranges.
 
-    A schema defines which features are numbers. Without a schema, all features are numbers. A value
-    outside its range is counted in the first or last bin.
+    A value outside its range is counted in the first or last bin.
     """
     low, high = ranges_of(dataset)
-    is_number = np.ones(len(low), bool)
-    if dataset.schema is not None:
-        columns = dataset.schema.columns
-        numeric = [bool(column.is_number or column.date) for column in columns]
-        is_number = np.repeat(numeric, [column.width for column in columns])
+    is_number = numbers_of(dataset)
     splits = () if are_coarse else SPLITS
     most = COARSE_BINS if are_coarse else BINS_OF_RANGE
     number = min(most, MAX_BINS // max(int(is_number.sum()), 1) - len(splits))

@@ -90,9 +90,7 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, PublicLabel
         help="Standard deviation of the noise, in votes, that aggregators add to the sum of votes. "
         "Default: each silo randomizes its own vote, without aggregators.",
     )
-    threshold: int = setting(
-        1, group="privacy", least=1, help="Number of aggregators that may collude."
-    )
+    threshold: int = setting(1, group="privacy", least=1, help="How many aggregators may collude.")
     asking: Asking
     queries: QueryConfig
     student: StudentSettings

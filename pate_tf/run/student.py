@@ -626,9 +626,7 @@ def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
     try:
         encoder = encoder_of(pool, name)
     except ValueError:  # stored labels contain only the name of the encoder's file
-        reporting.warn(
-            f"The encoder {name_of(name)} was not found: the student learns from raw inputs."
-        )
+        reporting.warn(f"The encoder {name_of(name)} was not found; the student uses raw inputs.")
         return None
     vectors = record_vectors(encoder.features(pool.inputs)[taught.query_indices], encoder.scale)
     one_hot = np.eye(taught.num_classes)[taught.labels]
@@ -701,8 +699,7 @@ def measure(
         if values["is_no_better_than_constant"]:
             reporting.warn(
                 f"The student is correct on {accuracy:.1%} of the held-out samples. Always "
-                f"predicting the most frequent class is correct on {majority:.1%}. "
-                f"{HELPS}"
+                f"predicting the most frequent class is correct on {majority:.1%}. {HELPS}"
             )
     judged = "The labels are correct on {:.1%} of the pool"
     reached = values["label_accuracy"]

@@ -109,9 +109,7 @@ def open_histogram(
         except (ConnectionError, TimeoutError):
             return None
         if message.aggregator != number:
-            raise protocol.ProtocolError(
-                f"{step.value}: the message was not sent by aggregator {number}"
-            )
+            raise protocol.ProtocolError(f"{step.value}: a message is not from aggregator {number}")
         return message
 
     with ThreadPoolExecutor(len(terms.aggregators)) as pool:

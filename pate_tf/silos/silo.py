@@ -443,8 +443,7 @@ class Silo(contextlib.ExitStack):
             warn(
                 f"{account.folder}: the coordinator knows of a row that this ledger lacks. "
                 f"Either the ledger was restored from an older copy, a copy of it was used, or the "
-                f"coordinator made the row up. The silo refuses. Put the newest ledger back; "
-                f"{ACKNOWLEDGE}"
+                f"coordinator made the row up. Put the newest ledger back; {ACKNOWLEDGE}"
             )
             raise RefusedError(Reason.UNKNOWN_COMMITMENT)
 

@@ -394,5 +394,5 @@ def test_rounds_are_refused_where_no_vectors_of_records_are_stored(tmp_path):
         pytest.raises(ValueError, match="num_rounds must be 1 for these sums, got 3"),
     ):
         labeller.label(POOL)
-    with pytest.raises(ValueError, match="num_rounds=2 must not be given with method pate"):
+    with pytest.raises(ValueError, match="num_rounds=2 needs method feature_sums"):
         ReleaseSettings(method="pate", budget=Budget(epsilon=1.0), num_rounds=2)

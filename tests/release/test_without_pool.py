@@ -46,17 +46,16 @@ def data_of(fields, owner=None):
     )
 
 
-def test_with_much_noise_numbers_have_few_bins(tmp_path):
-    data = data_of(table(2_000))
-    planned = {
-        epsilon: pate_tf.fit(data, epsilon=epsilon, delta=1e-5, directory=tmp_path / str(epsilon))
-        for epsilon in (0.5, 4.0)
-    }
-    # 2,000 records are 162 and 1,022 standard deviations of the noise of a single round.
-    for fitted, bins in zip(planned.values(), ("coarse_bins", "coarse_bins+bins"), strict=True):
-        assert fitted.plan.representation == fitted.source.representation == f"centered+{bins}"
-    widths = [fitted.source.encoder.num_features for fitted in planned.values()]
-    assert widths == [5 + 4 + 3, 5 + 4 + 3 + 27 + 3]
+def test_numbers_are_cosines_and_whether_they_are_low(tmp_path):
+    data = data_of(table(2_000) | {"age": np.linspace(-5.0, 105.0, 2_000)})
+    fitted = pate_tf.fit(data, epsilon=4.0, delta=1e-5, directory=tmp_path)
+    assert fitted.plan.representation == fitted.source.representation == "cosines"
+    ages, wards = np.split(data.private.inputs, [1], axis=1)
+    parts = [np.cos(np.pi * k * ages / 100.0) / k for k in range(1, 5)]
+    parts += [ages < low for low in (1 / 8, 1, 4)] + [2 * wards - 1, np.ones_like(ages)]
+    expected = np.hstack(parts) / np.linalg.norm(np.hstack(parts), axis=1, keepdims=True)
+    features = fitted.source.encoder.features(data.private.inputs)
+    np.testing.assert_allclose(features, expected, atol=1e-5)
 
 
 def test_stored_sums_without_vectors_are_released_in_one_round(tmp_path):
@@ -178,7 +177,7 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     assert not list(tmp_path.rglob("*.sqlite3"))
     with pytest.raises(
-        ValueError, match="must be one of bins, coarse_bins, centered, raw, gradients, or a"
+        ValueError, match="must be one of bins, coarse_bins, cosines, raw, gradients, or a"
     ):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool

@@ -123,7 +123,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
         (f"encoder:{tmp_path}", "is missing. Other encoders"),
         (f"encoder:{tmp_path}/code.keras", "is not a Keras model, is damaged, or contains code"),
         (0.0 * flat + 1.0, "all inputs have the same outputs"),
-        (keras.ops.log(flat - 99.0), "outputs of the model are not finite"),
+        (keras.ops.log(flat - 99.0), "the model's outputs aren't finite"),
         (keras.ops.reshape(flat, (-1, 7, 64)), r"InvalidArgumentError \(Input to reshape"),
     ):
         with pytest.raises(ValueError, match=message) as refused:

@@ -178,9 +178,7 @@ class LaplaceClusterCounts(base.ReleasesFeatureSums):
         unit: see `GaussianFeatureSums`.
     """
 
-    scale: float = base.parameter(
-        above=0.0, help="Scale of the discrete Laplace noise, in records."
-    )
+    scale: float = base.parameter(above=0.0, help="Scale of discrete Laplace noise, in records.")
     num_clusters: int = base.parameter(1, least=1, help="Number of clusters of the pool.")
     name: ClassVar[str] = "laplace_cluster_counts"
     noise_fields: ClassVar[tuple[str, ...]] = ("scale",)

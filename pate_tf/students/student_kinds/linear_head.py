@@ -163,9 +163,7 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError if the user selected a model, because feature sums determine the model."""
     del dataset
     if config.model != LINEAR_HEAD:
-        raise ValueError(
-            f"model: remove {config.model!r}; linear_head is computed from feature sums"
-        )
+        raise ValueError(f"model: remove {config.model!r}; linear_head comes from feature sums")
 
 
 KIND = StudentKind(
