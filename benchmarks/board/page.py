@@ -259,9 +259,12 @@ def skipped(board: Board) -> str:
         if (*run[0], run[1]) not in board.skipped
     ]
     for epsilon in board.epsilons:
-        missing = [run for run in runs if board.value(*run, epsilon) is None]
-        if missing:
-            names["No time"].append(f"{len(missing)} of {len(runs)} results at epsilon {epsilon:g}")
+        all_runs = Counter(method for _, method in runs)
+        missing = Counter(method for run, method in runs if not board.value(run, method, epsilon))
+        names[f"No time at epsilon {epsilon:g}"] = [
+            f"{METHODS[method].short} {number} of {all_runs[method]}"
+            for method, number in missing.items()
+        ]
     reached = {name for name, *_ in [*problems, *board.skipped]}
     names["No time for any epsilon"] = [name for name in DATA_SETS if name not in reached]
     names["Fewer than five repetitions"] = sorted(
