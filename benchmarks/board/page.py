@@ -33,8 +33,8 @@ MEASURES = {
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
 REQUIRED = {"head", "network"}  # other methods that run on all data
 GROUPS = {  # methods that are compared on the same tables
-    "tables": ("head", "network", "public", "majority"),
-    "tables with two classes": ("head", "ebm", "ebm_removal"),
+    "tables": ("head", "network", "public"),
+    "tables with two classes": ("ebm",),
 }
 MIN_PROBLEMS = 5  # data sets of a mean
 OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no list repeats
@@ -251,7 +251,7 @@ def skipped(board: Board) -> str:
     for (name, pool, method), reason in board.skipped.items():
         if (name, pool) not in problems:
             names[f"{name}: {reason}"].append("")
-        elif reason not in OBVIOUS:
+        elif reason not in OBVIOUS and method not in NOT_RANKED:
             names[f"{METHODS[method].title}: {reason}"].append(_name((name, pool)))
     runs = [
         run
