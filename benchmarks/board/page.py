@@ -33,8 +33,8 @@ MEASURES = {
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
 REQUIRED = {"head", "network"}  # other methods that run on all data
 GROUPS = {  # methods that are compared on the same tables
-    "tables": ("head", "network", "public", "majority"),
-    "tables with two classes": ("head", "ebm", "ebm_removal"),
+    "tables": ("head", "network", "public"),
+    "tables with two classes": ("ebm",),
 }
 MIN_PROBLEMS = 5  # data sets of a mean
 OBVIOUS = ("needs a pool", "needs images", "needs a table")  # reasons that no list repeats
@@ -251,7 +251,7 @@ def skipped(board: Board) -> str:
     for (name, pool, method), reason in board.skipped.items():
         if (name, pool) not in problems:
             names[f"{name}: {reason}"].append("")
-        elif reason not in OBVIOUS:
+        elif reason not in OBVIOUS and method not in NOT_RANKED:
             names[f"{METHODS[method].title}: {reason}"].append(_name((name, pool)))
     runs = [
         run
@@ -259,9 +259,12 @@ def skipped(board: Board) -> str:
         if (*run[0], run[1]) not in board.skipped
     ]
     for epsilon in board.epsilons:
-        missing = [run for run in runs if board.value(*run, epsilon) is None]
-        if missing:
-            names["No time"].append(f"{len(missing)} of {len(runs)} results at epsilon {epsilon:g}")
+        all_runs = Counter(method for _, method in runs)
+        missing = Counter(method for run, method in runs if not board.value(run, method, epsilon))
+        names[f"No time at epsilon {epsilon:g}"] = [
+            f"{METHODS[method].short} {number} of {all_runs[method]}"
+            for method, number in missing.items()
+        ]
     reached = {name for name, *_ in [*problems, *board.skipped]}
     names["No time for any epsilon"] = [name for name in DATA_SETS if name not in reached]
     names["Fewer than five repetitions"] = sorted(
