@@ -397,9 +397,9 @@ PER_DOUBLING = 512  # the worst case is computed for this many scales per factor
 _CHUNK = 2**13
 
 
-# Two arrays. Each pair in the first array contains the distributions of the three outcomes before and
-# after the vote moves, [num_pairs, 2, 3]. The second array contains the `excesses` of these pairs at
-# some of the moments (the knots), [num_knots, num_pairs].
+# Two arrays. Each pair in the first array contains the distributions of the three outcomes before
+# and after the vote moves, [num_pairs, 2, 3]. The second array contains the `excesses` of these
+# pairs at some of the moments (the knots), [num_knots, num_pairs].
 Evaluated = tuple[FloatArray, FloatArray]
 
 

@@ -67,8 +67,8 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="votes",
         flag="ledger",
         help="Shows history, spending and remaining budget of these ledgers (files or folders, "
-        "separated by commas). If ledgers belong to the same records, their costs are composed. With "
-        "--statement, accounts of silos are also allowed.",
+        "separated by commas). If ledgers belong to the same records, their costs are composed. "
+        "With --statement, accounts of silos are also allowed.",
     )
     counts_file: pathlib.Path | None = setting(
         None,

@@ -272,8 +272,7 @@ def number_pattern(decimal: str = ".", thousands: str = "") -> str:
 
 
 def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
-    """Whether a number has this decimal separator, such as 1,5; ignores ambiguous ones like 1,500.
-    """
+    """Whether a number has this decimal separator (1,5); ignores ambiguous numbers (1,500)."""
     point = re.escape(mark)
     has_mark = pc.match_substring_regex(texts, rf"{point}\d")
     grouped = rf"(?:^|[^\d.,])[1-9]\d{{0,2}}(?:{point}\d{{3}})+(?:[^\d.,]|$)"

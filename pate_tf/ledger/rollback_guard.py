@@ -197,8 +197,8 @@ class RollbackGuard:
 
         Args:
             ledger: digest of the store's first row, which identifies the ledger.
-            rows: sequence number, digest and charge of each row. The charge is in JSON; None for a row
-                without a charge.
+            rows: sequence number, digest and charge of each row. The charge is in JSON; None for a
+                row without a charge.
         """
         if self.registry is None:
             return

@@ -31,7 +31,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
-# Scikit-learn modules whose classes are needed to load estimators. Skops does not trust them itself.
+# Scikit-learn modules whose classes are needed to load estimators. Skops does not trust them.
 TRUSTED_MODULES = (
     "sklearn.calibration",
     "sklearn.ensemble._hist_gradient_boosting.predictor",

@@ -176,7 +176,7 @@ def neighbourhood_average(graph: scipy.sparse.csr_array, features: SingleArray) 
 
 
 def neighbourhood_averages(representations: Sequence[Sequence[RealArray]]) -> Iterator[Averages]:
-    """Yields averages of features over neighborhoods, for the neighbor graph of each representation.
+    """Yields averages of features over the neighborhoods of each representation.
 
     Each representation is a sequence of views, and each view is an array of features,
     `[num_inputs, num_features]`.
@@ -597,7 +597,7 @@ def weights_of_rounds(
 ) -> FloatArray:
     """Returns the weights `[width, num_classes]` of a linear model, from noisy sums of all rounds.
 
-    Without a pool, the function calls `weights_of_gradients`. With a pool, it is Newton's method for
+    Without a pool, it calls `weights_of_gradients`. With a pool, it applies Newton's method for
     softmax regression, starting from zero weights. The matrix of second derivatives is approximated
     by the second moments of the pool times a quarter of the number of records, plus a ridge of
     `RIDGE` standard deviations of the noise. The result is public.

@@ -96,8 +96,9 @@ class ParameterServer:
     it is. The protocol determines the order. With "round_robin", only the participant whose turn it
     is can download and upload. With "synchronous", all participants download the parameters as
     they were at the start of the round. Uploads are applied in the order of the participants,
-    each divided by the number of participants. With "asynchronous", participants can download and upload at any time;
-    if s other uploads were applied since the download, an upload is multiplied by 1 / (1 + s).
+    each divided by the number of participants. With "asynchronous", participants can download and
+    upload at any time; if s other uploads were applied since the download, an upload is multiplied
+    by 1 / (1 + s).
 
     This class is not thread-safe.
 

@@ -271,7 +271,8 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 
     The new table contains the columns of the input table, or the file names of the images, followed
     by the predictions. For a class target, these are the predicted class and the probability of
-    each class. The delimiter, the encoding and the decimal separator are the same as in the input table.
+    each class. The delimiter, the encoding and the decimal separator are the same as in
+    the input table.
 
     Args:
         student: folder of a student; see `newest_version`.
