@@ -446,14 +446,14 @@ def smallest_epsilon(
 
     The function also tries theorems that use no moments. If one of them gives the smallest epsilon,
     the moment is None. If all charges are equal, it tries their composition theorem
-    (`composed_epsilon`). Otherwise, it tries `by_losses`, and the sum of all pure epsilons plus the
-    epsilon of all other charges together (Proposition S5).
+    (`composed_epsilon`). Otherwise, it tries `by_losses`. If some charges have a pure epsilon, it
+    also tries to add all pure epsilons to the epsilon of all other charges (Proposition S5).
 
     Args:
         charges: charges, each with the number of times it was made.
         delta: total delta, in [0, 1).
-        enough: if epsilon by moments is at most this value, the other theorems are not tried,
-            because they are slow for many queries.
+        enough: if the epsilon from moments is at most this value, the other theorems are not
+            tried, because they are slow for many queries.
     """
     epsilon, moment = moments_epsilon(charges, delta)
     if epsilon <= enough or not delta:

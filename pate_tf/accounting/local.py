@@ -324,7 +324,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             norm at most 1.
         num_features: number of features of the public representation. A table of sums has one
             additional row.
-        least_silos: minimum number of silos in a total that may be revealed.
+        least_silos: minimum number of silos that must contribute to each revealed total.
         colluding: maximum number of silos in one total that may omit their noise or collude with
             aggregators; at least 1 and less than `least_silos`.
         num_parties: number m of aggregators, at least 2 `threshold` + 2.

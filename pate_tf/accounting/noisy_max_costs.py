@@ -286,8 +286,8 @@ def _pair_excess(
 
     Under the distribution P, some classes have the probabilities `masses` ([num_queries] each).
     Under P', each of these probabilities is multiplied by e^log_ratio. One further class has the
-    remaining probability under each distribution. The result is the maximum over both directions;
-    if `reverse` is False, it is the forward direction.
+    remaining probability under each distribution. If `reverse` is False, the result is
+    E_P[(P/P')^l] - 1. Otherwise, it is the maximum of this value and E_P'[(P'/P)^l] - 1.
     """
     ratios = np.array(log_ratios)
     here = np.stack(masses, axis=1)
@@ -397,8 +397,9 @@ PER_DOUBLING = 512  # the worst case is computed for this many scales per factor
 _CHUNK = 2**13
 
 
-# Pairs of distributions of the three outcomes, before and after the vote moves, [num_pairs, 2, 3];
-# and the `excesses` of these pairs at some of the moments (the knots), [num_knots, num_pairs].
+# Two arrays. Each pair in the first array contains the distributions of the three outcomes before
+# and after the vote moves, [num_pairs, 2, 3]. The second array contains the `excesses` of these
+# pairs at some of the moments (the knots), [num_knots, num_pairs].
 Evaluated = tuple[FloatArray, FloatArray]
 
 

@@ -66,9 +66,9 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         None,
         group="votes",
         flag="ledger",
-        help="Ledgers to show (files or folders, separated by commas), with history, spending and "
-        "remaining budget. If ledgers belong to the same records, their costs are composed. With "
-        "--statement, accounts of silos are also allowed.",
+        help="Shows history, spending and remaining budget of these ledgers (files or folders, "
+        "separated by commas). If ledgers belong to the same records, their costs are composed. "
+        "With --statement, accounts of silos are also allowed.",
     )
     counts_file: pathlib.Path | None = setting(
         None,

@@ -33,10 +33,11 @@ DEFAULT_NUM_CLASSES = 10
 
 @dataclasses.dataclass(frozen=True)
 class AnsweredVotes(votes.CountedVotes):
-    """Sensitive: the votes on all queries that one mechanism answered.
+    """Sensitive: the votes on all queries that got a label from one mechanism.
 
     Attributes:
-        num_unanswered: number of queries that got no label because they failed a threshold test.
+        num_unanswered: number of other queries: they got no label because they failed a threshold
+            test. `counts` does not contain their votes.
     """
 
     counts: VoteCounts
@@ -194,7 +195,11 @@ def read_votes_file(
 
 
 def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
-    """Returns all votes; () if some are not counts, or if queries depended on noisy labels."""
+    """Returns the votes on all queries with a label, by mechanism and number of classes.
+
+    Returns () if a ledger contains sums instead of counts, or if queries were chosen by earlier
+    noisy labels.
+    """
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):

@@ -462,9 +462,12 @@ class _Partial:
 
 
 def _weight(*place: int) -> int:
-    """Returns a 40-bit hash of the number of a span, or of the numbers of a span and a bucket.
+    """Returns a weight for the checksum of worker results: a 40-bit hash of `place`.
 
-    The total of the weights is correct only if each result was added exactly once.
+    The checksum (`_Partial.receipt`) is correct only if each result was added exactly once.
+
+    Args:
+        *place: number of a span; for owners' parts, the numbers of a span, a block and a bucket.
     """
     digest = hashlib.sha256(repr(place).encode()).digest()
     return int.from_bytes(digest[:5], "big")

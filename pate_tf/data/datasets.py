@@ -170,7 +170,7 @@ PUBLIC_SPLITS = ("test", "validation")  # the first one that exists is used
 POOL_FRACTION = 0.9  # fraction of public samples in the pool; the rest evaluates the student
 
 
-# UCI's handwritten digits, which scikit-learn contains: 1,797 gray images of 8 x 8 pixels.
+# UCI's handwritten digits, which come with scikit-learn: 1,797 gray images of 8 x 8 pixels.
 NUM_PRIVATE = 1_200
 DIGITS = dataclasses.replace(
     MNIST, name="digits", input_shape=(8, 8, 1), value_range=(0.0, 16.0), pool_size=400

@@ -72,8 +72,8 @@ class TableColumn:
             the rest of the field, such as a time, is then ignored.
         gaps: words that are treated as an empty field, such as "unknown". For numbers and dates,
             the words in `GAPS` are added.
-        decimal: decimal mark of numbers, "." or ","; empty for the decimal mark of the schema.
-        thousands: mark between thousands, such as ","; empty if there is no mark.
+        decimal: decimal separator of numbers, "." or ","; empty for the separator of the schema.
+        thousands: thousands separator of numbers, such as ","; empty if there is none.
         unit: unit before or after a number, such as "$" or "%"; empty if there is no unit.
 
     Raises:
@@ -263,7 +263,7 @@ def distinct_of(texts: pyarrow.Array) -> tuple[list[str], npt.NDArray[np.int64]]
 
 
 def number_pattern(decimal: str = ".", thousands: str = "") -> str:
-    """Returns a regular expression for numbers with these decimal and thousands marks."""
+    """Returns a regular expression for numbers with these decimal and thousands separators."""
     whole = r"\d+"
     point = re.escape(decimal)
     if thousands:
@@ -272,7 +272,7 @@ def number_pattern(decimal: str = ".", thousands: str = "") -> str:
 
 
 def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
-    """Whether a number has this decimal mark, such as 1,5; ignores ambiguous ones such as 1,500."""
+    """Whether a number has this decimal separator (1,5); ignores ambiguous numbers (1,500)."""
     point = re.escape(mark)
     has_mark = pc.match_substring_regex(texts, rf"{point}\d")
     grouped = rf"(?:^|[^\d.,])[1-9]\d{{0,2}}(?:{point}\d{{3}})+(?:[^\d.,]|$)"
@@ -326,7 +326,7 @@ class Schema:
             samples if some samples have labels, otherwise for all samples.
         delimiter: character between the fields of a file; None to detect it in the public file.
         encoding: text encoding of a file; None to detect it in the public file.
-        decimal: decimal mark of numbers, "." or ","; None to detect it in the public file.
+        decimal: decimal separator of numbers, "." or ","; None to detect it in the public file.
         names: column names in order, for a file without a header line; empty if there is a header
             line.
 
@@ -414,11 +414,11 @@ class Schema:
         return self.label_columns or ((name,) if name else ())
 
     def with_decimals(self, fields: Mapping[str, Column | Sequence[str]]) -> "Schema":
-        """Returns the schema with decimal marks that are inferred from PUBLIC records.
+        """Returns the schema with decimal separators that are inferred from PUBLIC records.
 
         A column gets the decimal comma if some numbers have a decimal comma and none has a decimal
         point. In the opposite case, it gets the decimal point. Ambiguous numbers such as 1,234 are
-        ignored. Columns with a thousands mark are not changed.
+        ignored. Columns with a thousands separator are not changed.
         """
         columns = []
         for column in (*self.columns, *filter(None, [self.number])):
@@ -742,7 +742,8 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
 
     Args:
         column: column to write.
-        number: column of the label if it is a number; other columns inherit its decimal mark.
+        number: column of the label if it is a number; other columns inherit its decimal
+            separator.
     """
     if number is not None and number.decimal == "," and column.is_number:
         column = dataclasses.replace(column, decimal=column.decimal or ".")
@@ -1070,7 +1071,7 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-# Number formats that are tried in this order, each with its decimal mark and thousands mark.
+# Number formats that are tried in this order: decimal separator and thousands separator.
 FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"))
 SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for sign in (-1, 1)) | {
     -1.0,

@@ -197,7 +197,7 @@ class Store(LedgerFile):
         )
 
     def _write_opening(self, opening: Mapping[str, Any], runs: Sequence[pathlib.Path]) -> None:
-        """Writes the first row, and the charges of an earlier store that is missing."""
+        """Writes the first row. If an earlier store is missing, charges its known costs again."""
         missing = None if self.guard is None else self.guard.missing_before(runs)
         if missing is not None and not self._acknowledge_reset:
             if not missing.left_nothing:
@@ -248,7 +248,7 @@ class Store(LedgerFile):
             yield
 
     def resume(self, **details: Any) -> None:
-        """Records that answers of an earlier charge will be drawn. Call it inside `exclusive`.
+        """Records that answers to already charged queries will be drawn. Use it inside `exclusive`.
 
         Raises:
             LedgerError: if a copy of this store has resumed the same charge. If two copies do so at

@@ -196,9 +196,9 @@ class RollbackGuard:
         """Adds durable rows of the store to the registry. Rows that it already has are not changed.
 
         Args:
-            ledger: digest of the row that opened the store.
-            rows: sequence, digest and charge of each row. The charge is in JSON; None for a row
-                without a charge.
+            ledger: digest of the store's first row, which identifies the ledger.
+            rows: sequence number, digest and charge of each row. The charge is in JSON; None for a
+                row without a charge.
         """
         if self.registry is None:
             return
@@ -264,8 +264,8 @@ class RollbackGuard:
         """Returns rows that this store had earlier and does not have now; None if it has all rows.
 
         Args:
-            ledger: digest of the row that opened the store.
-            held: digests of all rows in the store, each with its sequence.
+            ledger: digest of the store's first row, which identifies the ledger.
+            held: maps the digest of each row in the store to the row's sequence number.
             acknowledged: digests of rows whose loss was acknowledged.
         """
         column = "ledger" if self._identity is None else "identity"

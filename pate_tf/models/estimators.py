@@ -31,7 +31,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
-# Scikit-learn modules with classes that estimators contain but skops does not trust.
+# Scikit-learn modules whose classes are needed to load estimators. Skops does not trust them.
 TRUSTED_MODULES = (
     "sklearn.calibration",
     "sklearn.ensemble._hist_gradient_boosting.predictor",
@@ -80,7 +80,7 @@ class Estimator:
 
         Raises:
             ValueError: if the inputs are not finite or have a wrong number of features, or if the
-                estimator predicts something other than labels, such as class names.
+                estimator does not predict numbers; for example, if it predicts names of classes.
         """
         are_classes = dataset is None or dataset.target == CLASS
         several = () if dataset is None else dataset.label_shape

@@ -246,7 +246,7 @@ def issue(
     Returns:
         The certificate and its private key. Pass both as `issuer` to sign other certificates.
     """
-    # Imported here, because reading a roster must not require the package cryptography.
+    # Imported here so that reading a roster does not require the package cryptography.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

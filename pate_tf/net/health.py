@@ -1,4 +1,4 @@
-"""HTTP endpoints for monitoring a long-running process, on a port of this machine only.
+"""HTTP endpoints for monitoring a long-running process, served on this machine only.
 
 `GET /healthz` is for probes: it returns 200 and "ok", or 503 and the reason. `GET /metrics` is for
 Prometheus; docs/how-to/operate.md lists the metrics. All values depend only on a policy, a roster

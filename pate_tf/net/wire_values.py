@@ -1,8 +1,8 @@
 """Encodes dataclasses as bytes, and decodes untrusted bytes into checked dataclasses.
 
-An encoded message is a JSON header, followed by the contents of all bytes and arrays in order. The
-field types of the dataclass determine the structure of the header. Each dataclass checks its values
-when it is created.
+An encoded message is a JSON header, followed by the raw contents of all `bytes` and array values,
+in the order of the fields. The field types of the dataclass determine the structure of the header.
+Each dataclass checks its values when it is created.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ MIN_ACCURACY: Final = 0.5  # with a lower fraction of correct labels, labels are
 FEATURE_MARGIN: Final = 0.12
 # Assumed margin between the two most frequent classes of a cluster, as a fraction of its records.
 CLUSTER_MARGIN: Final = 0.9
-# Number of votes for one standard deviation of the noise of sums.
+# To compare sums with votes, margins of sums are converted to votes. The scale of the noise becomes
+# this number of votes.
 _SCALE: Final = 1000.0
 
 # Signal-to-noise ratios. CLUSTER_RATIO is the number of records per cluster, divided by the noise
@@ -440,7 +441,7 @@ def plan(
     (`MARGINS`).
 
     If the averages of the best mechanisms differ by at most 0.5 % of the queries, these mechanisms
-    are ranked by their expected number at a quarter of the margin.
+    are ranked by their expected number of correct labels at a quarter of the margin.
 
     >>> import pate_tf
     >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)

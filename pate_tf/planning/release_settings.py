@@ -202,8 +202,8 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         AUTO,
         group="method",
         choices=(AUTO, *METHODS),
-        help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of the "
-        "clipped feature vectors of each class label all public inputs. auto: the plan chooses "
+        help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of "
+        "each class's clipped feature vectors label all public inputs. auto: the plan chooses "
         "the method from public values, by its expected accuracy; with --unit=owner, feature_sums.",
     )
     num_rounds: int | None = setting(

@@ -176,7 +176,7 @@ def neighbourhood_average(graph: scipy.sparse.csr_array, features: SingleArray) 
 
 
 def neighbourhood_averages(representations: Sequence[Sequence[RealArray]]) -> Iterator[Averages]:
-    """Yields, for each representation, averages of features over its neighborhoods.
+    """Yields averages of features over the neighborhoods of each representation.
 
     Each representation is a sequence of views, and each view is an array of features,
     `[num_inputs, num_features]`.
@@ -386,7 +386,7 @@ def joined(
 
 
 def joined_sums(features: RealArray, sums: NoisySums, labels: IntArray) -> Regression:
-    """Fits a linear prediction of classes to noisy sums and public labels; see `joined`.
+    """Fits a linear predictor of classes to noisy sums and public labels; see `joined`.
 
     Args:
         features: features of each input in the pool, `[num_inputs, num_features]`.
@@ -452,10 +452,15 @@ def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Reg
 def _regress_each(
     averages: Iterable[Averages], regress_at: Callable[..., list[Regression]]
 ) -> list[Regression]:
-    """Returns means of regressions, weighted by the evidence of their neighborhoods.
+    """Fits regressions for each representation, and returns their means over representations.
 
-    `regress_at` is called with the features of the inputs to predict, and the features of all
-    inputs.
+    The weight of a representation depends on the evidence of a regression on the second array of
+    `Averages`.
+
+    Args:
+        averages: averages over the neighborhoods of each representation.
+        regress_at: function that is called with the features of the inputs to predict and the
+            features of all inputs, and returns one regression for each table.
     """
     regressions = []
     judged = []
@@ -592,7 +597,7 @@ def weights_of_rounds(
 ) -> FloatArray:
     """Returns the weights `[width, num_classes]` of a linear model, from noisy sums of all rounds.
 
-    Without a pool, the result is `weights_of_gradients`. With a pool, this is Newton's method for
+    Without a pool, it calls `weights_of_gradients`. With a pool, it applies Newton's method for
     softmax regression, starting from zero weights. The matrix of second derivatives is approximated
     by the second moments of the pool times a quarter of the number of records, plus a ridge of
     `RIDGE` standard deviations of the noise. The result is public.
@@ -712,8 +717,8 @@ def functions_of_moments(
             vector, exactly one feature of every group is not 0. The group of the bins of a numeric
             column has a negative index, and its bins are in ascending order. None if features are
             not one-hot.
-        max_labels: for several labels, the number by whose square root targets were divided; 0 for
-            targets with a sum of 1.
+        max_labels: for a target of several labels, the targets were divided by the square root of
+            this number. 0 for targets with a sum of 1.
 
     Returns:
         Weights of the functions, `[width, num_classes]`; the mean of each target, `[num_classes]`;

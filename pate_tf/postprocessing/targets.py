@@ -248,8 +248,9 @@ def _functions_of_sums(
             number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
             high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
             frequencies = np.array([1.0 - high, high])
-            # With vectors v and positions s, this is the sum of v s, minus the sum of v times the
-            # mean of s. A constant that is added to all v cancels.
+            # The columns of `sums` are sum(v (1 - s)) and sum(v s), with vectors v and positions s
+            # from 0 to 1. The covariance is sum(v s) - mean(s) sum(v). A constant that is added to
+            # all v cancels.
             covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
             beyond = np.column_stack([-covariance, covariance])
             variances = np.full(2, noise**2 * float(np.square(frequencies).sum()))

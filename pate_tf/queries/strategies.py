@@ -65,8 +65,8 @@ def choose_medoids(
         representation: the representation in which inputs are compared; None for the default of the
             data set.
         clusters_a_query: number of clusters per query. If this number is above 1, unusual inputs
-            are in sparse clusters, which are not queried. This helps mechanisms whose result for
-            all queries depends on the query with the lowest agreement of teachers.
+            are in sparse clusters, which are not queried. This helps if a mechanism's
+            result for all queries depends on the query on which teachers agree least.
     """
     import sklearn.cluster
 

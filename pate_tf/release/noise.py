@@ -76,7 +76,7 @@ class NoiseSource(abc.ABC):
         """Draws one integer; the probability of k is proportional to e^(-k^2/(2 sigma^2)).
 
         Raises:
-            ValueError: if sigma is not from 2**-30 to 2**30.
+            ValueError: if sigma is outside the range from 2**-30 to 2**30.
         """
         if not MIN_SCALE <= sigma <= MAX_SCALE:
             raise ValueError(f"sigma must be from 2**-30 to 2**30, got {sigma}")

@@ -235,8 +235,8 @@ def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
     """Writes an encoder's description and weights to a `.npz` file, which contains no code.
 
     Raises:
-        ValueError: if the encoder is a user's function or file. Copy that file to the silos
-            instead.
+        ValueError: if the encoder is a user's function or file. In this case, copy the user's file
+            to the silos.
     """
     _described_kinds(encoder.description)
     arrays = {str(place): variable.numpy() for place, variable in enumerate(encoder.learnt)}
@@ -379,7 +379,7 @@ class Representation:
 
 
 def source_of(representation: "Named | keras.Model | Representation | None") -> Named | None:
-    """Returns the name (with an absolute path) or the function of a representation."""
+    """Returns a representation as its name, with an absolute path, or as a function."""
     if isinstance(representation, Representation):
         return representation.source
     if isinstance(representation, keras.Model):

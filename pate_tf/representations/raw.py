@@ -95,8 +95,8 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 # 0.05 to 3: 5 bins are worse at every epsilon except 0.1, and 20 bins are worse at every epsilon
 # (docs/how-to/small_teachers.md).
 BINS = 10
-# L2 norm of the bins before all features are scaled to norm 1. It was chosen on the same data and
-# on three tables of benchmarks/own_data.py.
+# L2 norm of an input's bins, before bins and other features together are scaled to norm 1. It was
+# chosen on the same part of Adult as `BINS`, and on three tables of benchmarks/own_data.py.
 WEIGHT_OF_BINS = 0.5
 MAX_BINS = 1_000  # maximum total of all numbers; if there are many numbers, each gets fewer bins
 # Without a pool, a number's range is split into bins of equal widths. The lowest bin is split

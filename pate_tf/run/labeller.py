@@ -246,7 +246,8 @@ class Labeller:
             source: teachers or feature sums, see `Labeller`.
             settings: settings of the release, which are the defaults of `label`.
             directory: run folder for a source without a folder.
-            charged_to: named data source that is charged; None for the data source of the records.
+            charged_to: data source that is charged, if the user named one; None to charge the data
+                source of the records.
             student_runs: other run folders that contain students, which were trained on labels of
                 this source.
             reporting: object that shows progress and warnings.
@@ -429,7 +430,7 @@ class Labeller:
             name = source.representation
             if source.encoder_weights and name is not None and not catalogue.is_known(name):
                 # The student contains the current encoder, but its privacy statement names the
-                # encoder that the teachers used. Both encoders must be equal.
+                # encoder that the teachers used. The two encoders must be identical.
                 known = [source.encoder_weights]
                 with contextlib.suppress(ValueError):  # without an encoder, students use raw inputs
                     known.append(tuple(catalogue.encoder_of(pool, name).learnt))

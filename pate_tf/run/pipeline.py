@@ -83,7 +83,8 @@ class OneHolder:
         settings: settings of the release, such as epsilon and mechanism.
         directory: run folder of the source, which contains the source's ledger.
         student_runs: other run folders, which contain students of this source.
-        charged_to: named data source that is charged; None for the source of the records.
+        charged_to: data source that is charged, if the user named one; None to charge the source
+            of the records.
         reporting: object that shows progress and warnings.
     """
 

@@ -94,10 +94,11 @@ class ParameterServer:
 
     Each participant uploads once per round, so the number of applied uploads determines whose turn
     it is. The protocol determines the order. With "round_robin", only the participant whose turn it
-    is can download and upload. With "synchronous", all participants download the parameters from
-    the start of the round; their uploads are applied in order, and averaged. With "asynchronous",
-    participants can download and upload at any time; if s other uploads were applied since the
-    download, an upload is multiplied by 1 / (1 + s).
+    is can download and upload. With "synchronous", all participants download the parameters as
+    they were at the start of the round. Uploads are applied in the order of the participants,
+    each divided by the number of participants. With "asynchronous", participants can download and
+    upload at any time; if s other uploads were applied since the download, an upload is multiplied
+    by 1 / (1 + s).
 
     This class is not thread-safe.
 

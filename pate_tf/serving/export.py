@@ -194,9 +194,9 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
     Images are processed like images in folders: they are converted to gray or color, get a
     background behind transparent pixels, and are resized by a bilinear filter that averages when it
-    shrinks an image. There are two differences: EXIF rotations are ignored, and pixel values have 8
-    bits. Finally, the range 0 to 255 is mapped to the data set's range. If a file is not an image,
-    the whole batch fails.
+    shrinks an image. Finally, the range 0 to 255 is mapped to the data set's range. There are two
+    differences from images in folders: EXIF rotations are ignored, and pixel values have 8 bits. If
+    a file is not an image, the whole batch fails.
     """
     height, width, channels = dataset.input_shape
     low, high = (tf.constant(side, tf.float32) for side in dataset.value_range)

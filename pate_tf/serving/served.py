@@ -95,8 +95,8 @@ class ServedStudent:
     @functools.cached_property
     def _serve(self) -> Any:
         signatures = load_student(self.folder).signatures
-        # In this package, the raw inputs of texts and tables are encoded arrays, so the signature
-        # that takes encoded inputs is preferred.
+        # In this package, "raw inputs" of texts and tables are arrays of already encoded texts and
+        # columns. So the signature that takes encoded inputs is preferred.
         return signatures[FEATURES if FEATURES in signatures else SERVING_DEFAULT]
 
     @functools.cached_property
@@ -271,7 +271,8 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 
     The new table contains the columns of the input table, or the file names of the images, followed
     by the predictions. For a class target, these are the predicted class and the probability of
-    each class. The delimiter, the encoding and the decimal mark are the same as in the input table.
+    each class. The delimiter, the encoding and the decimal separator are the same as in
+    the input table.
 
     Args:
         student: folder of a student; see `newest_version`.

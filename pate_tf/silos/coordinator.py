@@ -403,7 +403,7 @@ class Coordinator(contextlib.ExitStack):
         return released_with(labels, pool, released, labeller=self, linear_head=linear_head)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
-        """Returns the round in which the noisy total was computed; starts it if necessary.
+        """Returns the round in which the noisy total was computed; first runs it if necessary.
 
         This is the first step of `label_from_sums` and raises the same errors.
 

@@ -204,7 +204,7 @@ class BatchTerms:
             each query.
         threshold: number of aggregators that may collude.
         numbers: the numbers of the aggregators, which start at 1.
-        least_silos: minimum number of silos in a sum that may be opened.
+        least_silos: minimum number of silos that must contribute to a sum before it is opened.
         largest_sum: maximum absolute value of each of a silo's sums, in units of 1 / LATTICE.
 
     Raises ValueError if attributes contradict each other, or a sum could overflow the finite field.

@@ -63,7 +63,7 @@ class Policy(Settings, ProtectedUnit):
         1, least=1, help="A batch must tolerate at least this many colluding aggregators."
     )
     least_silos: int = setting(
-        3, least=2, help="For secure_feature_sums: minimum number of silos in a total."
+        3, least=2, help="For secure_feature_sums: minimum number of silos in each aggregated sum."
     )
     least_colluding: int = setting(
         1,

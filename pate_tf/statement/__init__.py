@@ -89,7 +89,7 @@ def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
 
 
 def has_its_page(file: pathlib.Path, statement: PrivacyStatement) -> bool:
-    """Whether the file next to a JSON statement is the page of this statement."""
+    """Returns whether the Markdown file next to a JSON statement is this statement's page."""
     page = file.with_suffix(".md")
     return page.exists() and page.read_bytes() == statement.to_markdown().encode()
 

@@ -189,7 +189,7 @@ class SilosStatement(PrivacyStatement):
 
     @property
     def table(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """Maps the cells of each row of the page's table to the names of the silos in this row."""
+        """The table of the page: maps each row, as a tuple of cells, to the names of its silos."""
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             epsilon, delta = pure_if_as_small(silo.charges, silo.epsilon, silo.delta)

@@ -656,7 +656,8 @@ PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100
 def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
     """Returns the folder for TensorBoard, `sensitive/logs/teachers`; creates it if necessary.
 
-    Each percentile has its own subfolder, so TensorBoard shows all percentiles in one chart.
+    Each percentile of the teachers' metrics has its own subfolder, so TensorBoard shows all
+    percentiles in one chart.
     """
     return artifacts.make_sensitive_folder(directory.sensitive / "logs") / "teachers"
 

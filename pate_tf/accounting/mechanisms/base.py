@@ -337,9 +337,9 @@ class OfSigma(OneScale):
 
         A discrete Gaussian is stochastically dominated by the continuous Gaussian of the same scale
         plus one lattice step. If k coordinates are shifted, the privacy loss exceeds the loss of
-        continuous noise by at most k / (LATTICE sigma^2). If every shift is one vote, this
-        surcharge is the squared distance divided by LATTICE. Feature sums need no surcharge,
-        because slightly more noise than sigma is drawn for them.
+        continuous noise by at most k / (LATTICE sigma^2). If every shift is one vote, k
+        is the squared distance in votes, so k / sigma^2 is the squared distance in units of sigma.
+        Feature sums need no surcharge, because slightly more noise than sigma is drawn for them.
         """
         squared = number * self.num_rounds / (self.sigma**2 / self.squared_distance)
         smooth = gaussian_dp_epsilon(sqrt(squared), delta)
