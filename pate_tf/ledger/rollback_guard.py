@@ -297,8 +297,8 @@ class RollbackGuard:
                 f"{last} existed before. Restore the newer copy"
             )
         else:
-            separate = f"this ledger and a copy of it were used separately: their rows {last} differ"
-            reason = f"{separate}. Use only the other copy"
+            apart = f"this ledger and a copy of it were used separately: their rows {last} differ"
+            reason = f"{apart}. Use only the other copy"
         return Missing(reason=f"{self._folder}: {reason}, {ACKNOWLEDGE}", digests=tuple(lost))
 
     def source_spending(
