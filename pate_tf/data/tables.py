@@ -492,7 +492,7 @@ def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
     if not values and (_is_record(header, others) or len(again) >= max(num_numeric, 1)):
         values = again or list(header)
     if values and 2 * len(set(named).intersection(header)) <= len(header):
-        places = ", ".join(str(header.index(name) + 1) for name in values)
+        places = ", ".join(map(str, sorted({header.index(name) + 1 for name in values})))
         raise ValueError(
             f"private: the first line of {path} looks like a record, because of field {places}. If "
             "that is a column name, rename it. Otherwise, add a line with the column names, or "
