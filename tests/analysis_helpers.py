@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import script_processes
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.analysis.vote_sources import read_ledgers
@@ -80,10 +81,9 @@ class GivenNoise:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
+class Ended(script_processes.Ended):
+    """Also contains the report that the process wrote."""
+
     report: dict[str, Any] | None
 
 

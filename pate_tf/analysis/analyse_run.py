@@ -58,13 +58,11 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
     }
     run: pathlib.Path | None = setting(
         None,
-        group="votes",
         flag="train_dir",
         help="A run folder. Its ledger is analyzed, with all votes that were charged to it.",
     )
     ledgers: tuple[pathlib.Path, ...] | None = setting(
         None,
-        group="votes",
         flag="ledger",
         help="Shows history, spending and remaining budget of these ledgers (files or folders, "
         "separated by commas). If ledgers belong to the same records, their costs are composed. "
@@ -72,30 +70,26 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
     )
     counts_file: pathlib.Path | None = setting(
         None,
-        group="votes",
         help="A .npy or .csv file of votes: labels [num_teachers, num_queries], or counts "
         "[num_queries, num_classes] with --input_is_counts. Values are whole numbers, of integer "
         "or float type. The queries must have been chosen without looking at noisy labels.",
     )
     input_is_counts: bool = setting(
-        False, group="votes", advanced=True, help="Whether --counts_file has counts, not labels."
+        False, advanced=True, help="Whether --counts_file has counts, not labels."
     )
     indices_file: pathlib.Path | None = setting(
         None,
-        group="votes",
         advanced=True,
         help="A .npy or .csv file with the indices of the queries to analyze. Default: all.",
     )
     max_examples: int | None = setting(
         None,
-        group="votes",
         least=1,
         advanced=True,
         help="Maximum number of queries to analyze, starting with the first. Default: all.",
     )
     num_classes: int | None = setting(
         None,
-        group="votes",
         flag="nb_labels",
         least=1,
         advanced=True,

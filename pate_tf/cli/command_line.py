@@ -20,13 +20,14 @@ import traceback
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import app, flags
 from tqdm import tqdm
 
 from pate_tf.accounting.mechanisms import Mechanism, base
+from pate_tf.cli.stopping import FLAG_ERROR, INTERRUPTED, RESUMES
 from pate_tf.core import artifacts
 from pate_tf.core.checks import GUIDE, ITEM
 from pate_tf.core.environment import NO_MEMORY, check_environment, prepare_start_of_tensorflow
@@ -47,11 +48,9 @@ LOG_FIELDS = ("time", "level", "role", "name", "message")
 HELP_TEXT = textwrap.TextWrapper(96, " " * 6, " " * 6, break_on_hyphens=False)
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {remaining} left\n"
 USER_ERROR = 1
-FLAG_ERROR = 2
 LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4
 TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h: the user should start the same command again
-INTERRUPTED = 130
 # Additional names of flags.
 ALIASES = {"stdnt_share": "pool_size", "nb_teachers": "num_teachers", "nb_labels": "num_classes"}
 RESULTS: list[str] = []  # JSON results of the running command, for `--json`
@@ -143,6 +142,20 @@ def run(
             delattr(FLAGS, name)
 
 
+def subcommand(names: Collection[str], description: str | None) -> str:
+    """Removes the first argument of this process and returns it, if it is one of `names`.
+
+    If it asks for help or is missing, prints the description instead, and ends the process.
+    """
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name.lstrip("-") in HELP:
+        print(description)
+        raise SystemExit(0)
+    if name not in names:
+        _fail(f"command must be one of {', '.join(names)}, got {name!r}", FLAG_ERROR)
+    return sys.argv.pop(1)
+
+
 def parse_flags(arguments: list[str]) -> list[str]:
     """Parses flags for `absl.app.run`. If one is invalid, prints one line and exits with code 2."""
     names = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
@@ -156,14 +169,14 @@ def parse_flags(arguments: list[str]) -> list[str]:
     try:
         others: list[str] = FLAGS(arguments)
     except flags.Error as error:
-        hint = ""
+        text = str(error).partition(". Did you mean")[0]  # absl may suggest its own flags
         name = getattr(error, "flagname", "")
-        if "Did you mean" not in str(error):
-            for nearest in difflib.get_close_matches(name, FLAGS, n=1):
-                hint = f". Did you mean: {nearest} ?"
+        shown = [flag for group in _HELP.values() for flag in group if flag in FLAGS]
+        for nearest in difflib.get_close_matches(name, shown, n=1):
+            text += f". Did you mean: {nearest} ?"
         if name in GONE:
-            hint = f". See {GUIDE}/how-to/first_release.html for flags of the first release."
-        _fail(f"{error}{hint}", FLAG_ERROR)
+            text += f". See {GUIDE}/how-to/first_release.html for flags of the first release."
+        _fail(text, FLAG_ERROR)
     if len(others) > 1:
         _fail(f"{' '.join(others[1:])!r} is not a flag. Flags look like --name=value.", FLAG_ERROR)
     return others
@@ -260,7 +273,7 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, KeyboardInterrupt):
         if error.args:
             return None  # caused by SIGTERM; its line was already printed
-        return "stopped; run the same command again to resume", INTERRUPTED
+        return f"stopped; {RESUMES}", INTERRUPTED
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:

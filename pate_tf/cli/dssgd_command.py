@@ -188,7 +188,3 @@ def run() -> None:
     renamed = command_line.flag_of_argument(TrainingSettings)
     renamed["acknowledge_reset"] = "reset_ledger_i_understand"
     command_line.run(command_line.guarded(locked, FLAGS, renamed), define, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -1,8 +1,17 @@
-"""The command `pate`: runs the subcommand in the first argument.
+"""Train a model on private records with differential privacy, so that you may publish the model.
 
-Only the module of this subcommand is imported, so `pate --help` imports no other packages.
+pate computes sums of the records' features, or votes of models trained on parts of the records. It
+adds noise to these sums or votes, uses the result to label public inputs, and trains a student on
+the labels. The cost of every release is recorded in a ledger before noise is drawn. The student
+comes with a privacy statement and a report. The records can be in one place, or in silos of several
+data holders who never share them. Epsilon limits what anybody can learn about one person: a smaller
+epsilon protects better.
+
+usage: pate COMMAND [--flag=value ...]
+       pate COMMAND --help
 """
 
+# Only the module of the chosen subcommand is imported, so `pate --help` imports no other packages.
 import difflib
 import functools
 import importlib
@@ -15,23 +24,6 @@ from typing import Final
 
 from pate_tf.cli import stopping
 from pate_tf.core.environment import NO_MEMORY
-
-FLAG_ERROR = 2
-INTERRUPTED = 130  # equal to the constant in `pate_tf.cli.command_line`
-
-ABOUT: Final = """\
-Train a model on private records with differential privacy, so that you may publish the model.
-
-pate computes sums of the records' features, or votes of models trained on parts of the records. It
-adds noise to these sums or votes, uses the result to label public inputs, and trains a student on
-the labels. The cost of every release is recorded in a ledger before noise is drawn. The student
-comes with a privacy statement and a report. The records can be in one place, or in silos of several
-data holders who never share them. Epsilon limits what anybody can learn about one person: a smaller
-epsilon protects better.
-
-usage: pate COMMAND [--flag=value ...]
-       pate COMMAND --help
-"""
 
 # Descriptions of the commands, in the order of use. Their modules are `pate_tf.cli.NAME_command`.
 COMMANDS: Final[Mapping[str, str]] = {
@@ -109,8 +101,8 @@ def run_command(name: str) -> None:
     except KeyboardInterrupt as error:  # raised by Ctrl-C during imports, or by SIGTERM
         if error.args:
             raise SystemExit(stopping.TERMINATED) from None
-        print("error: stopped; run the same command again to resume", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+        print(f"error: stopped; {stopping.RESUMES}", file=sys.stderr)
+        raise SystemExit(stopping.INTERRUPTED) from None
 
 
 def completion(shell: str) -> str:
@@ -138,7 +130,7 @@ def run() -> None:
     """
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name.lstrip("-") in ("help", "h", "helpfull", "helpshort"):
-        print(ABOUT)
+        print(__doc__)
         for command, about in COMMANDS.items():
             print(f"  {command:<12} {about}")
         print(EXAMPLE)
@@ -152,7 +144,7 @@ def run() -> None:
         shell = " ".join(sys.argv[2:])
         if shell not in SHELLS:
             print(f"error: add a shell: pate completion {'|'.join(SHELLS)}", file=sys.stderr)
-            raise SystemExit(FLAG_ERROR)
+            raise SystemExit(stopping.FLAG_ERROR)
         print(completion(shell))
         return
     if name not in COMMANDS:
@@ -161,7 +153,7 @@ def run() -> None:
             advice = f"did you mean `pate {nearest}`?"
         advice = INSTEAD.get(name, advice)
         print(f"error: pate has no command {name!r}: {advice}", file=sys.stderr)
-        raise SystemExit(FLAG_ERROR)
+        raise SystemExit(stopping.FLAG_ERROR)
     sys.argv[:2] = [f"pate {name}"]
     run_command(name)
 

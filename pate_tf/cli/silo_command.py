@@ -25,7 +25,6 @@ creates a certificate authority for tests. For real runs, use your own certifica
 
 import functools
 import pathlib
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable
@@ -191,17 +190,7 @@ COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 
 def run() -> None:
     """Runs the command in the first argument."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in COMMANDS:
-        is_help = name.lstrip("-") in command_line.HELP
-        print(
-            __doc__
-            if is_help
-            else f"error: command must be one of {', '.join([*COMMANDS, 'status'])}, got {name!r}",
-            file=sys.stdout if is_help else sys.stderr,
-        )
-        raise SystemExit(0 if is_help else command_line.FLAG_ERROR)
-    del sys.argv[1]
+    name = command_line.subcommand([*COMMANDS, "status"], __doc__)
     main, _ = COMMANDS[name]
     guarded = command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)
     command_line.run(guarded, functools.partial(define, name), __doc__)

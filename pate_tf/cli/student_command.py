@@ -46,12 +46,10 @@ class Places(PoolSize, DataSource):
 
     teachers_dir: pathlib.Path | None = setting(
         None,
-        group="data",
         help="Run folder of the teachers. Default: runs/DATASET-NB_TEACHERS in the current folder.",
     )
     teachers: pathlib.Path | None = setting(
         None,
-        group="data",
         advanced=True,
         help="Your own teachers: a folder of .keras files or SavedModels, or a .npy or .csv file "
         "of labels [num_teachers, num_queries] for the first queries of the pool. Requires "

@@ -277,6 +277,15 @@ def digest_paths(paths: Iterable[pathlib.Path]) -> str:
     return digest.hexdigest()
 
 
+def file_digests(folder: pathlib.Path) -> dict[str, str]:
+    """Maps the path of each file in a folder to its hexadecimal SHA-256, in order of the paths."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
 def digest_arrays(arrays: Iterable[npt.ArrayLike]) -> str:
     """Returns the hexadecimal SHA-256 of the concatenated results of `digest_array`."""
     digest = hashlib.sha256()

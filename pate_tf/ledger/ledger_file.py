@@ -334,11 +334,10 @@ class LedgerFile(contextlib.ExitStack):
                 check_same_thread=False,
             )
             self.callback(self._connection.close)
-            try:
+            with contextlib.ExitStack() as undo:
+                undo.callback(self.close)  # if an error is raised
                 self._check_tables(is_new=is_new)
-            except BaseException:
-                self.close()
-                raise
+                undo.pop_all()
 
     def _check_tables(self, *, is_new: bool) -> None:
         """Creates the tables of a new ledger; checks the tables and pages of an existing one."""

@@ -175,14 +175,13 @@ class Ledger(Store):
             if planned_release is not None:
                 ledger.check_plan(planned_release)
 
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(ledger.close)  # if an error is raised
             ledger.open_or_verify(opening, verify, runs=student_runs)
             if epsilon_budget is not None and ledger.epsilon_budget is None:
                 with ledger.exclusive():
                     ledger.replace_budget(epsilon_budget, delta)
-        except BaseException:
-            ledger.close()
-            raise
+            undo.pop_all()
         return ledger
 
     @classmethod
@@ -193,13 +192,12 @@ class Ledger(Store):
             LedgerError: if the ledger does not exist, is damaged, was changed, or can't be read.
         """
         ledger = cls(folder, read_only=True)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(ledger.close)  # if an error is raised
             ledger.catch_up()
             if ledger.opened is None:
                 raise LedgerError(f"{folder}: this ledger is empty")
-        except BaseException:
-            ledger.close()
-            raise
+            undo.pop_all()
         return ledger
 
     def _record(self, row: LedgerRow) -> None:

@@ -64,7 +64,6 @@ class ReleasePrivacy(Privacy):
 
     evaluate_epsilon: float | None = setting(
         None,
-        group="privacy",
         above=0.0,
         help="Hold out 10 % of the private records, and release the accuracy on them with noise at "
         "this epsilon. The ledger adds this epsilon to --epsilon. The statement contains the "
@@ -72,7 +71,6 @@ class ReleasePrivacy(Privacy):
     )
     accept_forecast: bool = setting(
         False,
-        group="privacy",
         help="Continue even if a constant answer is expected to be as good as the labels: by "
         "accuracy, or by AUC if the most frequent class of the pool has more than 80 %. Without "
         "this flag, the command ends with exit code 4 in this case and spends no privacy budget.",
@@ -85,14 +83,12 @@ class Budget(ReleasePrivacy):
 
     epsilon_budget: float | None = setting(
         None,
-        group="privacy",
         above=0.0,
         help="Maximum total epsilon at --delta of all releases from these teachers or sums. It is "
         "set at first use. Default: no limit.",
     )
     replace_budget: bool = setting(
         False,
-        group="privacy",
         flag="new_budget_i_understand",
         advanced=True,
         help="Replace the budget by --epsilon_budget and --delta, which are both required. The "
@@ -100,7 +96,6 @@ class Budget(ReleasePrivacy):
     )
     acknowledge_reset: bool = setting(
         False,
-        group="privacy",
         flag="reset_ledger_i_understand",
         advanced=True,
         help="Continue even if the ledger or some of its rows are missing. The known cost of "
@@ -108,7 +103,6 @@ class Budget(ReleasePrivacy):
     )
     planned_release: str | None = setting(
         None,
-        group="privacy",
         choices=("sanitised", "smooth_sensitivity"),
         advanced=True,
         help="Kind of release of the data-dependent cost, if you release it later with `pate "
@@ -117,7 +111,6 @@ class Budget(ReleasePrivacy):
     planned: PlannedRelease | None = None  # by default, set from `planned_release`
     insecure_seed: int | None = setting(
         None,
-        group="privacy",
         least=0,
         advanced=True,
         help="Draw the privacy noise from this seed, for tests and demonstrations only. The "
@@ -208,7 +201,6 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
     )
     num_rounds: int | None = setting(
         None,
-        group="privacy",
         least=1,
         most=MAX_ROUNDS,
         advanced=True,
@@ -287,12 +279,9 @@ class RunSettings:
 class PublicNumbers(Settings, ProtectedUnit):
     """Public: numbers of records, classes and inputs, which a plan needs."""
 
-    num_classes: int = setting(
-        10, group="data", flag="nb_labels", least=2, help="Number of classes."
-    )
+    num_classes: int = setting(10, flag="nb_labels", least=2, help="Number of classes.")
     num_records: int | None = setting(
         None,
-        group="data",
         flag="nb_records",
         least=1,
         help="Approximate number of private records, or of owners with --unit=owner, if this "
@@ -300,14 +289,12 @@ class PublicNumbers(Settings, ProtectedUnit):
     )
     pool_size: int = setting(
         1_000,
-        group="data",
         flag="stdnt_share",
         least=0,
         help="Number of public inputs in the student's pool; 0 without public inputs.",
     )
     has_augmentation: bool = setting(
         True,
-        group="data",
         flag="augmented",
         help="Whether the inputs are images with an augmentation. Without augmentation, "
         "feature_sums can't count records in clusters of the pool.",

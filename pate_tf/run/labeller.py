@@ -336,11 +336,10 @@ class Labeller:
             delta = existing.delta
             epsilon = existing.epsilon_budget
         ledger = Ledger.open(self._folder, delta=delta, epsilon_budget=epsilon, **facts)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(ledger.close)  # if an error is raised
             ledger.raise_budget(epsilon_budget=epsilon_budget, delta=self.delta)
-        except BaseException:
-            ledger.close()
-            raise
+            undo.pop_all()
         return ledger
 
     def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import functools
-import hashlib
 import io
 import itertools
 import os
@@ -208,11 +207,7 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
     """
     if not (folder / GRAPH).is_file():
         raise ValueError(f"student: {folder} is not a SavedModel")
-    files = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    files = artifacts.file_digests(folder)
     files.pop(f"{EXTRA}/{DIGESTS}", None)
     return files
 
@@ -347,7 +342,7 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     schema = published.dataset.schema
     columns = schema.label_names(label) if schema is not None else (label or "label",)
     columns = columns or ("label",)
-    named = ", ".join(columns)
+    named = ", ".join(map(repr, columns))
     if not set(columns) <= set(fields):
         raise ValueError(f"inputs has no label column {named}. To predict labels, set `output`.")
     expected = ", ".join(published.class_names[:12])

@@ -110,16 +110,15 @@ class SiloAccount(Store):
         self.charged_batches: set[str] = set()
         self.sealed: dict[str, tuple[bytes, ...]] = {}
         numbers = {"epsilon_budget": policy.epsilon_budget, "delta": policy.delta}
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)  # if an error is raised
             self.open_or_verify({"silo": policy.silo, **numbers})
             if unit != "owner" and any(charge.unit == "owner" for charge in self.charges):
                 raise LedgerError(f"unit: charges in this ledger protect owners, not {unit}s")
             with self.exclusive():
                 if (self.epsilon_budget, self.delta) != (policy.epsilon_budget, policy.delta):
                     self.write("budget", numbers)
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def debit(self, charge: Charge, queries: Sequence[bytes], *, batch: str | None = None) -> None:
         """Writes the privacy cost of queries to the ledger, durably, before any noise is drawn.

@@ -4,7 +4,6 @@ Both pages are publishable. They contain the privacy statement, the accuracy on 
 the charges of the ledger. Nothing in them is computed from private records.
 """
 
-import hashlib
 import pathlib
 import re
 import shlex
@@ -74,6 +73,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
     page = page.replace("--statement=", f"--statement={place}/released/")
     page = page.replace("RUN`", f"{place}`")
     text, _, signature = page.rpartition(SIGNATURE)
+    files = artifacts.file_digests(root / artifacts.RELEASED)
     with opened_stores(ledger_folders(root)[:1]) as stores:
         charges = [row for store in stores for row in _charges(store)]
         since = spent_since(contents["statement"], stores)
@@ -82,7 +82,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
         audit=audit,
         charges=charges,
         since=since,
-        files=_digests(root / artifacts.RELEASED),
+        files={name: files[name] for name in files if name not in (PAGE, MODEL_CARD)},
         folder=root.name,
         # The headings of the statement are one level below the heading of the report.
         text=NUMBER.sub(
@@ -91,15 +91,6 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
         ),
         signature=MARKDOWN.renderInline(f"{SIGNATURE}{signature}".strip()),
     )
-
-
-def _digests(released: pathlib.Path) -> dict[str, str]:
-    """Returns the SHA-256 of each released file by path, except for report and model card."""
-    return {
-        path.relative_to(released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(released.rglob("*"))
-        if path.is_file() and path.name not in (PAGE, MODEL_CARD)
-    }
 
 
 def _contents(root: pathlib.Path) -> dict[str, Any]:

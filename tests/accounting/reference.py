@@ -256,3 +256,14 @@ def continuous_laplace(gamma: float, values: IntArray, num_classes: int, total: 
         (np.full(1, 0.5), np.ones(1)),
         log_law,
     )
+
+
+def honest_law(scale, honest, reach):
+    """Returns the law of the sum of the honest aggregators' noise, in lattice steps around 0."""
+    support = np.arange(-reach, reach + 1)
+    one = np.exp(-(support**2) / (2.0 * scale**2))
+    one /= one.sum()
+    total = np.ones(1)
+    for _ in range(honest):
+        total = np.convolve(total, one)
+    return total

@@ -8,6 +8,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from reference import honest_law
 from scipy import stats
 
 from pate_tf.accounting.charge import charge_from_dict
@@ -181,12 +182,7 @@ def test_noise_of_several_parties_against_the_laws_themselves(num_parties, thres
     """On a coarse lattice (L = 8) with all honest noise convolved, the bound of the proof holds."""
     lattice, sigma, honest = 8, 1.5, num_parties - threshold
     scale = sigma * lattice / math.sqrt(honest)
-    support = np.arange(-200, 201)
-    law = np.exp(-(support**2) / (2 * scale**2))
-    law /= law.sum()
-    total = np.ones(1)
-    for _ in range(honest):
-        total = np.convolve(total, law)
+    total = honest_law(scale, honest, 200)
     moved = np.zeros(len(total) + lattice)
     here = moved.copy()
     here[: len(total)], moved[lattice:] = total, total

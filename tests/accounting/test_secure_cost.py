@@ -4,23 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from reference import honest_law
 
 from pate_tf.accounting import local
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import SecureHistogram
 
 DELTA = 1e-5
-
-
-def honest_law(scale, honest, reach):
-    """Returns the law of the sum of the honest aggregators' noise, in lattice steps around 0."""
-    support = np.arange(-reach, reach + 1)
-    one = np.exp(-(support**2) / (2.0 * scale**2))
-    one /= one.sum()
-    total = np.ones(1)
-    for _ in range(honest):
-        total = np.convolve(total, one)
-    return total
 
 
 def exact_delta(law, shift, epsilon):

@@ -5,10 +5,10 @@ import pathlib
 
 import numpy as np
 import pytest
+from encoder_helpers import train_briefly
 from script_processes import learn_little, run_script
 
 import pate_tf
-from pate_tf.representations import contrastive
 
 OF_TEACHERS = ("--dataset=digits", "--nb_teachers=6", "--model=random_forest", "--seed=3")
 OF_LABELS = ("--insecure_seed=7", "--delta=1e-5", "--student=random_forest", "--train_dir=run")
@@ -54,9 +54,7 @@ def fitted(method: str, data: pate_tf.Data, folder: pathlib.Path) -> pate_tf.Fit
 @pytest.mark.parametrize("method", METHODS)
 def test_both_ways_give_the_same_labels(method, tmp_path, monkeypatch):
     data = pate_tf.Data.load("digits")
-    monkeypatch.setattr(contrastive, "NETWORKS", 1)  # as `learn_little`
-    monkeypatch.setattr(contrastive, "STEPS", 20)
-    monkeypatch.setattr(contrastive, "STUDENT_STEPS", 30)
+    train_briefly(monkeypatch, 20, 30)  # as `learn_little`
     in_python = fitted(method, data, tmp_path / "python")
     report = typed(method, tmp_path)
     labels = pate_tf.Labels.load(tmp_path / "run" / "released", data.pool)

@@ -10,13 +10,13 @@ from pate_tf.ledger import Head, Ledger
 from pate_tf.serving.served import matches_statement
 from pate_tf.statement.several_holders import SharedTrainingStatement
 
-SCRIPT = "pate_tf/cli/dssgd_command.py"
+SCRIPT = ("pate_tf/cli/main.py", "dssgd")
 SMALL = ("--participants=4", "--rounds=3", "--train_dir=run")
 NOISY = ("--privacy=record", "--target_epsilon=20", "--model=linear", "--representation=raw")
 
 
 def run(folder: pathlib.Path, *flags: str) -> dict:
-    ended = run_script(SCRIPT, *SMALL, *flags, folder=folder)
+    ended = run_script(*SCRIPT, *SMALL, *flags, folder=folder)
     assert ended.code == 0, ended.err[-3000:]
     return artifacts.read_json(folder / "run" / "sensitive" / "selective_sgd_report.json")
 
@@ -40,7 +40,7 @@ def test_a_run_without_privacy_says_so_and_releases_nothing(tmp_path):
 
 
 def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_missed(tmp_path):
-    running = start_script(SCRIPT, *SMALL, *NOISY, "--rounds=5", folder=tmp_path)
+    running = start_script(*SCRIPT, *SMALL, *NOISY, "--rounds=5", folder=tmp_path)
     state = tmp_path / "run" / "sensitive" / "selective_sgd" / "state.npz"
     while running.process.is_alive():
         if state.exists() and artifacts.read_arrays(state).get("num_rounds", 0) >= 2:
@@ -59,7 +59,7 @@ def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_misse
         released = [row for row in opened.history() if row.kind == "released"]
         assert [row.details["kept"]["round"] for row in released] == list(range(1, 6))
     shutil.rmtree(ledger)
-    refused = run_script(SCRIPT, *SMALL, *NOISY, "--rounds=5", folder=tmp_path)
+    refused = run_script(*SCRIPT, *SMALL, *NOISY, "--rounds=5", folder=tmp_path)
     assert refused.code == 3 and "--reset_ledger_i_understand" in refused.err
 
 
@@ -75,7 +75,7 @@ def test_mistakes_end_in_one_line(tmp_path):
         (("serve", "--participants=3"), "Unknown command line flag 'participants'"),
         (("serve", "--roster=good.toml"), "--certificates: certificates/authority.pem does"),
     ):
-        ended = run_script(SCRIPT, *flags, folder=tmp_path)
+        ended = run_script(*SCRIPT, *flags, folder=tmp_path)
         assert ended.code in (1, 2)
         assert ended.err.startswith("error: ") and expected in ended.err, ended.err[-2000:]
         assert ended.err.count("\n") == 1

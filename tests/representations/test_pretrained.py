@@ -6,10 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from encoder_helpers import moved, train_briefly
 
 import pate_tf
-from pate_tf.models.encoder import Encoder, SavedEncoder, record_features
-from pate_tf.representations import catalogue, contrastive
+from pate_tf.models.encoder import Encoder, SavedEncoder
+from pate_tf.representations import catalogue
 from pate_tf.representations.catalogue import Representation
 from pate_tf.representations.pretrained import ModelPart
 from pate_tf.serving.served import ServedStudent
@@ -39,9 +40,7 @@ def centred(model, pool, inputs):
 @pytest.fixture(scope="module", autouse=True)
 def few_steps():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contrastive, "NETWORKS", 1)
-        patch.setattr(contrastive, "STEPS", 3)
-        patch.setattr(contrastive, "STUDENT_STEPS", 3)
+        train_briefly(patch, 3, 3)
         yield
 
 
@@ -310,13 +309,7 @@ def test_presets_of_keras_hub_go_in_batches_and_one_that_keeps_words_is_refused(
         records = data.private.inputs[:24]
         changed = records.copy()
         changed[7] = records[8]
-        tables = []
-        for inputs in (records, changed):
-            table = np.zeros((len(inputs), encoder.num_features), np.float32)
-            for rows, features in record_features(encoder, inputs):
-                table[rows] = features
-            tables.append(table)
-        assert np.flatnonzero((tables[0] != tables[1]).any(axis=1)).tolist() == [7]
+        assert moved(encoder, records, changed) == [7]
     with pytest.raises(ValueError, match="byte-pair tokenizer stores words of texts") as refused:
         Representation(f"hub:{tmp_path}/pair").fit(of_texts.pool)
     assert "\n" not in str(refused.value)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from encoder_helpers import moved
 from keras import layers, ops
 from tqdm import tqdm
 
@@ -159,14 +160,7 @@ def test_a_model_that_may_mix_rows_gets_one_record_at_a_time():
     for model in mixing():
         encoder = Representation(model).fit(DIGITS.pool).encoder_
         assert encoder.places == 1, model.layers
-        tables = []
-        for inputs in (records, changed):
-            table = np.zeros((len(inputs), encoder.num_features), np.float32)
-            for rows, features in record_features(encoder, inputs):
-                table[rows] = features
-            tables.append(table)
-        moved = (tables[0] != tables[1]).any(axis=1)
-        assert set(np.flatnonzero(moved)) <= {7}
+        assert set(moved(encoder, records, changed)) <= {7}
 
 
 def test_a_replaced_record_moves_the_sums_of_a_mixing_model_by_what_is_charged(tmp_path):

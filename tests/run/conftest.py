@@ -1,11 +1,8 @@
 import pytest
-
-from pate_tf.representations import contrastive
+from encoder_helpers import train_briefly
 
 
 @pytest.fixture
 def few_steps(monkeypatch):
     """Training on the pool, and between labels and a student, takes few steps."""
-    monkeypatch.setattr(contrastive, "NETWORKS", 1)
-    monkeypatch.setattr(contrastive, "STEPS", 5)
-    monkeypatch.setattr(contrastive, "STUDENT_STEPS", 5)
+    train_briefly(monkeypatch, 5, 5)

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from api_helpers import HUGE, IMAGES, Standardised, pictures
 from chosen_votes import plan_of, release_settings
+from encoder_helpers import train_briefly
 from sklearn.naive_bayes import MultinomialNB
 
 import pate_tf
@@ -28,7 +29,6 @@ from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import Reporting
 from pate_tf.core.sensitive import PrivateExamples, owner_partition, random_partition
 from pate_tf.models import architectures as models
-from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
 from pate_tf.teachers import run_folder
 
@@ -194,9 +194,7 @@ def representation_of_pool(tmp_path_factory):
     """Trains everything that needs only the pool beforehand, with its messages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(contrastive, "NETWORKS", 1)
-        patch.setattr(contrastive, "STEPS", 20)
-        patch.setattr(contrastive, "STUDENT_STEPS", 5)
+        train_briefly(patch, 20, 5)
         encoder_of(POOL, default_of_teachers(IMAGES), 0)
         yield
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from encoder_helpers import train_briefly
 
 import pate_tf
 import pate_tf.audit
-from pate_tf.representations import contrastive
 
 MECHANISMS = ("noisy_max", "charged_once")
 MODULES = (
@@ -35,9 +35,7 @@ MODULES = (
 def quick() -> Iterator[None]:
     """A representation is trained in few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contrastive, "NETWORKS", 1)
-        patch.setattr(contrastive, "STEPS", 30)
-        patch.setattr(contrastive, "STUDENT_STEPS", 30)
+        train_briefly(patch, 30, 30)
         yield
 
 

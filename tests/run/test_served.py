@@ -75,7 +75,7 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
         assert served.predict(run, tmp_path / "bad.csv", tmp_path / "o.csv").values["inputs"] == 1
     (tmp_path / "bad.csv").write_text("age,sex\n0.5,F\n")
     with pytest.raises(
-        ValueError, match=r"inputs has no label column ill\. To predict labels, set `output`"
+        ValueError, match=r"inputs has no label column 'ill'\. To predict labels, set `output`"
     ):
         served.evaluate(run, tmp_path / "bad.csv")
     with pytest.raises(ValueError, match=r"ill must be a class or none.*no, yes, got 'maybe'"):

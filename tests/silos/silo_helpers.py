@@ -8,7 +8,7 @@ import pytest
 from data_sets_for_tests import table_dataset
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.core.public import Pool
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import Member, Policy, Silo, SiloRoster, SiloSums, SiloTeacher
@@ -20,6 +20,12 @@ SHAPE = (4,)
 RANDOMISED = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=1.0)
 SECURE = SecureHistogram(sigma=40.0, num_parties=4, threshold=1)
 AGGREGATORS = tuple(Keys(f"aggregator-{number}").identity for number in range(1, 5))
+
+
+def secure_sums(**changes):
+    """Returns a release of secure sums with four aggregators, one of which may collude."""
+    facts = {"sigma": 5.0, "num_features": 3, "least_silos": 3, "colluding": 1}
+    return SecureFeatureSums(**{**facts, "num_parties": 4, "threshold": 1, **changes})
 
 
 def queries(first, last):

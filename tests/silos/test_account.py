@@ -4,9 +4,9 @@ import dataclasses
 from contextlib import closing
 
 import pytest
+from silo_helpers import secure_sums
 from store_contract import StoreContract
 
-from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.ledger import LedgerError
 from pate_tf.ledger.rollback_guard import RollbackGuard
 from pate_tf.silos.roster import Policy
@@ -14,15 +14,7 @@ from pate_tf.silos.silo import SiloAccount
 
 
 def test_an_account_of_records_takes_no_charges_for_owners(tmp_path):
-    charge = SecureFeatureSums(
-        sigma=5.0,
-        num_features=3,
-        least_silos=3,
-        colluding=1,
-        num_parties=4,
-        threshold=1,
-        unit="owner",
-    )
+    charge = secure_sums(unit="owner")
     of_records = Policy(silo="clinic", epsilon_budget=9.0, delta=1e-5)
     of_owners = dataclasses.replace(of_records, unit="owner")
     with closing(SiloAccount(tmp_path, of_owners)) as account, account.exclusive():

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import nodes
 from scipy.stats import norm
+from silo_helpers import secure_sums
 
 from pate_tf.accounting.charge import SanitisedEpsilon
 from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
-from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
+from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianHistogram,
@@ -106,15 +107,7 @@ def silos(charge=None, answered=(1, 50, 0), **changes):
 
 
 def silo_sums(unit="owner"):
-    charge = SecureFeatureSums(
-        sigma=20.0,
-        num_features=10,
-        least_silos=4,
-        colluding=1,
-        num_parties=4,
-        threshold=1,
-        unit=unit,
-    )
+    charge = secure_sums(sigma=20.0, num_features=10, least_silos=4, unit=unit)
     return silos(charge, (1, 1, 1, 1, 1), unit=unit)
 
 

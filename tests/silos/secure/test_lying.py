@@ -27,10 +27,10 @@ import threading
 import numpy as np
 import pytest
 from secure_helpers import some_keys, some_terms, transcript_of
-from silo_helpers import Noted
+from silo_helpers import Noted, secure_sums
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
+from pate_tf.accounting.local import SecureHistogram
 from pate_tf.net.wire_values import decode, digest, encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import protocol, sealing, shamir
@@ -66,14 +66,8 @@ class Game:
         self.silo_keys = {}
         if are_sums:
             self.silo_keys = {name: Keys(name) for name in (*honest_silos, "bad-1")}
-            release = SecureFeatureSums(
-                sigma=1000.0,
-                num_features=NUM_CLASSES - 1,
-                least_silos=3,
-                colluding=1,
-                num_parties=num_parties,
-                threshold=threshold,
-            )
+            parties = {"num_parties": num_parties, "threshold": threshold}
+            release = secure_sums(sigma=1000.0, num_features=NUM_CLASSES - 1, **parties)
             listed = tuple(one.identity for one in self.silo_keys.values())
             self.terms = dataclasses.replace(self.terms, mechanism=release, silos=listed)
         self.other_terms = dataclasses.replace(self.terms, question=bytes(32))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 from secure_helpers import asked, open_aggregators, sealed_sums, some_keys, sums_terms
-from silo_helpers import Silent
+from silo_helpers import Silent, secure_sums
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import shamir
 from pate_tf.silos.coordinator import open_histogram
@@ -19,9 +18,7 @@ from pate_tf.silos.sealing import deal, seal_shares, seal_sums
 NUM_SILOS = 6
 SHAPE = (401, 10)
 SIZE = SHAPE[0] * SHAPE[1]
-RELEASE = SecureFeatureSums(
-    sigma=3.0, num_features=SHAPE[0] - 1, least_silos=5, colluding=2, num_parties=4, threshold=1
-)
+RELEASE = secure_sums(sigma=3.0, num_features=SHAPE[0] - 1, least_silos=5, colluding=2)
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import types
 
 import numpy as np
 import pytest
-from silo_helpers import NUM_CLASSES, pool, silo, teacher
+from silo_helpers import NUM_CLASSES, pool, secure_sums, silo, teacher
 from transport_helpers import AGGREGATORS, SILOS, connect, serve
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
+from pate_tf.accounting.local import SecureHistogram
 from pate_tf.net.health import CONTACT_AGE
 from pate_tf.silos import Asking, Coordinator, Member, SiloRoster, SiloSums
 from pate_tf.silos.aggregator import Aggregator
@@ -22,9 +22,7 @@ from pate_tf.silos.transport import AggregatorService, TaskConnection, task_resu
 
 POOL = pool(40)
 TRUE = teacher(POOL.inputs)
-SUMS = SecureFeatureSums(
-    sigma=1.0, num_features=3, least_silos=2, colluding=1, num_parties=4, threshold=1
-)
+SUMS = secure_sums(sigma=1.0, least_silos=2)
 MADE_UP = np.arange(4 * NUM_CLASSES).reshape(4, NUM_CLASSES) * 2**25
 ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
 SECURE = SecureHistogram(sigma=0.5, num_parties=4, threshold=1)
