@@ -7,7 +7,6 @@ run is not changed. Reports are SENSITIVE and stored in `sensitive/audit`.
 
 import contextlib
 import dataclasses
-import hashlib
 import hmac
 import math
 import os
@@ -27,6 +26,7 @@ from pate_tf.ledger.journal import Store
 from pate_tf.ledger.ledger_file import DEBITS, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE
+from pate_tf.serving.served import DIGESTS, EXTRA, SCHEMA, ServedStudent, file_digests, load_student
 from pate_tf.statement import JSON_FILE, check_statement, has_its_page, opened_stores, spent_since
 from pate_tf.statement.privacy_statement import PrivacyStatement
 from pate_tf.statement.report import STATEMENTS, ledger_folders
@@ -36,7 +36,8 @@ PASSED: Final = "passed"
 VIOLATION: Final = "violation"
 NOT_CHECKED: Final = "not checked"
 NO_LEDGER: Final = "silos keep their own ledgers: verify the statement with --ledger=LEDGER"
-HALF_WRITTEN: Final = "do not publish .writing-* files; the next command here deletes them"
+HALF_WRITTEN: Final = "a stopped command left unfinished files: complete a run here, then publish"
+LEFT_BEHIND: Final = r"(^|/)\.writing-|^unfinished_student(/[0-9a-f]{16}\.npz)?$"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -48,8 +49,7 @@ ALLOWED_FILES: Final = re.compile(
     r"student\.(keras|onnx|tflite)))"
 )
 ALLOWED_FOLDERS: Final = re.compile(
-    rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"
-    rf"|{VERSION[:-1]})"
+    rf"({LOGS}|student|shared_model|{VERSION}(variables|assets)(\.extra)?|{VERSION[:-1]})"
 )
 # For each array of labels.npz: the kind of its NumPy type, and its shape. Each letter of a shape is
 # a number: q is the number of queries, m of labels, l of training labels, c of classes, and r of
@@ -63,7 +63,6 @@ ALLOWED_ARRAYS: Final = {
 }
 # Fields of a statement that change with later releases from the same ledger.
 LEDGER_KEYS: Final = re.compile(r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|date")
-EXTRA: Final = "assets.extra"
 BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError)
 
 
@@ -257,7 +256,10 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
 def _file_checks(run: _Run) -> Iterator[Check]:
     problems = ["released/ is a link"] if run.released.is_symlink() else []
     found = sorted(run.released.glob("**/*"))
-    paths = [path for path in found if not artifacts.is_half_written(path)]
+    number = artifacts.next_version(run.released / "student")
+    logs = rf"^logs/student/{number}(/\w+)?(/events\.out\.tfevents\.[\w.-]+)?$"
+    left = re.compile(f"{LEFT_BEHIND}|{logs}")
+    paths = [path for path in found if not left.search(str(path.relative_to(run.released)))]
     if len(paths) < len(found):
         yield Check("released files: half-written", NOT_CHECKED, HALF_WRITTEN)
     for path in paths:
@@ -297,15 +299,13 @@ def _seals_check(run: _Run, files: Sequence[pathlib.Path]) -> Check:
         return Check("released files: seals", NOT_CHECKED, "this folder has no seals")
     lines = [line.partition("  ") for line in seals.read_text().splitlines()]
     sealed = {name: digest for digest, _, name in lines}  # the last line of each name is valid
-    digests = {
-        path.relative_to(run.released).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
-    changed = sorted(name for name in digests if sealed.get(name) != digests[name])
+    digests = artifacts.file_digests(run.released)
+    names = [path.relative_to(run.released).as_posix() for path in files]
+    changed = [name for name in names if sealed.get(name) != digests[name]]
     return verdict(
         "released files: seals",
         [f"{name} was changed after a command wrote it" for name in changed],
-        f"{len(digests)} files are unchanged since the commands wrote them",
+        f"{len(names)} files are unchanged since the commands wrote them",
         "changes by somebody who can also write to sensitive/",
     )
 
@@ -418,8 +418,6 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
 
 def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
     """Describes each field of a statement that contradicts the data in the folder."""
-    from pate_tf.serving.served import ServedStudent
-
     due: dict[str, Any] = {}
     description = described_run(run.root)
     sums = run.sums()
@@ -445,8 +443,6 @@ def _contradictions(run: _Run, statement: PrivacyStatement) -> list[str]:
 
 
 def _version_checks(run: _Run) -> Iterator[Check]:
-    from pate_tf.serving.served import DIGESTS, SCHEMA, file_digests, load_student
-
     for name, models in STATEMENTS.items():
         versions = run.versions(models)
         if not versions:

@@ -1,11 +1,15 @@
-"""Checks a run folder: `pate audit run`.
+"""Checks a run folder before publication, without spending privacy budget.
 
-Exit code 0: passed. 1: a violation was found. 2: the audit could not be run, or found no ledger.
+  pate audit run --train_dir=RUN   checks a run and writes the report for the person who signs
+
+It checks the released files, the ledger and recorded digests. `pate audit run --help` lists the
+flags. Exit code 0: passed; 1: a violation was found; 2: the audit could not be run, or the run has
+no ledger.
 """
 
 import pathlib
 import sys
-from typing import Any, Final
+from typing import Any
 
 from absl import flags
 
@@ -14,20 +18,13 @@ from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
 COULD_NOT_RUN = 2
-RUN: Final = "Checks the released files of a run folder, its ledger, and recorded digests."
-ABOUT: Final = """\
-Checks a run folder before publication, without spending privacy budget.
-
-  pate audit run --train_dir=RUN   checks a run and writes the report for the person who signs
-
-`pate audit run --help` lists the flags. Exit code 0: passed; 1: a violation was found; 2: the audit
-could not be run, or the run has no ledger."""
 
 
 def _audit_run() -> dict[str, Any]:
     """Audits a run and returns the results.
 
-    Deletes the report of an earlier audit. Writes a new one unless the audit found a violation.
+    Writes the report, unless the audit found a violation. An earlier report would not show the
+    violation, so it is moved out of `released/`.
     """
     from pate_tf.audit.run_audit import VIOLATION, audit_run
     from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
@@ -37,20 +34,20 @@ def _audit_run() -> dict[str, Any]:
     root = pathlib.Path(FLAGS.train_dir)
     page = root / artifacts.RELEASED / PAGE
     audit = audit_run(root, reporting=command_line.reporting())
-    if page.is_file():
-        page.unlink()  # the report of an earlier audit
     for check in audit.checks:
         print(f"  {check.outcome.ljust(11)}  {check.name}: {check.detail}")
         if check.blind_spot:
             print(f"  {''.ljust(11)}  can't see: {check.blind_spot}")
-    sensitive = root / artifacts.SENSITIVE
-    if sensitive.is_dir():
-        path = artifacts.make_sensitive_folder(sensitive / "audit") / "run.json"
-        artifacts.write_json(path, audit.to_dict(), private=True)
-        print(f"written: {path} (SENSITIVE)")
-    is_stated = any(page.with_name(name).exists() for name in STATEMENTS)
-    if audit.outcome != VIOLATION and is_stated:
+    place = root
+    if (root / artifacts.SENSITIVE).is_dir():
+        place = artifacts.make_sensitive_folder(root / artifacts.SENSITIVE / "audit")
+        artifacts.write_json(place / "run.json", audit.to_dict(), private=True)
+        print(f"written: {place / 'run.json'} (SENSITIVE)")
+    if audit.outcome != VIOLATION and any(page.with_name(name).exists() for name in STATEMENTS):
         print(f"written: {write_pages(root, audit=audit)} (publishable)")
+    elif page.is_file():
+        page.chmod(0o600)  # as all files in `sensitive/`
+        print(f"moved: {page.replace(place / PAGE)} (it does not show the result of this audit)")
     return audit.to_dict()
 
 
@@ -61,13 +58,7 @@ def _define() -> None:
 
 def run() -> None:
     """Runs `pate audit run` with the remaining arguments, or prints the help."""
-    which = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if which.lstrip("-") in command_line.HELP:
-        print(ABOUT)
-        return
-    if which != "run":
-        print(f"error: there is no audit {which!r}; use pate audit run", file=sys.stderr)
-        raise SystemExit(COULD_NOT_RUN)
+    command_line.subcommand(["run"], __doc__)
     ending = 0
 
     def main() -> None:
@@ -83,9 +74,9 @@ def run() -> None:
         ending = {VIOLATION: 1, NOT_CHECKED: COULD_NOT_RUN}.get(values["outcome"], 0)
         command_line.write_report(FLAGS.report_file, values)
 
-    sys.argv[:2] = ["pate audit run"]
+    sys.argv[0] = "pate audit run"
     try:
-        command_line.run(command_line.guarded(main, FLAGS), _define, RUN)
+        command_line.run(command_line.guarded(main, FLAGS), _define, __doc__)
     except SystemExit as end:
         # Exit code 1 means that the audit found a violation, so a wrong flag needs another code.
         code = COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, cast
 
@@ -580,6 +581,8 @@ class Student:
         if artifacts.is_within(target / "student", artifacts.SENSITIVE):
             raise ValueError(f"folder must not be inside sensitive/, got {target}")
         artifacts.remove_abandoned(target)
+        # The state of an interrupted run with other settings.
+        shutil.rmtree(target / student_training.UNFINISHED, ignore_errors=True)
         logs = student_training.logs_of(target)
         measured: dict[str, Any] = {}
         if evaluate_on is not None:

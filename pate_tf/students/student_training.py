@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts, tensorboard
-from pate_tf.core.checks import IntArray
+from pate_tf.core.checks import FloatArray, IntArray
 from pate_tf.core.dataset import CLASS, Dataset, is_labeled
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.reporting import steps_on_clock
@@ -28,7 +28,6 @@ from pate_tf.students.student_kinds import FitOptions, StudentConfig
 
 Batch = dict[str, tf.Tensor]
 StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
-FloatArray = npt.NDArray[np.float64]
 
 LOGGED = 10  # a loss is written for TensorBoard once in this number of steps
 BATCH = 500  # inputs per batch; larger batches exceed the cache and are slower per input
@@ -491,8 +490,8 @@ def fit_student(
             verbose=0,
         )
     if path is not None:  # training is complete, so the stored state is no longer needed
-        path.unlink(missing_ok=True)
-        if not any(path.parent.iterdir()):
+        with contextlib.suppress(OSError):  # the folder may contain the state of other settings
+            path.unlink()
             path.parent.rmdir()
 
 

@@ -68,7 +68,9 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
     assert statement.epsilon == pytest.approx(fitted.cost.epsilon)
     with pytest.raises(ValueError, match=r"First publish a student, with .*`publish\(\)`"):
         pate_tf.audit.report_page(tmp_path / "one")
+    (tmp_path / "one/released/unfinished_student").mkdir()  # left by another, interrupted student
     assert fitted.student.publish().folder == tmp_path / "one" / "released"
+    assert not (tmp_path / "one/released/unfinished_student").exists()
     assert pate_tf.audit.report_page(tmp_path / "one")
 
 
