@@ -8,9 +8,13 @@ images), the predicted class and the probability of each class. Without --output
 accuracy, per-class recall and calibration on labeled PUBLIC inputs.
 """
 
+import contextlib
+import pathlib
+
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.teachers.run_folder import described_run
 
 FLAGS = flags.FLAGS
 
@@ -39,6 +43,15 @@ def main() -> None:
             )
     from pate_tf.serving import served
 
+    run = served.newest_version(pathlib.Path(FLAGS.student)).absolute().parent.parent.parent
+    inputs = str(pathlib.Path(FLAGS.inputs).absolute())
+    with contextlib.suppress(OSError, ValueError):  # the run may belong to another user or version
+        described = described_run(run)
+        if described is not None and described.source.get("private") == inputs:
+            command_line.warn(
+                f"{FLAGS.inputs} contains the records that this student was trained on. Its "
+                "accuracy on them says nothing about new records, and all results are sensitive."
+            )
     if FLAGS.output:
         report = served.predict(FLAGS.student, FLAGS.inputs, FLAGS.output, strict=FLAGS.strict)
     else:

@@ -26,6 +26,7 @@ from pate_tf.planning.release_settings import (
     RunSettings,
 )
 from pate_tf.queries.strategies import QueryWishes
+from pate_tf.students.student_kinds import TRAINING, StudentSettings
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(DataSource, ReleaseSettings, Budget, QueryWishes)
@@ -38,6 +39,7 @@ def define() -> None:
     command_line.define(ReleasePrivacy, group="privacy")
     command_line.define(ReleaseSettings, group="method", without=("num_rounds", "margin"))
     command_line.define(QueryWishes, group="method", without=("strategy", "num_queries"))
+    command_line.define(StudentSettings, group="student", advanced=(*TRAINING, "model"))
     command_line.define(Output, group="output")
 
 
@@ -52,6 +54,7 @@ def main(confirm: Callable[[], None] = lambda: None) -> None:
     release = command_line.read(
         ReleaseSettings, budget=command_line.read(Budget), queries=command_line.read(QueryWishes)
     )
+    student = command_line.read(StudentSettings)
     output = command_line.read(Output)
     artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     reporting = dataclasses.replace(command_line.reporting(), confirm=confirm)
@@ -62,7 +65,7 @@ def main(confirm: Callable[[], None] = lambda: None) -> None:
     data = Data.of(origin, None, reporting) if data is None else data
     fitted, folder = run(
         RunData(public=data.public, private=data.private, origin=origin),
-        RunSettings(release=release, output=output),
+        RunSettings(release=release, student=student, output=output),
         reporting=reporting,
     )
     report = fitted.report(folder, origin)

@@ -10,15 +10,18 @@ The flags of `pate run` are accepted, too.
 """
 
 import pathlib
+import re
 import shlex
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
 from pate_tf.cli import command_line, run_command
+from pate_tf.core import artifacts
 from pate_tf.data import loaded_data, tables
-from pate_tf.data.schema import ONE_OWNER, read_schema
+from pate_tf.data.schema import ONE_OWNER, STATE_CLASSES, quoted, read_schema, split_names
 from pate_tf.statement.privacy_statement import largest_share_of_right_guesses
 
 FLAGS = flags.FLAGS
@@ -86,17 +89,56 @@ def epsilon_of(text: str) -> float:
     return epsilon
 
 
+def classes_of(text: str) -> str:
+    """Returns the classes in an answer as a list in TOML; raises ValueError if there are too few.
+
+    Public records without labels do not show which classes are possible.
+    """
+    names = split_names(text)
+    if len(names) < 2:
+        raise command_line.FlagValueError(
+            "classes must be at least 2, such as no,yes. For numbers: pate schema --target=number"
+        )
+    return quoted(names)
+
+
 def confirm() -> None:
     """Asks whether the run may spend its epsilon, and exits if the answer is no."""
     if FLAGS.yes:
         return
+    more = f", and {FLAGS.evaluate_epsilon} for the estimate" * bool(FLAGS.evaluate_epsilon)
     try:
-        answer = input(f"\nStart this run? It spends epsilon {FLAGS.epsilon:g}. Type yes or no: ")
+        answer = input(
+            f"\nStart this run? It spends epsilon {FLAGS.epsilon:g}{more}. Type yes or no: "
+        )
     except EOFError:
         raise ValueError("yes is required: the input ended early. Nothing was spent.") from None
     if answer.strip().lower() not in ("y", "yes"):
         print("No privacy budget was spent. To start the run later, use the command above.")
         raise SystemExit(0)
+
+
+def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: Any) -> None:
+    """Drafts the schema, and asks for the classes if the public records do not show them.
+
+    Exits if there are no public records, because the user must then complete the schema. For
+    `others`, which include `private` and `label`, see `loaded_data.draft_schema`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        text = loaded_data.draft_schema(public, pathlib.Path(folder) / "draft.toml", **others)
+    if FLAGS["classes"].present or (public is not None and STATE_CLASSES in text):
+        question = f"All classes of {others['label']!r}, separated by commas, such as no,yes"
+        stated = f"classes = {asked('classes', question, classes_of)}"
+        text = re.sub("(?m)^classes = .*", lambda _: stated, text)
+    artifacts.write_text(schema, text)
+    print("\n", text, sep="")
+    if public is None:
+        print(
+            f"{schema} contains the names of the columns. Without a public file, you must add the "
+            f"range or the categories of each column from public knowledge. Then run again."
+        )
+        raise SystemExit(command_line.USER_ERROR if FLAGS.yes else 0)
+    print(f"{schema} was drafted from {public}. Review it before you answer yes.")
 
 
 def main() -> None:
@@ -133,6 +175,8 @@ def main() -> None:
             what = f"an attacker's guess about one person is right at most {guess} of the time"
             print(f"  {choice:<4g} {word}: {what} instead of 50 %")
     epsilon = asked("epsilon", "Epsilon (empty: 1)", epsilon_of)
+    question = "Epsilon of an accuracy estimate on 10 % of the private records (empty: no estimate)"
+    estimate = asked("evaluate_epsilon", question, lambda text: text and epsilon_of(text))
     if schema.exists():
         print(f"Using the existing {schema}.")
         if default != label:
@@ -140,18 +184,11 @@ def main() -> None:
                 f"label: {schema} predicts {default}, not {label}. Choose a new file by --schema."
             )
     else:
-        roles = {"label": label, "owner": owner}
-        print("\n", loaded_data.draft_schema(public, schema, private=private, **roles), sep="")
-        if public is None:
-            print(
-                f"{schema} contains the names of the columns. Without a public file, you must add "
-                f"the range or the categories of each column from public knowledge. Then run again."
-            )
-            raise SystemExit(command_line.USER_ERROR if FLAGS.yes else 0)
-        print(f"{schema} was drafted from {public}. Review it before you answer yes.")
-    FLAGS["label"].present, FLAGS.label = 0, None  # the schema contains the label
+        draft_schema(schema, public, private=private, label=label, owner=owner)
+    for name in ("label", "classes"):  # the schema contains them
+        FLAGS[name].unparse()
     answers = {"private": private, "public": public, "schema": schema, "owner": owner}
-    answers["epsilon"] = f"{epsilon:g}"
+    answers |= {"epsilon": f"{epsilon:g}", "evaluate_epsilon": estimate}
     FLAGS(["pate run", *(f"--{name}={value}" for name, value in answers.items() if value)])
     shown = set(FLAGS) - {"yes", *command_line.ALIASES.values()}
     given = [FLAGS[name].serialize() for name in shown if FLAGS[name].present]

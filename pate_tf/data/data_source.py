@@ -13,7 +13,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import Settings, described, setting
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import datasets, image_folders, tables
-from pate_tf.data.schema import Schema, read_schema
+from pate_tf.data.schema import Schema, read_schema, split_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,11 @@ class FileSource(Settings):
         None,
         help="For images: size that each image is scaled to, such as 64 or 48x64 (HEIGHTxWIDTH). "
         "Default: the size of the public images. Without public images, all images become gray.",
+    )
+    classes: str | None = setting(
+        None,
+        help="For images without class folders in --public: all class names, separated by commas. "
+        "Default: the names of the folders in --public.",
     )
     background: str = setting(
         BACKGROUND,
@@ -97,13 +102,15 @@ class FileSource(Settings):
             return image_folders.load_public(
                 self.public,
                 self.private,
+                classes=split_names(self.classes),
                 name=self.name,
                 size=image_folders.size_of(self.image_size),
                 background=self.background,
                 on_bad_record=self.on_bad_record,
             )
-        if self.image_size is not None:
-            raise ValueError("image_size is only for folders of images. Remove it for tables.")
+        for name in ("image_size", "classes"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is only for folders of images. Remove it for tables.")
         place = self.private or self.public
         of_file = "table" if place is None else place.resolve().stem
         name = self.name or self._schema.name or of_file
@@ -258,7 +265,6 @@ class PoolSize(Settings):
 
     pool_size: int | None = setting(
         None,
-        group="data",
         flag="stdnt_share",
         least=1,
         advanced=True,

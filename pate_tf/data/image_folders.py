@@ -27,6 +27,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", "
 # Files that operating systems create next to images.
 PASSED_OVER: Final = re.compile(r"\..*|thumbs\.db|desktop\.ini|__macosx", re.IGNORECASE)
 NO_CLASSES: Final = re.compile(r"(?i)(train|test)(ing)?|val(id(ation)?)?|(image|img|mask|label)s?")
+UNLABELED: Final = ". If the images have no labels, set `classes` to all classes, such as cat,dog"
 NO_IMAGES: Final = ". Files that are not images, such as .npz or labels in .csv, are not read."
 # Names of masks. The first pattern matches the name of a folder inside a class folder; the second
 # matches the name of a file next to its image.
@@ -99,7 +100,7 @@ def load_public(
     place = folder or private
     if place is None or (folder is None and size is None):
         raise ValueError("image_size is required without public images, such as 64")
-    names = tuple(classes or _class_names(place))
+    names = tuple(classes or _class_names(place, is_public=folder is not None))
     dataset = Dataset(
         name=name or place.resolve().name,
         kind="image",
@@ -201,16 +202,18 @@ def _folders(folder: pathlib.Path) -> list[str]:
     return sorted(path.name for path in paths if path.is_dir())
 
 
-def _class_names(folder: pathlib.Path) -> list[str]:
+def _class_names(folder: pathlib.Path, *, is_public: bool) -> list[str]:
     """Returns the names of all class folders; raises ValueError if there are fewer than 2."""
     names = _folders(folder)
     if len(names) >= 2 and not all(map(NO_CLASSES.fullmatch, names)):
         return names
     deeper = [folder / name for name in names if len(_folders(folder / name)) > 1]
+    images, others = image_files(folder)
+    advice = UNLABELED * (is_public and not names and bool(images)) + NO_IMAGES * bool(others)
     raise ValueError(
         f"{folder} needs a folder for each of at least 2 classes; it has "
         f"{' and '.join(names) or 'no folders'}"
-        + (f". Use {deeper[0]} instead" if deeper else NO_IMAGES * bool(image_files(folder)[1]))
+        + (f". Use {deeper[0]} instead" if deeper else advice)
     )
 
 

@@ -88,7 +88,7 @@ def draft_schema(
             written={"delimiter": form.delimiter, "encoding": form.encoding},
         )
     elif private is not None:
-        labels = schema.split_label(label, tables.header_of(private).names)
+        labels = schema.split_names(label, tables.header_of(private).names)
         form = tables.check_header(private, [*labels, *([owner] if owner else [])])
         if not labels:
             raise ValueError("label is required: otherwise the first line may be a record")
@@ -727,7 +727,7 @@ def drafted_schema(
         kind = str(column.dtype if hasattr(column, "dtype") else column.type).lower()
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)
-    labels = schema.split_label(label, table.fields)
+    labels = schema.split_names(label, table.fields)
     columns = schema.draft_columns(table.fields, without=(*labels, owner), categories=codes)
     target = CLASS if classes is not None or {*labels} & {*categories} else None
     stated, doubts = schema.drafted_target(labels, table.fields, target)

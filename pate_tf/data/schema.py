@@ -475,7 +475,7 @@ class Schema:
         stated.update(owner=None, labels=self.label_columns)
         number = [] if self.number is None else _column_lines(self.number)
         stated["decimal"] = None if number else self.decimal  # the lines of `number` contain it
-        lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value] + number
+        lines = [f"{name} = {quoted(value)}" for name, value in stated.items() if value] + number
         for column in self.columns:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column, self.number)]
         return "\n".join(lines) + "\n"
@@ -697,7 +697,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
         if len(stated["label_columns"]) == 1:
             raise ValueError(
                 "labels must list at least two columns. For one label, write label = "
-                f"{_quoted(*stated['label_columns'])} and classes = [...] with the values of that "
+                f"{quoted(*stated['label_columns'])} and classes = [...] with the values of that "
                 "column"
             )
     if entries:
@@ -734,7 +734,7 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     return TableColumn(name=name, **values)
 
 
-_quoted = functools.partial(json.dumps, ensure_ascii=False)  # JSON strings are valid TOML
+quoted = functools.partial(json.dumps, ensure_ascii=False)  # JSON strings are valid TOML
 
 
 def _column_lines(column: TableColumn, number: TableColumn | None = None) -> list[str]:
@@ -751,19 +751,19 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
         lines = [f"text = {column.text}"]
         lines += ["characters = true"] if column.characters else []
     elif column.categories:
-        lines = [f"categories = {_quoted(column.categories)}"]
+        lines = [f"categories = {quoted(column.categories)}"]
         lines += ["other = true  # adds a category for all other values"] if column.other else []
     elif column.date:
         low, high = (datetime.date.fromordinal(int(day)) for day in (column.low, column.high))
-        lines = [f"low = {low}", f"high = {high}", f"date = {_quoted(column.date)}"]
+        lines = [f"low = {low}", f"high = {high}", f"date = {quoted(column.date)}"]
     else:
         lines = [f"low = {column.low!r}", f"high = {column.high!r}"]
     if column.missing is not None:
-        missing = column.missing if column.is_number else _quoted(column.missing)
+        missing = column.missing if column.is_number else quoted(column.missing)
         lines.append(f"missing = {missing}  # replaces an empty field")
-    lines += [f"gaps = {_quoted(column.gaps)}"] if column.gaps else []
+    lines += [f"gaps = {quoted(column.gaps)}"] if column.gaps else []
     for key in ("decimal", "thousands", "unit"):
-        lines += [f"{key} = {_quoted(getattr(column, key))}"] if getattr(column, key) else []
+        lines += [f"{key} = {quoted(getattr(column, key))}"] if getattr(column, key) else []
     return lines
 
 
@@ -851,7 +851,7 @@ def draft(
         ValueError: if no column can be used, the label's name is misspelled, or the label's values
             do not match the target.
     """
-    labels = split_label(label, fields)
+    labels = split_names(label, fields)
     if names and (strange := sorted({*labels} - {*names})):
         raise ValueError(
             f"label: there is no column {strange[0]}. The first line of the file is a record, so "
@@ -883,11 +883,11 @@ def draft(
     return "\n".join(lines) + "\n"
 
 
-def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
-    """Returns the names of label columns; splits at commas unless a column has the whole name."""
-    if not label:
+def split_names(text: str | None, known: Collection[str] = ()) -> tuple[str, ...]:
+    """Returns the names in a text, split at commas unless the whole text is a known name."""
+    if not text:
         return ()
-    return (label,) if label in names else tuple(part.strip() for part in label.split(","))
+    return (text,) if text in known else tuple(part.strip() for part in text.split(","))
 
 
 def drafted_target(
@@ -1012,15 +1012,15 @@ def _draft_lines(
 ) -> list[str]:
     """Returns the lines of a draft in TOML: remarks, and entries that are not the default."""
     lines = [f"# {remark}" for remark in remarks]
-    lines += [f"label = {_quoted(labels[0])}"] if len(labels) == 1 else []
+    lines += [f"label = {quoted(labels[0])}"] if len(labels) == 1 else []
     if "number" in target:
         lines += STATED[:2] if target["number"] is None else _column_lines(target["number"])
     if "classes" in target:
-        listed = _quoted(target["classes"]) if len(target["classes"]) > 1 else STATE_CLASSES
+        listed = quoted(target["classes"]) if len(target["classes"]) > 1 else STATE_CLASSES
         lines.append(f"classes = {listed}")
     others = {"labels": target.get("label_columns"), "separator": target.get("separator"), **others}
     stated = {name: value for name, value in others.items() if value and value not in USUAL}
-    return [*lines, *(f"{name} = {_quoted(value)}" for name, value in stated.items())]
+    return [*lines, *(f"{name} = {quoted(value)}" for name, value in stated.items())]
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
@@ -1053,9 +1053,9 @@ def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | Non
         if name is not None and name not in names and (near := nearest(name, names)):
             if _letters(near) == _letters(name):
                 raise ValueError(f"{role}: there is no column {name}. Did you mean {near}?")
-            doubts.append(f"there is no column {name}: is {near} the {role}?")
+            doubts.append(f"there is no column {name!r}: is {near!r} the {role}?")
         elif name is not None and name not in names:
-            doubts.append(f"there is no column {name}: do public records lack the {role}?")
+            doubts.append(f"there is no column {name!r}: do public records lack the {role}?")
     return doubts
 
 
@@ -1167,7 +1167,7 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MAX_CATEGORIES
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
-        doubts.append(f"a person's id? Write owner = {_quoted(column.name)} and remove the column")
+        doubts.append(f"a person's id? Write owner = {quoted(column.name)} and remove the column")
     if column.is_number:
         doubts += _number_doubts(column, texts, distinct)
     is_short = np.mean([len(text.split()) for text in distinct]) < 2 * WORDS_OF_TEXT
@@ -1201,7 +1201,7 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
         )
     numbers = [text for text in distinct if text not in column.gap_words]
     if CODES.fullmatch(column.name) or any(re.fullmatch(r"0\d.*|\d+[eE]\d+", n) for n in numbers):
-        listed = _quoted(sorted(numbers)[:MAX_CATEGORIES])
+        listed = quoted(sorted(numbers)[:MAX_CATEGORIES])
         doubts.append(
             f"are these numbers codes? Then replace low, high and missing by categories = {listed}"
         )
@@ -1243,11 +1243,11 @@ def _alike(names: Sequence[str]) -> list[str]:
             next((min(some) for some in TRUTH_VALUES if text in some), text), []
         ).append(name)
     return [
-        f"do {' and '.join(map(_quoted, some))} mean the same?"
+        f"do {' and '.join(map(quoted, some))} mean the same?"
         for some in groups.values()
         if len(some) > 1
     ]
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _quoted(name)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else quoted(name)

@@ -418,14 +418,35 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
 
 
 def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line is a record: its fields occur again in later lines."""
+    """Whether the first line is a record: its fields occur again in later lines.
+
+    A name may be a value of its own column, too. So the number of these fields is compared with the
+    number of fields that are unlike all values of their columns.
+    """
     names = [name for name in header if name]
     if names in ([str(start + place) for place in range(len(names))] for start in (0, 1)):
         return False  # column names that are numbers
-    columns = zip(*others, strict=True)
+    columns = list(zip(*others, strict=True))
     num_again = sum(name in column for name, column in zip(header, columns, strict=False) if name)
+    num_unlike = sum(map(_is_unlike, header, columns))
     is_numbers = all(re.fullmatch(number_pattern(), name) for name in names)
-    return 2 * num_again >= len(header) or (is_numbers and num_again > 0)
+    is_again = 2 * num_again >= len(header) and num_again > num_unlike
+    return is_again or (is_numbers and num_again > 0)
+
+
+def _is_unlike(name: str, column: Sequence[str]) -> bool:
+    """Whether a field has other properties than the values of its column, as a name usually has.
+
+    This is the case if only the values are numbers, if the values are longer texts, or if each
+    value occurs several times, but the field never does.
+    """
+    counts = Counter(value for value in column if value not in ("", *GAPS))
+    if not counts or name in ("", *GAPS, *column):
+        return False
+    number = re.compile(number_pattern())
+    is_number = all(map(number.fullmatch, counts)) and not number.fullmatch(name)
+    num_longer = sum(len(value.split()) > len(name.split()) for value in counts)
+    return is_number or num_longer >= CONSISTENT * len(counts) or min(counts.values()) > 1
 
 
 def header_of(path: pathlib.Path) -> TextForm:

@@ -6,6 +6,7 @@ each image, and learns to find the second copy of an image among the copies of a
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
 PROJECTION = (256, 64)  # numbers of units of the layers between the features and the loss
+SLOW = "Large images take long to train. `image_size=32` or `representation=patches` is faster."
 MAX_DIRECTIONS = 256  # maximum number of principal directions that are kept
 
 
@@ -100,6 +102,8 @@ class ContrastivePart(encoder.Part):
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         dataset = pool.dataset
+        if np.prod(dataset.input_shape[:2]) > 48 * 48:
+            warnings.warn(SLOW, stacklevel=2)
         seed = self._order_seed
         model = ContrastiveModel(self.networks)
         num_steps = min(STEPS, max(MIN_STEPS, PASSES * len(pool) // BATCH_SIZE))

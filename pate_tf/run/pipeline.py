@@ -198,12 +198,14 @@ class Fitted:
         target = artifacts.RunDirectory(folder).sensitive / REPORT
         artifacts.write_json(target, values, private=True)
         page = write_pages(folder)
+        inputs = "FOLDER" if self.labels.pool.dataset.kind == "image" else "FILE"
         source = [("source", "named after its file, because --source_name was not given")]
         rows = [
             *source * bool(values.get("is_named_after_file")),
             ("statement", str(page.with_name(PAGE_FILE))),
             ("report", str(page)),
-            ("next", f"pate predict --student={folder} --inputs=FILE --output=predictions.csv"),
+            ("publish", f"only {page.parent}, after `pate audit run --train_dir={folder}`"),
+            ("next", f"pate predict --student={folder} --inputs={inputs} --output=predictions.csv"),
         ]
         return RunReport(values=values, rows=[*report.rows, *rows])
 

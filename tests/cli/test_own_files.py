@@ -56,6 +56,7 @@ def clinic(tmp_path_factory):
             "use either --dataset or --private",
         ),
         (["--private=patients.csv", *FILES, "--label=nosuch"], "there is no column nosuch"),
+        (["--private=patients.csv", *FILES, "--classes=a,b"], "--classes is only for folders"),
         (["--private=.", *FILES], "must both be folders, or both be files"),
         (["--private=unlabelled.csv", *FILES], "unlabelled.csv: there is no column diagnosis"),
         (["--private=.", "--public=.", "--schema=schema.toml"], "--schema is only for tables"),

@@ -45,7 +45,7 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     typed = [sys.executable, REPOSITORY / PATE, "start", "--train_dir=run"]
     ended = subprocess.run(
         typed,
-        input="\n".join([*answers, "2", "no", ""]),
+        input="\n".join([*answers, "2", "0.5", "no", ""]),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -56,7 +56,8 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     assert "nowhere.csv can't be read" in said and "There is no column 'knd'" in said
     assert "  1    usual: an attacker's guess about one person is right at most 73 %" in said
     assert "owner: name one column" in said and "\n[columns.age]\n" in said
-    assert "$ pate run --epsilon=2.0 --private=" in said
+    assert "$ pate run --epsilon=2.0 --evaluate_epsilon=0.5 --private=" in said
+    assert "It spends epsilon 2, and 0.5 for the estimate." in said
     assert "Forecast, before privacy budget is spent" in said
     assert "No privacy budget was spent." in said and not (tmp_path / "run").exists()
     flags = (f"--private={folder}/private.csv", f"--public={folder}/public.csv", "--epsilon=2")
@@ -65,6 +66,17 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     ended = run_script(PATE, "start", f"--private={folder}/private.csv", folder=tmp_path)
     assert (ended.code, ended.err.count("\n")) == (1, 1) and "(empty: kind)" in ended.out
     assert ended.err.startswith("error: --label is required: the input ended early")
+
+
+def test_public_records_without_labels_need_the_classes(folder, tmp_path):
+    (tmp_path / "public.csv").write_text("age,rate\n" + "1.5,2.5\n0.5,0.25\n" * 40)
+    files = (f"--private={folder}/private.csv", "--public=public.csv", "--label=kind")
+    flags = ("start", *files, "--epsilon=1", "--yes", "--train_dir=run", "--method=pate")
+    ended = run_script(PATE, *flags, folder=tmp_path)
+    assert ended.code == 2 and "error: --classes must be at least 2, such as no,yes" in ended.err
+    assert not (tmp_path / "schema.toml").exists()
+    run_script(PATE, *flags, "--classes=a, b", folder=tmp_path)
+    assert 'classes = ["a", "b"]\n' in (tmp_path / "schema.toml").read_text()
 
 
 @pytest.fixture(scope="module")

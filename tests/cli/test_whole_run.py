@@ -74,6 +74,7 @@ def test_two_commands_make_a_published_student(clinic):
     flags, report = ("--epsilon=3", "--train_dir=auto"), "--report_file=auto.json"
     ended = run_script(PATE, "run", *FILES, *flags, "--name=visits", report, folder=clinic)
     assert ended.code == 0, ended.err
+    assert "only auto/released, after `pate audit run --train_dir=auto`" in ended.out
     assert ended.out.count("\nRun\n") == 1 and "\nTeachers\n" not in ended.out
     values = artifacts.read_json(clinic / "auto.json")
     assert values["student_accuracy"] > 0.85
@@ -99,8 +100,9 @@ def test_a_private_file_alone_makes_a_published_student(clinic):
     assert "95 % interval" in ended.out and "\n  queries" not in ended.out
     values = artifacts.read_json(clinic / "alone.json")
     assert values["student_accuracy"] is None and values["estimated_accuracy"][0] > 0.7
-    asked = ("--student=alone", "--inputs=public.csv", "--report_file=measured-alone.json")
-    assert run_script(PATE, "predict", *asked, folder=clinic).code == 0
+    asked = ("--student=alone", "--inputs=private.csv", "--report_file=measured-alone.json")
+    ended = run_script(PATE, "predict", *asked, folder=clinic)
+    assert ended.code == 0 and "says nothing about new records" in ended.err
     assert artifacts.read_json(clinic / "measured-alone.json")["accuracy"] > 0.8
     typed = ("student", where, "--epsilon=8", "--report_file=alone-again.json")
     ended = run_script(PATE, *typed, folder=clinic)
@@ -142,6 +144,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
     [
         (("run", *FILES), "--epsilon is required: the privacy budget of this run"),
         (("run", "--epsilon=1", "--owner=Station", *FILES), "line "),
+        (("run", "--epsilon=1", "--student=gan", *FILES), "student gan needs images"),
         (
             ("run", "--epsilon=1", "--method=pate", "--owners_file=owners.npy", *FILES),
             "nb_teachers is required with unit owner",

@@ -273,9 +273,9 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
         (
             "age,Admitted on,b,c",
             "admit",
-            "there is no column admit: do public records lack the label?",
+            "there is no column 'admit': do public records lack the label?",
         ),
-        ("age,a,b,Smoke", "smoker", "there is no column smoker: is Smoke the label?"),
+        ("age,a,b,Smoke", "smoker", "there is no column 'smoker': is 'Smoke' the label?"),
         ("pressure,smoker,ill", "ill", "1 columns without a name are left out"),
         ("age,pressure,smoker,ill", "ill", 'do "NO" and "no" mean the same?'),
     ],
@@ -284,6 +284,15 @@ def test_a_draft_says_what_needs_thought_of_all(tmp_path, header, label, comment
     path = tmp_path / "public.csv"
     path.write_text(table(header, *RECORDS, ("20", "80", "n", "NO")))
     assert f"# {comment}\n" in draft_schema(path, tmp_path / "schema.toml", label=label)
+
+
+@pytest.mark.parametrize("kind", ["number", "text", "category"])
+def test_the_name_of_one_of_two_columns_may_be_a_value_of_it(tmp_path, kind):
+    fields = {"number": "{}.5", "text": "number {} of many", "category": "c"}
+    records = [(fields[kind].format(n), ("ill", "well")[n % 2]) for n in range(60)]
+    (tmp_path / "public.csv").write_text(table("x,ill", *records))
+    text = draft_schema(tmp_path / "public.csv", tmp_path / "schema.toml", label="ill")
+    assert 'classes = ["ill", "well"]' in text and "[columns.x]" in text
 
 
 def test_a_label_with_as_many_values_as_records_is_asked_about(tmp_path):

@@ -9,6 +9,7 @@ from PIL import Image
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.data import image_folders
+from pate_tf.data.data_source import FileSource
 
 
 def save(path, pixels, **options):
@@ -60,10 +61,13 @@ def test_an_image_of_another_class_in_the_place_of_one_moves_no_other(tmp_path):
 def test_public_images_need_no_class_where_classes_are_stated(tmp_path):
     draw(tmp_path, "public", number=4)
     draw(tmp_path / "private", "dog", number=3)
-    public = image_folders.load_public(tmp_path / "public", classes=["cat", "dog"])
+    folders = {"private": tmp_path / "private", "public": tmp_path / "public"}
+    with pytest.raises(ValueError, match=r"no folders\. If the images have no labels, set `class"):
+        FileSource(**folders).load_public()
+    files = FileSource(**folders, classes="cat, dog")
+    public = files.load_public()
     assert public.labels is None and public.dataset.pool_size == 4
-    private = image_folders.load_private(tmp_path / "private", public)
-    assert private.labels.tolist() == [1, 1, 1]
+    assert files.load_private(public).labels.tolist() == [1, 1, 1]
 
 
 def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
