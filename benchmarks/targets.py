@@ -197,15 +197,16 @@ def baseline(data: Data, features: Features) -> float:
     return float(score_of(outputs, data.held_out.labels, data.dataset) or 0.0)
 
 
-def coverage(data: Data, fitted: Any, features: Features, num_draws: int) -> float:
-    """Returns the fraction of intervals that contain the prediction without noise."""
+def coverage(
+    data: Data, mechanism: Any, groups: Any, features: Features, num_draws: int
+) -> list[float]:
+    """Returns how many intervals contain the prediction without noise, for each draw of noise."""
     rows, at = features(data.private.inputs), features(data.held_out.inputs[:200])
     pool = features(data.pool.inputs) if len(data.pool) else at[:0]
     targets = target_rows(data.private.labels, data.dataset)
     exact = (sums_of_products if len(pool) else moments_by_class)(rows, targets)
-    mechanism = fitted.plan.mechanism
     sigma = mechanism.standard_deviation
-    facts = {"num_records": len(rows), "groups": fitted.source.summands.groups}
+    facts = {"num_records": len(rows), "groups": groups}
     expected = at @ target_functions(data.dataset, pool, exact, sigma, **facts)[:, 0]
     noise = SeededNoise(0)
     covered = []
@@ -215,8 +216,8 @@ def coverage(data: Data, fitted: Any, features: Features, num_draws: int) -> flo
             data.dataset, pool, drawn, sigma, num_redrawn=NUM_REDRAWN, **facts
         )
         sides = 1.96 * np.linalg.norm(answers[:, 1:], axis=1)
-        covered.append(np.abs(answers[:, 0] - expected) <= sides)
-    return float(np.mean(covered))
+        covered.append(float(np.mean(np.abs(answers[:, 0] - expected) <= sides)))
+    return covered
 
 
 def measure(table: Table, repetitions: int, sizes: Sequence[int], num_draws: int) -> dict[str, str]:
@@ -236,7 +237,9 @@ def measure(table: Table, repetitions: int, sizes: Sequence[int], num_draws: int
                 found[where].append(reached)
                 found[f"{where}: gap"].append(baseline(data, features) - reached)
                 if seed == 0 and data.dataset.target == NUMBER:
-                    found[f"{where}: coverage"].append(coverage(data, fitted, features, num_draws))
+                    facts = fitted.plan.mechanism, fitted.source.summands.groups
+                    covered = coverage(data, *facts, features, num_draws)
+                    found[f"{where}: coverage"].append(float(np.mean(covered)))
     row = {}
     for where in ("pool", "private only"):
         gaps = found[f"{where}: gap"]

@@ -37,7 +37,8 @@ class Part(tf.Module):
         learnt: the learned values, as Keras or TensorFlow variables in a fixed order.
         variances: variances of the features in the pool, one array `[width]` for each view; None if
             they are unknown.
-        groups: one-hot group index of each feature; None if the features are not one-hot.
+        groups: without a pool, the one-hot group index of each feature; with a pool, 1 for each
+            scaled number and 0 for other features. None if there are no such groups.
         weight: weight of each view of this part, if an encoder has several parts.
         least_variance: lower limit of a feature's variance, as a fraction of the mean variance of
             its view (docs/how-to/small_teachers.md).
@@ -159,8 +160,7 @@ class Encoder(tf.Module):
         num_features: total number of features of all views.
         num_views: number of views.
         learnt: all learned values, as Keras or TensorFlow variables.
-        groups: `groups` of the part if there is only one part; otherwise None, because the features
-            of several parts are not one-hot.
+        groups: `groups` of the part if there is only one part; otherwise None.
         places: number of records per batch: the smallest `places` of the parts.
         is_frozen: whether a part is a user's model.
     """

@@ -388,6 +388,7 @@ def trial(
             deviation,
             moments=moments,
             num_records=num_records,
+            groups=encoder.groups,
             is_frozen=encoder.is_frozen,
         )
         logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)

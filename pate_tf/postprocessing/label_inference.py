@@ -164,7 +164,7 @@ def labels_from_sums(
         moments: second moments of the pool's vectors, `[width, width]`, for a linear model; empty
             without a pool. Required for several rounds.
         num_records: number of private records; None if this number is private.
-        groups: one-hot group index of each feature, see `weights_of_moments`.
+        groups: group index of each feature, see `models.encoder.Part`.
         representation: name of the representation by which images are compared; None for the
             default.
         seed: seed of this representation.

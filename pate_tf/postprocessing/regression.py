@@ -35,6 +35,7 @@ MIN_VARIANCE = 1.0  # default of `least_variance`, see `standardisation`
 # (docs/how-to/small_teachers.md).
 FROM_NEIGHBOURS = 0.7
 AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # in standard deviations of the noise
+RATIOS = np.geomspace(1.0, 1_000.0, 13)  # of amplitudes, see `likeliest_weights`
 PUBLIC_AMPLITUDES = AMPLITUDES[::5]  # in standard deviations of the residuals of public labels
 LARGEST_VARIANCE = 0.25  # of a value from 0 to 1
 # These factors are tried for the standard deviations of weights from public labels, see `joined`.
@@ -116,6 +117,33 @@ def regress(
             )
         )
     return regressions
+
+
+def likeliest_weights(
+    measured: FloatArray,
+    measurements: Sequence[tuple[FloatArray, float]],
+    groups: IntArray | None = None,
+) -> list[FloatArray]:
+    """Returns the weights for each measurement, by `regress` with the priors of largest evidence.
+
+    The weights of numbers have their own amplitude, because a linear trend is often much larger
+    than the deviations from it, which bins describe. Both amplitudes are chosen by evidence, as in
+    mixed models (Ruppert, Wand and Carroll 2003, https://doi.org/10.1017/CBO9780511755453).
+
+    Args:
+        measured: see `regress`, `[num_values, num_features]`.
+        measurements: see `regress`, with one column each.
+        groups: 1 for each number and 0 for other features; None for one amplitude for all.
+    """
+    unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
+    pairs = [(values / unit, deviation / unit) for values, deviation in measurements]
+    exponents = np.zeros(measured.shape[1]) if groups is None else groups
+    found = []
+    for ratio in RATIOS if exponents.any() else RATIOS[:1]:
+        scales = ratio**exponents
+        fits = regress(measured[:1], measured * scales / unit, pairs)
+        found.append([(fit.evidence, scales * np.asarray(fit.weights)[:, 0]) for fit in fits])
+    return [max(fits, key=lambda fit: fit[0])[1] for fits in zip(*found, strict=True)]
 
 
 def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:

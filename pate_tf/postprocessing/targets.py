@@ -22,7 +22,7 @@ from pate_tf.postprocessing.regression import (
     functions_of_moments,
     joined,
     labels_of,
-    regress,
+    likeliest_weights,
     standardisation,
 )
 from pate_tf.students.student_kinds.linear_head import functions_of_labels
@@ -63,7 +63,7 @@ def target_functions(
         num_redrawn: number of changes of the function for a number; 0, or at least 2.
         labels: public labels to use together with the sums, `UNKNOWN` for inputs without a label;
             None if public labels are not used.
-        **facts: `num_records` and `groups`, see `functions_of_moments`.
+        **facts: `num_records` and `groups`, see `functions_of_moments` and `Part`.
 
     Returns:
         For several labels, one function for the log odds of each label. For a number, `1 +
@@ -72,16 +72,12 @@ def target_functions(
         each vector, the norm of their values is the standard deviation of the first function.
     """
     groups = facts.get("groups")
-    if dataset.target_range is not None and groups is not None:
+    if dataset.target_range is not None and groups is not None and not len(vectors):
         return _function_of_number(values, noise, num_redrawn, groups, facts["num_records"])
     again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
     tables = [values, *(values + each for each in again)]
     if len(vectors):
-        of_sums = dataset, vectors, tables, noise, facts.get("num_records")
-        if labels is None:
-            found = _functions_of_sums(*of_sums)
-        else:
-            found = _functions_with_labels(*of_sums, labels)
+        found = _functions_of_pool(dataset, vectors, tables, noise, labels, **facts)
     else:
         number = dataset.num_classes
         facts["max_labels"] = dataset.max_labels
@@ -215,99 +211,66 @@ def _log_odds(functions: FloatArray, frequencies: FloatArray) -> FloatArray:
     return functions
 
 
-def _functions_of_sums(
+def _functions_of_pool(
     dataset: Dataset,
     vectors: RealArray,
     tables: Sequence[npt.NDArray[Any]],
     noise: float,
-    num_records: int | None,
+    labels: npt.NDArray[Any] | None,
+    num_records: int | None = None,
+    groups: IntArray | None = None,
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Returns, for each table, functions and class frequencies, see `functions_of_moments`.
 
-    The covariance of each target with each feature is computed from the sums, and the covariance of
-    the features from the pool. Each function is the one with the maximum posterior probability
-    under Gaussian priors (`regress`).
-    """
-    mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
-    rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
-    measured = (vectors[:, :-1] - mean).T @ rows / len(rows)
-    unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
-    spread = float(np.square(vectors[:, :-1]).mean())
-    measurements = list[tuple[FloatArray, float]]()
-    of_tables = list[FloatArray]()
-    for table in tables:
-        sums = table * (math.sqrt(max(dataset.max_labels, 1)) / LATTICE)
-        if dataset.target_range is None:
-            number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
-            frequencies = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
-            beyond = sums[:-1] - np.outer(number * mean, frequencies)
-            variances = np.full(len(frequencies), noise**2 * dataset.max_labels)
-            # Error because the pool's mean is used instead of the records' mean.
-            variances += number * (1.0 + number / len(vectors)) * spread * frequencies**2
-        else:
-            number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
-            high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
-            frequencies = np.array([1.0 - high, high])
-            # The columns of `sums` are sum(v (1 - s)) and sum(v s), with vectors v and positions s
-            # from 0 to 1. The covariance is sum(v s) - mean(s) sum(v). A constant that is added to
-            # all v cancels.
-            covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
-            beyond = np.column_stack([-covariance, covariance])
-            variances = np.full(2, noise**2 * float(np.square(frequencies).sum()))
-        # Error because the records are a random sample.
-        variances += number * spread * frequencies * (1.0 - frequencies)
-        for column, variance in zip(beyond.T, variances, strict=True):
-            measurements.append(
-                (column[:, None] / number / unit, math.sqrt(variance) / number / unit)
-            )
-        of_tables.append(frequencies)
-    fits = regress(rows[:1], measured / unit, measurements)
-    weights = factors[:, None] * np.hstack([np.asarray(fit.weights) for fit in fits])
-    frequencies = np.concatenate(of_tables)
-    functions = np.vstack([weights, (frequencies - mean @ weights) / CONSTANT])
-    return list(zip(np.split(functions, len(of_tables), axis=1), of_tables, strict=True))
-
-
-def _functions_with_labels(
-    dataset: Dataset,
-    vectors: RealArray,
-    tables: Sequence[npt.NDArray[Any]],
-    noise: float,
-    num_records: int | None,
-    labels: npt.NDArray[Any],
-) -> list[tuple[FloatArray, FloatArray]]:
-    """Returns functions and frequencies from public labels and each table; see `joined`.
-
-    Each target has its own prior and its own noise. A number has one function.
+    The covariance of the features is computed from the pool. Each target has its own prior and its
+    own noise, see `likeliest_weights`, or `joined` with public labels. A number has one
+    function.
     """
     mean, factors = standardisation(vectors[:, :-1], MIN_VARIANCE)
     rows = np.column_stack([(vectors[:, :-1] - mean) * factors, np.ones(len(vectors))])
     measured = vectors.T.astype(np.float64) @ rows / len(rows)
-    is_known = is_labeled(labels)
-    targets = target_rows(labels[is_known], dataset)
-    unit = LATTICE * CONSTANT * max(float(targets.sum(axis=1).mean()), EPS)  # of `table[-1]`
-    totals = [float(num_records or max(table[-1].sum() / unit, 1.0)) for table in tables]
+    is_known = slice(0) if labels is None else is_labeled(labels)
+    known = None if labels is None else target_rows(labels[is_known], dataset)
+    totals = tables[0][-1] / (LATTICE * CONSTANT)
     if dataset.target_range is None:
+        number = math.sqrt(dataset.max_labels) * float(totals.max())
+        if known is not None:
+            number = float(totals.sum() / max(known.sum(axis=1).mean(), EPS))
         contrasts = math.sqrt(dataset.max_labels) * np.eye(dataset.num_classes)
         centers = np.zeros(dataset.num_classes)
-    else:  # the sum of v (s - c), where c is the mean of the public labels
-        centers = targets[:, -1:].mean(axis=0)
+    else:  # the sum of v (s - c), where c is an estimate of the mean position
+        number = float(totals.sum())
+        high = totals[1] / max(number, 1.0) if known is None else known[:, 1].mean()
+        centers = np.clip([high], 0.0, 1.0)
         contrasts = np.vstack([-centers, 1.0 - centers])
-    targets = targets @ contrasts
-    sums = [table @ contrasts / LATTICE for table in tables]
+    number = float(num_records or max(number, 1.0))
+    values = [table @ contrasts / (LATTICE * number) for table in tables]
+    means = [np.clip(each[-1] / CONSTANT, -centers, 1.0 - centers) for each in values]
+    if known is None:  # A number has the largest variance if it is always at an end of its range.
+        squares = (means[0] + centers) * (1.0 - centers)
+    else:
+        known = known @ contrasts
+        squares = np.square(known).mean(axis=0)
+    # The sampling error of the records, and of the pool's mean (for labels) and covariance.
+    is_label = known is None and dataset.target_range is None
+    of_pool = number / len(rows) * (np.square(squares) if is_label else squares)
     spread = float(np.square(vectors, dtype=np.float64).mean())
-    # The sampling error of the records and of the pool, per record.
-    drawn = spread * np.square(targets).mean(axis=0)
-    by_noise = noise**2 * np.square(contrasts).sum(axis=0)
+    variances = noise**2 * np.square(contrasts).sum(axis=0) + number * spread * (squares + of_pool)
+    deviations = np.sqrt(variances) / number
     solved = []
-    for place in range(len(centers)):
-        measurements = []
-        for number, each in zip(totals, sums, strict=True):
-            variance = by_noise[place] + number * (1.0 + number / len(rows)) * drawn[place]
-            measurements.append((each[:, [place]] / number, math.sqrt(variance) / number))
-        known = targets[:, [place]]
-        fits = joined(rows[:1], rows[is_known, :-1], known, measured, measurements)
-        solved.append([np.asarray(fit.weights)[:, 0] for fit in fits])
+    for place, deviation in enumerate(deviations.tolist()):
+        pairs = [(each[:, [place]], deviation) for each in values]
+        if known is None:
+            shares = [each[place] for each in means]
+            beyond = [
+                (each[:-1] - mean[:, None] * share, deviation)
+                for (each, _), share in zip(pairs, shares, strict=True)
+            ]
+            weights = likeliest_weights(measured[:-1, :-1], beyond, groups)
+            solved.append([np.append(*each) for each in zip(weights, shares, strict=True)])
+        else:
+            fits = joined(rows[:1], rows[is_known, :-1], known[:, [place]], measured, pairs)
+            solved.append([np.asarray(fit.weights)[:, 0] for fit in fits])
     found = []
     for columns in zip(*solved, strict=True):
         slopes, intercepts = np.split(np.column_stack(columns), [-1])

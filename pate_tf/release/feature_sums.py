@@ -123,8 +123,7 @@ class Summands:
             num_features]`.
         has_moments: whether the table includes second moments. They are needed if there is no pool
             and the sums are released in one round.
-        groups: one-hot group index of each feature, see `Encoder.groups`; None with a pool, or if
-            features are not one-hot.
+        groups: see `Encoder.groups`.
     """
 
     dataset: Dataset
@@ -144,9 +143,8 @@ class Summands:
         dataset = encoder.dataset
         centres = {} if pool is None else pool_centres(encoder, pool)
         scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
-        if pool is not None and not pool:
-            return cls(dataset, scale, centres, has_moments=True, groups=encoder.groups)
-        return cls(dataset, scale, centres)
+        has_moments = pool is not None and not pool
+        return cls(dataset, scale, centres, has_moments=has_moments, groups=encoder.groups)
 
     @property
     def num_classes(self) -> int:

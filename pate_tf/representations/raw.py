@@ -139,6 +139,9 @@ class BinsPart(Part):
         low = [start for edges in inner.values() for start in (-np.inf, *edges)]
         high = [end for edges in inner.values() for end in (*edges, np.inf)]
         self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
+        if pool:
+            self.groups = np.zeros(self.widths[0], np.int64)
+            self.groups[: self._raw.num_numbers] = numbers_of(pool.dataset)
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
         """Replaces all values by stored values, whose number of bins may differ."""

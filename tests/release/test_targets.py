@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 
 import pate_tf
+from benchmarks.targets import coverage
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianMoments
 from pate_tf.analysis.vote_sources import analyse, read_ledgers
@@ -27,7 +28,8 @@ from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.data.loaded_data import Data
 from pate_tf.ledger import Ledger
 from pate_tf.models.encoder import record_vectors
-from pate_tf.postprocessing.targets import NUM_REDRAWN, predicted, target_functions
+from pate_tf.postprocessing.regression import AMPLITUDES, RATIOS, likeliest_weights
+from pate_tf.postprocessing.targets import predicted, target_functions
 from pate_tf.release.exact_sums import moments_by_class, sums_of_products, sums_of_votes
 from pate_tf.representations.catalogue import encoder_of
 from pate_tf.serving.served import ServedStudent
@@ -143,7 +145,7 @@ def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_po
     data = data_of(dataset, has_pool=has_pool, owners=owners)
     fitted = pate_tf.fit(data, epsilon=3.0, delta=1e-5, directory=tmp_path, publish=True)
     # .89 and .97 without noise. An owner's two records together count as one.
-    assert fitted.evaluate(data.held_out) > (0.7 if dataset is PRICES else 0.9)
+    assert fitted.evaluate(data.held_out) > (0.85 if dataset is PRICES else 0.9)
     assert fitted.cost.epsilon <= 3.0 and fitted.student.kind == "linear_head"
     inputs = data.held_out.inputs[:50]
     answers, certain = ServedStudent(fitted.published.student_folder).answer(inputs)
@@ -265,36 +267,39 @@ def test_public_labels_with_sums_are_as_good_as_either(dataset, rule, number):
     assert (private > alone - 0.015) == (number == 50_000)
 
 
-@pytest.mark.parametrize("features", ["pool", "raw", "bins"])
-def test_intervals_hold_what_is_predicted_without_noise(features):
-    """Tests 300 draws of the noise, at 100 inputs each."""
-    inputs, labels = drawn(PRICES, 5_000, 0)
-    vectors = record_vectors(inputs, None)
-    facts = {"num_records": 5_000}
-    if features == "bins":
-        encoder = encoder_of(Pool(PRICES, inputs[:0]), "bins")
-        vectors = record_vectors(encoder.features(inputs), encoder.scale)
-        facts["groups"] = encoder.groups
-    pool = vectors[:1_000] if features == "pool" else vectors[:0]
-    add_up = sums_of_products if features == "pool" else moments_by_class
-    exact = add_up(vectors, target_rows(labels, PRICES))
-    noise = 8.0
-    at = vectors[:100]
-    expected = at @ target_functions(PRICES, pool, exact, noise, **facts)
-    generator = np.random.default_rng(2)
-    covered = []
-    for _ in range(300):
-        drawn_noise = np.rint(generator.normal(0.0, noise * LATTICE, exact.shape)).astype(np.int64)
-        weights = target_functions(
-            PRICES, pool, exact + drawn_noise, noise, num_redrawn=NUM_REDRAWN, **facts
-        )
-        answers = at @ weights
-        sides = 1.96 * np.linalg.norm(answers[:, 1:], axis=1)
-        covered.append(np.abs(answers[:, 0] - expected[:, 0]) <= sides)
-    # Each draw moves the answers to all inputs: a standard error of about 1 %.
-    assert 0.93 <= np.mean(covered) <= 0.98
-    if features == "bins":  # .89 without noise, .74 with one prior for all columns
-        assert score_of(predicted(vectors @ weights, PRICES), labels, PRICES) > 0.77
+@pytest.mark.parametrize("has_pool", [True, False])
+@pytest.mark.parametrize("name", ["raw", "bins"])
+def test_intervals_hold_what_is_predicted_without_noise(name, has_pool):
+    """Tests 300 draws of the noise, at 200 inputs each."""
+    data = data_of(PRICES, 5_000, has_pool=has_pool)
+    encoder = encoder_of(data.pool, name)
+
+    def features(inputs):
+        given = (inputs, None) if name == "raw" else (encoder.features(inputs), encoder.scale)
+        return record_vectors(*given)
+
+    mechanism = (GaussianFeatureSums if has_pool else GaussianMoments)(sigma=8.0)
+    covered = coverage(data, mechanism, encoder.groups, features, 300)
+    # 3.9 standard errors: if the true coverage is .93 to .975, this fails with probability 1e-4.
+    assert abs(np.mean(covered) - 0.9525) <= 0.0225 + 3.9 * np.std(covered) / math.sqrt(300)
+
+
+def test_weights_have_the_priors_of_largest_evidence():
+    """A slow twin, which computes the density of the measurements under each pair of priors."""
+    generator = np.random.default_rng(0)
+    measured = generator.normal(size=(7, 5))
+    groups = np.array([1, 0, 0, 1, 0])
+    values = measured @ [9.0, 0.3, -0.2, -7.0, 0.1] + generator.normal(0.0, 0.1, 7)
+    unit = 0.1 / math.sqrt(np.square(measured).sum(axis=1).mean())
+    cases = []
+    for ratio, amplitude in itertools.product(RATIOS, AMPLITUDES):
+        prior = np.square(unit * amplitude * ratio**groups)
+        law = (measured * prior) @ measured.T + 0.01 * np.eye(7)
+        solved = np.linalg.solve(law, values)
+        evidence = -np.linalg.slogdet(law)[1] - values @ solved
+        cases.append((evidence, prior * (solved @ measured)))
+    (found,) = likeliest_weights(measured, [(values[:, None], 0.1)], groups)
+    np.testing.assert_allclose(found, max(cases, key=lambda case: case[0])[1], rtol=1e-6)
 
 
 def test_one_teacher_moves_the_sums_of_a_query_by_no_more_than_is_charged():
