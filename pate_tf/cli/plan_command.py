@@ -29,7 +29,7 @@ def define() -> None:
     command_line.define(
         ReleaseSettings,
         group="method",
-        without=("method", "num_rounds", "public_labels"),
+        without=("method", "public_labels"),
         num_teachers=DEFAULT_NUM_TEACHERS,
     )
     command_line.define(QueryWishes, group="method", without=("strategy", "representation"))

@@ -37,7 +37,7 @@ def define() -> None:
     command_line.define(DataSource, group="data")
     command_line.define_data_flags(with_private=True)
     command_line.define(ReleasePrivacy, group="privacy")
-    command_line.define(ReleaseSettings, group="method", without=("num_rounds", "margin"))
+    command_line.define(ReleaseSettings, group="method", without=("margin",))
     command_line.define(QueryWishes, group="method", without=("strategy", "num_queries"))
     command_line.define(StudentSettings, group="student", advanced=(*TRAINING, "model"))
     command_line.define(Output, group="output")

@@ -66,9 +66,7 @@ def define() -> None:
     """Defines the flags of this command, in the order of their help."""
     command_line.define(Places, group="data", advanced=ADVANCED)
     command_line.define_data_flags(with_private=True)
-    command_line.define(
-        ReleaseSettings, group="privacy", without=("margin", "num_rounds"), method=PATE
-    )
+    command_line.define(ReleaseSettings, group="privacy", without=("margin",), method=PATE)
     command_line.define(Budget, group="privacy")
     flags.DEFINE_alias("target_epsilon", "epsilon")
     command_line.shown_in_help("target_epsilon", "privacy", advanced=True)

@@ -164,7 +164,7 @@ def _option_of_sums(known: Known, settings: ReleaseSettings, reporting: Reportin
     option = SumsOption(known, settings, reporting)
     num_rounds = getattr(option.planned.mechanism, "num_rounds", 1)
     can_train = settings.trains_on_labels(known.pool, FEATURE_SUMS)
-    if num_rounds == 1 or not can_train or settings.num_rounds is not None:
+    if num_rounds == 1 or not can_train:
         return option
     with_labels = dataclasses.replace(settings, public_labels=TRAIN)
     other = SumsOption(known, with_labels, reporting)

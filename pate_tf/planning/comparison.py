@@ -485,7 +485,7 @@ def plan(
         resolutions = cluster_numbers(facts.pool_size, facts.num_classes)
     try:
         if facts.unit == "record":
-            sums = planned_sums(stated.target, facts, resolutions, None)
+            sums = planned_sums(stated.target, facts, resolutions, has_rounds=True)
         else:  # the number of owners is private in a run, so it must not influence a plan
             uncounted = dataclasses.replace(facts, num_records=None)
             sums = planned_sums(stated.target, uncounted, resolutions)
@@ -561,7 +561,7 @@ def _ranked(candidates: Sequence[Candidate], number: int) -> tuple[Candidate, ..
 
 
 def planned_sums(
-    target: Target, known: PublicNumbers, resolutions: Sequence[int], num_rounds: int | None = 1
+    target: Target, known: PublicNumbers, resolutions: Sequence[int], *, has_rounds: bool = False
 ) -> Candidate:
     """Plans feature sums within an epsilon, from public values.
 
@@ -575,7 +575,7 @@ def planned_sums(
         target: maximum privacy cost of the release.
         known: numbers of private records, classes and public inputs.
         resolutions: possible numbers of clusters; empty if clusters are not possible.
-        num_rounds: number of rounds of residual sums; None to choose it.
+        has_rounds: whether sums can be released in several rounds.
 
     Raises:
         ValueError: if delta is 0 and there are no clusters.
@@ -587,17 +587,17 @@ def planned_sums(
     least = 0.0  # records per class
     if mechanism is not None:
         least = MIN_RATIO * mechanism.standard_deviation
-    if target.delta or mechanism is None or not number or (num_rounds or 1) > 1:
+    if target.delta or mechanism is None or not number:
         kind = GaussianFeatureSums if known.pool_size else GaussianMoments
         features = kind.for_target(target, np.zeros((1, num_classes), np.int64))
-        num_rounds = num_rounds or _number_of_rounds(target, known, features.sigma)
+        num_rounds = _number_of_rounds(target, known, features.sigma) if has_rounds else 1
         if num_rounds > 1:
             mechanism = target.least_noise(
                 lambda scale: GaussianResidualSums(
                     sigma=scale, num_rounds=num_rounds, unit=target.unit
                 )
             )
-            least = mechanism.fewest_of_class if known.pool_size else features.sigma
+            least = features.sigma
         elif mechanism is None or number is None or of_class >= features.fewest_of_class:
             mechanism = features
             least = features.sigma
@@ -609,11 +609,6 @@ def planned_sums(
             f"{balanced}, but the noise needs at least {least:,.0f}. About "
             f"{ceil(least) * num_classes:,} records would be enough. {NOTHING_CHARGED}"
         )
-        if mechanism.num_rounds > 1 and known.pool_size:
-            refusal = (
-                f"num_rounds={num_rounds} needs {least:,.0f} records per class at epsilon "
-                f"{target.epsilon:g}, more than {balanced}. Use fewer rounds. {NOTHING_CHARGED}"
-            )
     return Candidate(
         mechanism=mechanism,
         epsilon=target.epsilon_of(mechanism),

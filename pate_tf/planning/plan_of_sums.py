@@ -16,7 +16,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import FloatArray, IntArray, RealArray
-from pate_tf.core.dataset import CLASS, NUMBER, Dataset, is_labeled, unlabeled
+from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled, unlabeled
 from pate_tf.core.public import Pool, area_components, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
@@ -31,6 +31,7 @@ from pate_tf.planning.release_settings import (
     ReleaseSettings,
 )
 from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
+from pate_tf.postprocessing.public_start import public_start
 from pate_tf.postprocessing.regression import (
     Averages,
     NoisySums,
@@ -101,19 +102,16 @@ class SumsOption:
             check_representation(self._name, pool.dataset, has_pool=has_pool)
         # Whether the representation is part of this library. If not, it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
-        num_rounds = settings.num_rounds
         # Raises an error if the settings require training on public labels and this is impossible.
-        settings.trains_on_labels(pool, FEATURE_SUMS, num_rounds)
+        settings.trains_on_labels(pool, FEATURE_SUMS)
         # Public labels can be added only to sums of a single round.
-        if settings.public_labels == TRAIN:
-            num_rounds = 1
-        num_rounds = _checked_rounds(num_rounds, has_vectors=has_vectors, has_pool=has_pool)
+        has_rounds = has_vectors and settings.public_labels != TRAIN
         resolutions = list[int]()
         if self._stored is not None:
             resolutions = list(self._stored.cluster_counts)
         elif has_pool and known.has_augmentation and self._is_ours:
             resolutions = cluster_numbers(len(pool), known.num_classes)
-        self.planned = planned_sums(target, known, resolutions, num_rounds)
+        self.planned = planned_sums(target, known, resolutions, has_rounds=has_rounds)
         self._mechanism = cast(ReleasesFeatureSums, self.planned.mechanism)
         self._trains_on_labels = settings.trains_on_labels(
             pool, FEATURE_SUMS, self._mechanism.num_rounds
@@ -199,7 +197,9 @@ class SumsOption:
         is_linear = dataset.augmentation == "none" or encoder.is_frozen or dataset.target != CLASS
         if self._trains_on_labels and is_linear:
             number = known.num_records or 1
-            return trial_with_public_labels(known.pool, encoder, self._mechanism, number)
+            return trial_with_public_labels(
+                known.pool, encoder, self._mechanism, number, measures_gain=num_draws > 1
+            )
         has_views = known.has_augmentation and not encoder.is_frozen
         views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
         num_clusters = self._mechanism.num_clusters
@@ -260,28 +260,6 @@ class SumsOption:
             reason=reason,
             description=description,
         )
-
-
-def _checked_rounds(num_rounds: int | None, *, has_vectors: bool, has_pool: bool) -> int | None:
-    """Returns the number of rounds that the user wants, or None if it must be planned.
-
-    Raises:
-        ValueError: if this number is not possible for these sums.
-    """
-    if not has_vectors:
-        if (num_rounds or 1) > 1:
-            raise ValueError(
-                f"num_rounds must be 1 for these sums, got {num_rounds}. Several rounds need "
-                "the vector of each record, which is stored only if labels are classes, and not "
-                "for owners or by Beam."
-            )
-        return 1
-    if num_rounds == 1 and not has_pool:
-        raise ValueError(
-            "num_rounds must be at least 2 without public inputs, because a single round of sums "
-            "is not enough for a linear model. Omit it to let the plan choose."
-        )
-    return num_rounds
 
 
 # Trials on labeled public samples, to forecast label accuracy before privacy budget is spent.
@@ -402,7 +380,12 @@ def trial(
 
 
 def trial_with_public_labels(
-    pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
+    pool: Pool,
+    encoder: Encoder,
+    mechanism: ReleasesFeatureSums,
+    num_records: int,
+    *,
+    measures_gain: bool = True,
 ) -> tuple[Forecast, float]:
     """Forecasts the accuracy of a model that uses public labels and noisy sums together.
 
@@ -416,6 +399,7 @@ def trial_with_public_labels(
         encoder: encoder of the samples.
         mechanism: mechanism that will release the sums of the private records.
         num_records: public number of private records.
+        measures_gain: whether to measure the gain. For targets, it is always measured.
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
@@ -423,11 +407,16 @@ def trial_with_public_labels(
     samples = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(encoder.features(samples.inputs), encoder.scale)
     dataset = pool.dataset
+    is_class = dataset.target == CLASS
     folds = np.arange(len(labels)) % FOLDS
     noise = SeededNoise(0)
     summands = Summands(dataset, np.ones(vectors.shape[1] - 1), {})
     num_outputs = 1 if dataset.target == NUMBER else dataset.num_classes
     logits = np.empty((3, len(labels), num_outputs))
+    if is_class:
+        logits[0] = public_start(vectors, labels, num_outputs)[1]
+        if not measures_gain:
+            return forecast_of_trial(logits[:1], labels, folds, dataset, len(pool)), 1.0
     for fold in range(FOLDS):
         is_test = folds == fold
         private = np.flatnonzero(folds == (fold + 1) % FOLDS)[:num_records]
@@ -435,21 +424,28 @@ def trial_with_public_labels(
         exact = summands.of_records(vectors[private], labels[private])
         drawn = mechanism.draw_sums((exact / fraction).astype(np.int64), noise)
         drawn = np.rint(drawn * fraction).astype(np.int64)
-        nothing = np.zeros_like(drawn)
+        deviation = mechanism.standard_deviation * fraction
         third = folds == (fold + 2) % FOLDS
+        if is_class:
+            start, _ = public_start(vectors, np.where(third, labels, UNKNOWN), num_outputs)
+            sums = NoisySums.of_features(vectors, drawn / LATTICE, deviation)
+            logits[1, is_test] = vectors[is_test] @ start.weights
+            logits[2, is_test] = vectors[is_test] @ start.improved(sums, len(private))
+            continue
+        nothing = np.zeros_like(drawn)
         cases = (
             (~is_test, nothing, WITHOUT_SUMS),
             (third, nothing, WITHOUT_SUMS),
-            (third, drawn, mechanism.standard_deviation * fraction),
+            (third, drawn, deviation),
         )
-        for place, (is_public, values, deviation) in enumerate(cases):
+        for place, (is_public, values, of_case) in enumerate(cases):
             public = unlabeled(len(labels), dataset)
             public[is_public] = labels[is_public]
             _, model = labels_from_sums(
                 samples,
                 vectors,
                 values[None],
-                deviation,
+                of_case,
                 num_records=len(private),
                 is_frozen=encoder.is_frozen,
                 public_labels=public,
@@ -465,9 +461,7 @@ def trial_with_public_labels(
         gains[rows] = with_private - without
     error = float(gains.std()) / len(gains) ** 0.5
     forecast = forecast.with_private(float(gains.mean()), error, len(labels))
-    if dataset.target != CLASS:
-        return forecast, 1.0
-    return forecast, likeliest_factor(logits[0], np.eye(dataset.num_classes)[labels])
+    return forecast, 1.0  # the prior of `public_start` was chosen by likelihood
 
 
 def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset) -> FloatArray:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from pate_tf.accounting.charge import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.conversions import WishedDelta
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.mechanisms.charged_once import MAX_ROUNDS
 from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import (
@@ -199,14 +198,6 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
         "each class's clipped feature vectors label all public inputs. auto: the plan chooses "
         "the method from public values, by its expected accuracy; with --unit=owner, feature_sums.",
     )
-    num_rounds: int | None = setting(
-        None,
-        least=1,
-        most=MAX_ROUNDS,
-        advanced=True,
-        help="With --method=feature_sums: number of rounds of sums within --epsilon. Later rounds "
-        "release errors of a linear model from earlier rounds. Default: chosen by the plan.",
-    )
     margin: float = setting(
         DEFAULT_MARGIN,
         group="privacy",
@@ -227,10 +218,6 @@ class ReleaseSettings(TeacherNumber, PublicLabelUse):
             raise ValueError("epsilon is required, or a mechanism with its noise")
         if epsilon is not None and has_noise:
             raise ValueError("epsilon must not be given with a mechanism that has its noise")
-        if self.method == PATE and self.num_rounds is not None:
-            raise ValueError(
-                f"num_rounds={self.num_rounds} needs method feature_sums, not method pate."
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from pate_tf.postprocessing.label_propagation import (
     propagate_counts,
     propagate_labels,
 )
+from pate_tf.postprocessing.public_start import public_start
 from pate_tf.postprocessing.regression import (
     MAX_QUERIES,
     MIN_VARIANCE,
@@ -147,7 +148,8 @@ def labels_from_sums(
     - numbers and several labels: `target_functions`;
     - sums that include second moments: linear regression (`weights_of_moments`);
     - several rounds: a linear model (`weights_of_rounds`);
-    - tables, texts and frozen encoders: regression on features (`linear_model`);
+    - tables, texts and frozen encoders: regression on features (`linear_model`), or with public
+      labels `PublicStart.improved`;
     - other images: regression on neighborhood averages of features, because neighbors usually have
       the same class.
 
@@ -206,11 +208,12 @@ def labels_from_sums(
             return labels_of(confidence), weights
     sums = sums_of_pool(vectors, total, noise, centres)
     if is_linear:
-        # More accurate than the noisy number of records.
-        if public_labels is not None and num_records:
-            sums = dataclasses.replace(sums, num_of_class=num_records * sums.shares)
+        if public_labels is not None:
+            start, _ = public_start(vectors, public_labels, pool.dataset.num_classes)
+            weights = start.improved(sums, num_records)
+            return labels_of(scipy.special.softmax(vectors @ weights, axis=1)), weights
         shrinkages = SHRINKAGES if is_frozen else (MIN_VARIANCE,)
-        confidence, weights = linear_model(sums, shrinkages, public_labels)
+        confidence, weights = linear_model(sums, shrinkages)
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
     (regression,) = regress_sums(neighbourhood_averages(views), sums)

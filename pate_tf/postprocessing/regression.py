@@ -24,7 +24,6 @@ import scipy.special
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import MOMENT_WEIGHT, RESIDUAL_NORM
 from pate_tf.core.checks import FloatArray, IntArray, RealArray, SingleArray
-from pate_tf.core.dataset import is_labeled
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.postprocessing.label_propagation import neighbour_graph, propagate
@@ -413,27 +412,6 @@ def joined(
     ]
 
 
-def joined_sums(features: RealArray, sums: NoisySums, labels: IntArray) -> Regression:
-    """Fits a linear predictor of classes to noisy sums and public labels; see `joined`.
-
-    Args:
-        features: features of each input in the pool, `[num_inputs, num_features]`.
-        sums: noisy sums of features; the last entry of each vector is a constant.
-        labels: public labels of the inputs, `[num_inputs]`, with `UNKNOWN` for inputs without a
-            label.
-
-    Returns:
-        The function, with weights `[num_features + 1, num_classes]`; the last row is the intercept.
-    """
-    is_known = is_labeled(labels)
-    one_hot = np.eye(sums.values.shape[1])[labels[is_known]]
-    rows = np.column_stack([features, np.ones(len(features))])
-    measured = sums.vectors.T.astype(np.float64) @ rows / len(rows)
-    measurement = sums.values / sums.num_records, sums.deviation / sums.num_records
-    (fit,) = joined(rows, features[is_known], one_hot, measured, [measurement])
-    return fit
-
-
 def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
     """Returns, for each table of noisy sums, the probability of each class for all inputs.
 
@@ -545,9 +523,7 @@ def likeliest_factor(logits: RealArray, targets: RealArray) -> float:
 
 
 def linear_model(
-    sums: NoisySums,
-    least_variances: Sequence[float] = (MIN_VARIANCE,),
-    labels: IntArray | None = None,
+    sums: NoisySums, least_variances: Sequence[float] = (MIN_VARIANCE,)
 ) -> tuple[FloatArray, FloatArray]:
     """Returns class probabilities of inputs, and the weights of a linear model of noisy sums.
 
@@ -558,7 +534,6 @@ def linear_model(
         least_variances: values that are tried, see `standardisation`. The value with the largest
             evidence is used. With much noise, this favors the directions in which features vary
             most.
-        labels: public labels of the inputs, see `joined`; None without public labels.
 
     Returns:
         Probabilities, `[num_inputs, num_classes]`; and weights from vectors to logits, `[width,
@@ -569,14 +544,9 @@ def linear_model(
     for least_variance in least_variances:
         mean, factors = standardisation(features, least_variance)
         rows = ((features - mean) * factors).astype(np.float32)
-        if labels is None:
-            (fit,) = regress_sums([(rows, rows)], sums)
-            weights, intercept = np.asarray(fit.weights), sums.shares
-        else:
-            fit = joined_sums(rows, sums, labels)
-            weights, intercept = np.split(np.asarray(fit.weights), [-1])
-        weights = factors[:, None] * weights
-        fits.append((fit, np.vstack([weights, (intercept - mean @ weights) / constant])))
+        (fit,) = regress_sums([(rows, rows)], sums)
+        weights = factors[:, None] * np.asarray(fit.weights)
+        fits.append((fit, np.vstack([weights, (sums.shares - mean @ weights) / constant])))
     regression, weights = max(fits, key=lambda fit: fit[0].evidence)
     means = np.asarray(regression.means)
     shares = np.maximum(means.mean(axis=0), 1.0 / sums.num_records)

@@ -159,7 +159,7 @@ def fit(
         if num_teachers is not None or representation is not None:
             raise ValueError("Pass source, or num_teachers and representation, but not both.")
         method = PATE if isinstance(source, Teachers) else FEATURE_SUMS
-    names = ("margin", "num_rounds", "public_labels")
+    names = ("margin", "public_labels")
     of_labels = {name: options.pop(name) for name in names if name in options}
     planned = options.pop("planned_release", None)
     release = ReleaseSettings(

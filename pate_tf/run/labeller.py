@@ -145,7 +145,6 @@ class Labeller:
         epsilon: float | None = None,
         epsilon_budget: float | None = None,
         margin: float = DEFAULT_MARGIN,
-        num_rounds: int | None = None,
         public_labels: str = AUTO,
         replace_budget: bool = False,
         acknowledge_reset: bool = False,
@@ -170,9 +169,6 @@ class Labeller:
                 first labeller that gets a budget fixes it. Default: no limit; the ledger still
                 records the cost.
             margin: assumed vote margin for planning, see `pate_tf.plan`.
-            num_rounds: for feature sums, the number of rounds of release within `epsilon`. Each
-                later round releases noisy sums of the errors of a linear model that was computed
-                from earlier rounds. Default: depends on `epsilon` and the number of records.
             public_labels: "train" if the student also learns from public labels of the pool, which
                 costs no privacy; "evaluate" if these labels are used only to choose settings and to
                 measure accuracy. Default: "train" for tables and texts with at least 100 public
@@ -221,7 +217,6 @@ class Labeller:
             method=PATE if source.num_teachers else FEATURE_SUMS,
             mechanism=mechanism,
             margin=margin,
-            num_rounds=num_rounds,
             public_labels=public_labels,
         )
         self._take(source, settings, reporting(verbose))
