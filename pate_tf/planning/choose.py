@@ -162,9 +162,8 @@ def _option_of_sums(known: Known, settings: ReleaseSettings, reporting: Reportin
     If both options are possible, a trial of each option on the pool's labels decides.
     """
     option = SumsOption(known, settings, reporting)
-    num_rounds = getattr(option.planned.mechanism, "num_rounds", 1)
-    can_train = settings.trains_on_labels(known.pool, FEATURE_SUMS)
-    if num_rounds == 1 or not can_train:
+    has_rounds = getattr(option.planned.mechanism, "num_rounds", 1) > 1
+    if not has_rounds or not settings.trains_on_labels(known.pool, FEATURE_SUMS):
         return option
     with_labels = dataclasses.replace(settings, public_labels=TRAIN)
     other = SumsOption(known, with_labels, reporting)

@@ -85,10 +85,12 @@ CLUSTER_MARGIN: Final = 0.9
 _SCALE: Final = 1000.0
 
 # Signal-to-noise ratios. CLUSTER_RATIO is the number of records per cluster, divided by the noise
-# of a count. MIN_RATIO and ROUNDS_RATIO are numbers of records per class, divided by the noise.
-# Below MIN_RATIO, labels are noise. From ROUNDS_RATIO, sums are released in several rounds.
+# of a count. The others are numbers of records per class, divided by the noise. Below MIN_RATIO,
+# labels are noise. From CLASS_RATIO, sums of vectors are preferred to counts in clusters. From
+# ROUNDS_RATIO, sums are released in several rounds.
 CLUSTER_RATIO: Final = 6.0
 MIN_RATIO: Final = 3.0
+CLASS_RATIO: Final = 20.0
 ROUNDS: Final = 16
 # Without a pool, the number of rounds is the number of records divided by RECORDS_OF_ROUND and by
 # the noise of moments, within these limits. So the rate of `weights_of_gradients` is 6 between the
@@ -575,7 +577,8 @@ def planned_sums(
         target: maximum privacy cost of the release.
         known: numbers of private records, classes and public inputs.
         resolutions: possible numbers of clusters; empty if clusters are not possible.
-        has_rounds: whether sums can be released in several rounds.
+        has_rounds: whether sums can be released in several rounds. Never for owners, because later
+            rounds protect only records.
 
     Raises:
         ValueError: if delta is 0 and there are no clusters.
@@ -593,12 +596,10 @@ def planned_sums(
         num_rounds = _number_of_rounds(target, known, features.sigma) if has_rounds else 1
         if num_rounds > 1:
             mechanism = target.least_noise(
-                lambda scale: GaussianResidualSums(
-                    sigma=scale, num_rounds=num_rounds, unit=target.unit
-                )
+                lambda scale: GaussianResidualSums(sigma=scale, num_rounds=num_rounds)
             )
             least = features.sigma
-        elif mechanism is None or number is None or of_class >= features.fewest_of_class:
+        elif mechanism is None or number is None or of_class >= CLASS_RATIO * features.sigma:
             mechanism = features
             least = features.sigma
     refusal = ""
@@ -623,8 +624,6 @@ def _number_of_rounds(target: Target, known: PublicNumbers, noise: float) -> int
     number = known.num_records or 0
     if known.pool_size:
         return ROUNDS if number / known.num_classes / noise >= ROUNDS_RATIO else 1
-    if target.unit == "owner":  # later rounds protect only records
-        return 1
     return round(float(np.clip(number / (noise * RECORDS_OF_ROUND), *ROUNDS_WITHOUT_POOL)))
 
 

@@ -36,7 +36,6 @@ from pate_tf.postprocessing.regression import (
     Averages,
     NoisySums,
     class_probabilities,
-    likeliest_factor,
     neighbourhood_averages,
     regress_sums,
     weights_of_rounds,
@@ -61,7 +60,6 @@ MAX_LABELED = 3_000  # maximum number of public samples in the trial of a repres
 MIN_LABELED: Final = 20  # then n p (1 - p) reaches 5, and a binomial is close to normal
 FOLDS: Final = 3
 DRAWS: Final = 3  # number of noise draws per fold
-WITHOUT_NOISE: Final = 10**6  # number of records so large that noise is negligible
 WITHOUT_SUMS: Final = 1e9  # standard deviation of noise so large that sums are negligible
 
 
@@ -94,8 +92,7 @@ class SumsOption:
         if known.sums is not None:
             self._stored = known.sums if known.sums.digest else None
             self._name, self._seed = known.sums.settle(pool.dataset)
-        is_class = pool.dataset.target == CLASS
-        has_vectors = known.unit == "record" and is_class
+        has_vectors = known.unit == "record" and pool.dataset.target == CLASS
         if known.sums is not None and known.sums.has_stored_vectors is not None:
             has_vectors = known.sums.has_stored_vectors
         if self._stored is None and self._name is not None:
@@ -117,8 +114,7 @@ class SumsOption:
             pool, FEATURE_SUMS, self._mechanism.num_rounds
         )
         # Whether a trial (cross-validation) on labeled public samples is possible.
-        has_labels = pool.num_labeled >= MIN_LABELED
-        self._can_try = known.num_records is not None and has_labels
+        self._can_try = known.num_records is not None and pool.num_labeled >= MIN_LABELED
 
     def _by_formula(self, num_features: int) -> Forecast | None:
         """Returns a forecast from results on other data sets; None if owners are protected."""
@@ -136,8 +132,8 @@ class SumsOption:
         return forecast
 
     @functools.cached_property
-    def tried(self) -> tuple[Named, Forecast | None, float]:
-        """The best representation, the forecast of its labels, and the factor of its logits.
+    def tried(self) -> tuple[Named, Forecast | None]:
+        """The best representation, and the forecast of its labels.
 
         For tables, the representations bins, raw features and, if there are few features, pairs are
         compared by cross-validation on labeled samples of the pool (`trial`). Each third of the
@@ -171,15 +167,15 @@ class SumsOption:
                 encoders = {each: encoder_of(pool, each, self._seed) for each in names}
         if not self._can_try:
             width = int(encoders[name].num_features) if encoders else 1
-            return name, self._by_formula(width), 1.0
+            return name, self._by_formula(width)
         if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MAX_OF_PAIRS:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with reporting.clock("trying representations on labeled samples of the pool"):
             if len(encoders) > 1:
-                trials = {each: self._trial(each, encoders[each], 1)[0] for each in encoders}
+                trials = {each: self._trial(each, encoders[each], 1) for each in encoders}
                 name = max(encoders, key=lambda each: trials[each].accuracy)
                 self._note(trials)
-            return name, *self._trial(name, encoders[name], DRAWS)
+            return name, self._trial(name, encoders[name], DRAWS)
 
     def _note(self, trials: Mapping[Any, Forecast]) -> None:
         """Reports the results of trials of representations."""
@@ -190,7 +186,7 @@ class SumsOption:
             learned = f"{self._mechanism.num_rounds} rounds"
         self._reporting.note(f"Trial of representations with {learned} of sums: {shown}.")
 
-    def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
+    def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> Forecast:
         """Returns the result of `trial` for the planned mechanism."""
         known = self._known
         dataset = known.pool.dataset
@@ -235,7 +231,7 @@ class SumsOption:
             if is_slow and by_formula is not None and by_formula.is_noise and not refusal:
                 by_formula.check(pool.majority_share)
         check_drawable(self._mechanism)
-        name, forecast, logit_factor = self.tried
+        name, forecast = self.tried
         # A function that was passed as an object can't be loaded later.
         has_name = self._is_ours or (isinstance(name, str) and ":" in name)
         words = TEMPLATES.get_template("sums.md").render(
@@ -256,7 +252,6 @@ class SumsOption:
             ),
             representation=name,
             forecast=forecast,
-            logit_factor=logit_factor,
             reason=reason,
             description=description,
         )
@@ -275,7 +270,8 @@ def accuracy_without_noise(pool: Pool) -> Forecast | None:
     if pool.num_labeled < MIN_LABELED or pool.dataset.kind == "image":
         return None
     encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
-    return trial(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE, num_draws=1)[0]
+    unused = GaussianFeatureSums(sigma=1.0)
+    return trial_with_public_labels(pool, encoder, unused, 1, measures_gain=False)
 
 
 def trial(
@@ -286,7 +282,7 @@ def trial(
     views: Sequence[Sequence[RealArray]] = (),
     num_draws: int = DRAWS,
     centres: FloatArray | None = None,
-) -> tuple[Forecast, float]:
+) -> Forecast:
     """Forecasts label accuracy by cross-validation: each fold is labeled from all other folds.
 
     The ratio of noise to sums is the same as in the release. The noise comes from a seed, because
@@ -302,9 +298,7 @@ def trial(
         centres: cluster centres, if the mechanism counts records in clusters.
 
     Returns:
-        The forecast for labels of the whole pool, and a factor for the logits of a linear model.
-        The factor maximizes the likelihood of the true labels (temperature scaling,
-        https://arxiv.org/abs/1706.04599). The factor is 1 if labels are computed from neighbors.
+        The forecast for labels of the whole pool.
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
@@ -327,9 +321,8 @@ def trial(
     steps = vector_steps(vectors)
     moments = vectors.T @ vectors / len(vectors)
     dataset = pool.dataset
-    num_classes = dataset.num_classes
     deviation = mechanism.standard_deviation
-    num_outputs = 1 if dataset.target == NUMBER else num_classes
+    num_outputs = 1 if dataset.target == NUMBER else dataset.num_classes
     logits = np.empty((num_draws, len(labels), num_outputs))
     released = list[NoisySums]()
     folds = np.arange(len(labels)) % FOLDS
@@ -373,10 +366,7 @@ def trial(
     if averages:
         for (draw, fold), regression in zip(cells, regress_sums(averages, *released), strict=True):
             logits[draw, folds == fold] = class_probabilities(regression)[folds == fold]
-    forecast = forecast_of_trial(logits, labels, folds, dataset, num_labels)
-    if averages or dataset.target != CLASS:
-        return forecast, 1.0
-    return forecast, likeliest_factor(logits, np.eye(num_classes)[labels])
+    return forecast_of_trial(logits, labels, folds, dataset, num_labels)
 
 
 def trial_with_public_labels(
@@ -386,7 +376,7 @@ def trial_with_public_labels(
     num_records: int,
     *,
     measures_gain: bool = True,
-) -> tuple[Forecast, float]:
+) -> Forecast:
     """Forecasts the accuracy of a model that uses public labels and noisy sums together.
 
     Cross-validation measures the accuracy with public labels only. To measure the gain, the labeled
@@ -416,7 +406,7 @@ def trial_with_public_labels(
     if is_class:
         logits[0] = public_start(vectors, labels, num_outputs)[1]
         if not measures_gain:
-            return forecast_of_trial(logits[:1], labels, folds, dataset, len(pool)), 1.0
+            return forecast_of_trial(logits[:1], labels, folds, dataset, len(pool))
     for fold in range(FOLDS):
         is_test = folds == fold
         private = np.flatnonzero(folds == (fold + 1) % FOLDS)[:num_records]
@@ -460,8 +450,7 @@ def trial_with_public_labels(
         )
         gains[rows] = with_private - without
     error = float(gains.std()) / len(gains) ** 0.5
-    forecast = forecast.with_private(float(gains.mean()), error, len(labels))
-    return forecast, 1.0  # the prior of `public_start` was chosen by likelihood
+    return forecast.with_private(float(gains.mean()), error, len(labels))
 
 
 def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset) -> FloatArray:

@@ -367,8 +367,6 @@ class ReleasePlan:
         evaluate_epsilon: epsilon of an accuracy estimate on private records; None without an
             estimate.
         trains_on_labels: whether the student also learns from labels of the pool.
-        logit_factor: factor that calibrates the probabilities of a linear model, from a trial on
-            public labels.
         reason: reason for the choice of mechanism and noise, for statements; None if the user chose
             both.
         choices: sentences for the user, one for each choice that was made.
@@ -383,7 +381,6 @@ class ReleasePlan:
     forecast: Forecast | None = None
     evaluate_epsilon: float | None = None
     trains_on_labels: bool = False
-    logit_factor: float = 1.0
     reason: str | None = None
     choices: tuple[str, ...] = ()
     description: str = ""

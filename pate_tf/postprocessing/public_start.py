@@ -15,7 +15,6 @@ from pate_tf.core.dataset import is_labeled
 from pate_tf.postprocessing.regression import NoisySums, standardisation
 
 FOLDS: Final = 3
-MAX_STEPS: Final = 1_000
 PENALTIES: Final = np.geomspace(10.0, 1e-3, 5)  # of squared standardized weights
 
 
@@ -40,12 +39,12 @@ class PublicStart:
         """Returns the most probable weights, given the public labels and noisy sums.
 
         Let w be the public weights plus a change d. The public labels give d a Gaussian prior with
-        mean 0. Near w, the loss of the private records is quadratic; A, its second derivatives, is
-        the curvature times the number of records. The sums minus the expected sums under the public
-        weights are a measurement of A d. Its covariance L is A (of the labels), plus the covariance
-        of the expected sums, which are computed from the pool, plus the variance of the noise. So
-        (precision + A L^-1 A) d = A L^-1 (measurement). This is one step of Newton's method. With
-        infinite noise, the result is the public weights. The result is public.
+        mean 0. The second derivatives A of the loss of the private records are the curvature times
+        their number. The sums minus those that the public weights predict for the pool are a
+        gradient: a measurement of A d. Its covariance L is A (of the labels), plus the covariance
+        of the predicted sums, plus the variance of the noise. So (precision + A L^-1 A) d = A L^-1
+        (measurement), which is one step of Newton's method. With infinite noise, the result is the
+        public weights. The result is public.
 
         Args:
             sums: noisy sums of vectors by class, with the vectors of the pool.
@@ -125,7 +124,7 @@ def _regression(rows: FloatArray, labels: IntArray, num_classes: int, penalty: f
     means[:, -1] = 1.0
     # For two classes, scikit-learn fits only the difference of their weights.
     scale = 2.0 if num_classes == 2 else 1.0
-    model = LogisticRegression(C=scale / penalty, fit_intercept=False, max_iter=MAX_STEPS)
+    model = LogisticRegression(C=scale / penalty, fit_intercept=False, max_iter=1_000)
     model.fit(
         np.vstack([rows, means]),
         np.concatenate([labels, np.arange(num_classes)]),

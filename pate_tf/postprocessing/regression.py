@@ -501,25 +501,6 @@ NEIGHBORS = 5.0  # correlation length of the weights of a numeric column's bins,
 # Assumed largest fraction of the classes' variance that is explained in a direction. So the scales
 # of two directions, which noise may change, differ at most by a factor of 4.
 MAX_EXPLAINED = 0.75
-LOG_FACTORS = (-3.0, 7.0)  # range of the logarithm of `likeliest_factor`
-
-
-def likeliest_factor(logits: RealArray, targets: RealArray) -> float:
-    """Returns the factor by which logits must be multiplied to maximize the targets' likelihood.
-
-    This is temperature scaling (https://arxiv.org/abs/1706.04599).
-
-    Args:
-        logits: logits `[..., num_inputs, num_classes]`.
-        targets: class probabilities `[num_inputs, num_classes]`.
-    """
-
-    def cross_entropy(logarithm: float) -> float:
-        scaled = scipy.special.log_softmax(np.exp(logarithm) * logits, axis=-1)
-        return -float((targets * scaled).sum(axis=-1).mean())
-
-    best = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
-    return float(np.exp(best))
 
 
 def linear_model(

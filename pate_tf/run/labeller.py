@@ -546,7 +546,6 @@ class Labeller:
         linear_head = None
         if weights is not None:
             scale = sums.summands.scale
-            weights = plan.logit_factor * weights
             linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
             linear_head.is_frozen = sums.is_frozen
         width = len(sums.sums.values)

@@ -115,6 +115,6 @@ def test_sums_at_delta_0_are_counts_in_clusters():
     counts = planned_sums(target, PublicNumbers(num_records=60_000), [10, 50]).mechanism
     assert counts == LaplaceClusterCounts(scale=counts.scale, num_clusters=50)
     assert 0.999 < counts.pure_epsilon <= 1.0
-    for number, clusters, rounds in ((60_000, [], None), (None, [10], 1), (60_000, [10], 4)):
+    for number, clusters in ((60_000, []), (None, [10])):
         with pytest.raises(ValueError, match="_sums, which has no guarantee at delta 0"):
-            planned_sums(target, PublicNumbers(num_records=number), clusters, rounds)
+            planned_sums(target, PublicNumbers(num_records=number), clusters, has_rounds=True)

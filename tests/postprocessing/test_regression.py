@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 
-from pate_tf.core.dataset import UNKNOWN
 from pate_tf.models.encoder import record_vectors
 from pate_tf.postprocessing import label_propagation, regression
 from pate_tf.release.exact_sums import moments_by_class, residual_sums, sums_by_class, vector_steps
@@ -192,50 +191,6 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", ["same", "opposite"])
-def test_public_labels_join_noisy_sums_by_precision(rule):
-    """Compares with the normal equations of both sources. Another rule for public labels does no
-    harm.
-    """
-    random = np.random.default_rng(7)
-    features = random.normal(size=(2_000, 3)) / np.sqrt(3.0)
-    classes = (features @ np.array([3.0, -2.0, 1.0]) + random.normal(0, 0.5, 2_000) > 0).astype(int)
-    one_hot = np.eye(2)[classes]
-    labels = np.full(2_000, UNKNOWN)
-    labels[:60] = classes[:60] if rule == "same" else 1 - classes[:60]
-    vectors = record_vectors(features, None)
-    noise = 20.0
-    sums = of(vectors, vectors.T @ one_hot + random.normal(0, noise, (4, 2)), noise)
-    both = regression.joined_sums(features, sums, labels)
-    rows = np.column_stack([features, np.ones(2_000)])
-    measured = vectors.T @ rows / 2_000
-    values = sums.values / sums.num_records
-    deviation = sums.deviation / sums.num_records
-    of_labels = features[:60], np.eye(2)[labels[:60]]
-    mean, root = regression.public_weights(*of_labels, measured, values, deviation)
-
-    def covariance(inflation):
-        return inflation**2 * root @ root.T
-
-    def evidence(inflation):
-        law = measured @ covariance(inflation) @ measured.T + deviation**2 * np.eye(4)
-        residuals = (values - measured @ mean).T
-        density = scipy.stats.multivariate_normal(np.zeros(4), law).logpdf(residuals).sum()
-        return density - (inflation > 1.0) * regression.STRONG_EVIDENCE
-
-    inflation = max(regression.INFLATIONS, key=evidence)
-    assert (inflation == 1.0) == (rule == "same")
-    inverse = np.linalg.inv(covariance(inflation))
-    precision = inverse + measured.T @ measured / deviation**2
-    expected = np.linalg.solve(precision, inverse @ mean + measured.T @ values / deviation**2)
-    np.testing.assert_allclose(both.weights, expected, rtol=1e-4, atol=1e-6)
-    right = [
-        float((regression.linear_model(sums, labels=each)[0].argmax(axis=1) == classes).mean())
-        for each in (None, labels)
-    ]
-    assert right[1] >= right[0] - 0.02 > 0.85
-
-
 def test_public_weights_are_finite_for_nearly_exact_sums_of_one_class():
     features = np.hstack([np.random.default_rng(0).random((5, 40)), np.ones((5, 1))])
     measured = 1e5 * features.T @ features
@@ -260,21 +215,6 @@ def test_logits_are_those_of_a_linear_discriminant_analysis(has_pool):
         )
     expected = LinearDiscriminantAnalysis().fit(features, labels).predict(features)
     assert np.mean((vectors @ weights).argmax(axis=1) == expected) > 0.98
-
-
-def test_few_public_labels_do_no_harm():
-    """Compares with noisy sums only. Ten labels can be explained by 40 features without error."""
-    random = np.random.default_rng(5)
-    features = random.normal(size=(3_000, 40)) / np.sqrt(40.0)
-    classes = (features[:, :3].sum(axis=1) + 0.1 * random.normal(size=3_000) > 0.1).astype(int)
-    vectors = record_vectors(features, None)
-    noise = 10.0
-    sums = of(vectors, vectors.T @ np.eye(2)[classes] + random.normal(0, noise, (41, 2)), noise)
-    private = np.mean(regression.linear_model(sums)[0].argmax(axis=1) == classes)
-    for place in range(10):
-        labels = np.where(np.arange(3_000) // 10 == place, classes, UNKNOWN)
-        both = regression.linear_model(sums, labels=labels)[0].argmax(axis=1)
-        assert np.mean(both == classes) > private - 0.03
 
 
 def test_weights_of_gradients_are_those_of_momentum_written_out():

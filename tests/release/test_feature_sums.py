@@ -19,7 +19,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.models.encoder import record_vectors
-from pate_tf.planning.release_settings import Budget, ReleaseSettings
+from pate_tf.planning import comparison
 from pate_tf.postprocessing.regression import weights_of_rounds
 from pate_tf.queries.labels import Labels
 from pate_tf.release.exact_sums import sums_by_class
@@ -346,9 +346,16 @@ def test_heavy_noise_is_planned_for_counts_of_clusters_with_a_pure_epsilon(data,
     assert 0.3 < np.abs(noise).mean() / (4.0 * LATTICE) < 3.0
 
 
+@pytest.fixture
+def three_rounds(monkeypatch):
+    monkeypatch.setattr(comparison, "ROUNDS_RATIO", 0.0)
+    monkeypatch.setattr(comparison, "ROUNDS", 3)
+
+
+@pytest.mark.usefixtures("three_rounds")
 def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     sums = fitted(tmp_path / "run")
-    with Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3, insecure_seed=1) as labeller:
+    with Labeller(sums, epsilon=50.0, delta=1e-5, insecure_seed=1) as labeller:
         labels = labeller.label(POOL)
         again = labeller.label(POOL)
         assert labeller.spent().epsilon == labels.cost.epsilon <= 50.0
@@ -365,6 +372,7 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     np.testing.assert_allclose(served, logits, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.usefixtures("three_rounds")
 @pytest.mark.parametrize("change", ["other labels", "other vectors", "moments", "fewer", "no file"])
 def test_rounds_are_refused_before_a_charge_where_vectors_are_not_those_summed(tmp_path, change):
     sums = fitted(tmp_path / "run")
@@ -381,18 +389,7 @@ def test_rounds_are_refused_before_a_charge_where_vectors_are_not_those_summed(t
     artifacts.write_arrays(path, stored, private=True)
     if change == "no file":
         path.unlink()
-    with Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3) as labeller:
+    with Labeller(sums, epsilon=50.0, delta=1e-5) as labeller:
         with pytest.raises(ValueError, match=r"vectors\.npz (is missing|belongs to other)"):
             labeller.label(POOL)
         assert labeller.spent().epsilon == 0.0
-
-
-def test_rounds_are_refused_where_no_vectors_of_records_are_stored(tmp_path):
-    sums = fitted(tmp_path / "run", owners=OWNERS)
-    with (
-        Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3) as labeller,
-        pytest.raises(ValueError, match="num_rounds must be 1 for these sums, got 3"),
-    ):
-        labeller.label(POOL)
-    with pytest.raises(ValueError, match="num_rounds=2 needs method feature_sums"):
-        ReleaseSettings(method="pate", budget=Budget(epsilon=1.0), num_rounds=2)

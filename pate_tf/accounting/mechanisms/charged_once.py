@@ -15,7 +15,6 @@ from pate_tf.core.checks import IntArray
 
 
 CHANGED = 2.0  # L2 sensitivity of the sums if one record is replaced
-MIN_RECORDS_PER_CLASS = 20.0  # least records per class, in standard deviations of noise
 MAX_ROUNDS = 128
 # In later rounds, a record's contribution is clipped to this norm. Most contributions are shorter,
 # and a smaller norm needs less noise.
@@ -70,11 +69,6 @@ class GaussianFeatureSums(base.OfSigma, base.ReleasesFeatureSums):
         if self.unit == "owner":
             return f"sensitivity 1 if an owner is added or removed, {replaced} if one is replaced"
         return f"sensitivity {replaced}"
-
-    @property
-    def fewest_of_class(self) -> float:
-        """The minimum number of private records per class for which a plan chooses feature sums."""
-        return MIN_RECORDS_PER_CLASS * self.sigma
 
 
 @base.register
