@@ -448,10 +448,12 @@ class SavedEncoder:
         loaded: the loaded SavedModel.
         scale: factors that scale features to equal variance, see `Encoder.scale`; None if unknown.
         is_frozen: whether the encoder is a user's model, which was not trained on the pool.
+        groups: groups of features, see `Encoder.groups`.
     """
 
     scale: FloatArray | None = None
     is_frozen = False
+    groups: IntArray | None = None
 
     def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
         """Loads an encoder; raises ValueError if `folder` contains no valid encoder."""

@@ -117,11 +117,13 @@ class SumsOption:
         self._can_try = known.num_records is not None and pool.num_labeled >= MIN_LABELED
 
     def _by_formula(self, num_features: int) -> Forecast | None:
-        """Returns a forecast from results on other data sets; None if owners are protected."""
+        """Returns a forecast from results on other data sets.
+
+        The result is None if owners are protected. Results for numbers and several labels do not
+        exist.
+        """
         known = self._known
-        if known.num_records is None:
-            return None
-        if known.pool.dataset.target != CLASS:  # no results on other data sets exist
+        if known.num_records is None or known.pool.dataset.target != CLASS:
             return None
         forecast = forecast_of_sums(self.planned, known, num_features)
         noise = self._mechanism.standard_deviation

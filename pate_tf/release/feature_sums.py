@@ -627,6 +627,7 @@ class FeatureSums:
             self.representation = str(described["representation"])
             self.representation_digest = str(described["encoder"])
             self.encoder.scale = arrays["scale"]
+            self.encoder.groups = arrays.get("groups")
             self.encoder.is_frozen = self.is_frozen
             records = Records.from_dict(described)
             self.num_records = records.num_records
