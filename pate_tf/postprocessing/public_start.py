@@ -55,16 +55,17 @@ class PublicStart:
         """
         vectors = sums.vectors.astype(np.float64)
         number = sums.num_records if num_records is None else num_records
-        num_inputs, num_classes = len(vectors), self.weights.shape[1]
         expected = scipy.special.softmax(vectors @ self.weights, axis=1)
-        measured = sums.values - number / num_inputs * (vectors.T @ expected)
-        measured -= measured.mean(axis=1, keepdims=True)
+        means = vectors.T @ expected / len(vectors)
+        measured = sums.values - number * means
+        means -= means.mean(axis=1, keepdims=True)
+        spread = np.square(expected).sum(axis=1) - 1.0 / expected.shape[1]
+        covariance = (vectors.T * spread) @ vectors / len(vectors) - means @ means.T
+        sampling = number * (1.0 + number / len(vectors)) / (expected.shape[1] - 1)
         losses = number * self.curvature
-        law = losses + sums.noise**2 * np.eye(len(losses))
-        sampling = number * (1.0 + number / num_inputs) / (num_classes - 1)
-        for probability in expected.T - 1.0 / num_classes:
-            law += sampling * np.cov(vectors * probability[:, None], rowvar=False, bias=True)
+        law = losses + sampling * covariance + sums.noise**2 * np.eye(len(losses))
         gain = np.linalg.solve(law, losses).T
+        # What is equal for all classes does not change probabilities.
         return self.weights + np.linalg.solve(self.precision + gain @ losses, gain @ measured)
 
 
