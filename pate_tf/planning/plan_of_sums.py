@@ -168,9 +168,10 @@ class SumsOption:
             with reporting.clock("training the representation"):
                 encoders = {each: encoder_of(pool, each, self._seed) for each in names}
         if not self._can_try:
-            width = int(encoders[name].num_features) if encoders else 1
-            return name, self._by_formula(width)
-        if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MAX_OF_PAIRS:
+            return name, self._by_formula(encoders[name].num_features if encoders else 1)
+        # Regressions of other targets on products of many features would take minutes.
+        most = MAX_OF_PAIRS if pool.dataset.target == CLASS else MAX_OF_PAIRS // 4
+        if "raw" in names[1:] and encoders["raw"].num_features - 1 <= most:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with reporting.clock("trying representations on labeled samples of the pool"):
             if len(encoders) > 1:
