@@ -31,7 +31,7 @@ from pate_tf.planning.release_settings import (
     ReleaseSettings,
 )
 from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
-from pate_tf.postprocessing.public_start import public_start
+from pate_tf.postprocessing.public_start import FOLDS, public_start
 from pate_tf.postprocessing.regression import (
     Averages,
     NoisySums,
@@ -58,7 +58,6 @@ OF_VOTES = ("num_queries", "strategy")  # settings that only method pate has
 
 MAX_LABELED = 3_000  # maximum number of public samples in the trial of a representation
 MIN_LABELED: Final = 20  # then n p (1 - p) reaches 5, and a binomial is close to normal
-FOLDS: Final = 3
 DRAWS: Final = 3  # number of noise draws per fold
 WITHOUT_SUMS: Final = 1e9  # standard deviation of noise so large that sums are negligible
 

@@ -46,6 +46,7 @@ def test_the_start_is_as_likely_as_the_best_logistic_regression_of_the_known_lab
     best = max(float(each.mean()) for each in found)
     # A fourth class without labels is possible.
     assert likelihood(start.weights, vectors[300:], labels[300:]) > best - 0.02
+    assert np.isfinite(public_start(np.ones((9, 5)), np.arange(9) % 3, 3)[1]).all()
     # Log probabilities of labeled inputs come from models of other labels.
     off = np.abs(np.exp(logs) - probabilities(start, vectors)).max(axis=1)
     assert off[300:].max() < 1e-6 < off[:300].min()
