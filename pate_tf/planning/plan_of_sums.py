@@ -364,7 +364,7 @@ def trial(
             groups=encoder.groups,
             is_frozen=encoder.is_frozen,
         )
-        logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)
+        logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)[:, :num_outputs]
     if averages:
         for (draw, fold), regression in zip(cells, regress_sums(averages, *released), strict=True):
             logits[draw, folds == fold] = class_probabilities(regression)[folds == fold]
@@ -442,7 +442,7 @@ def trial_with_public_labels(
                 is_frozen=encoder.is_frozen,
                 public_labels=public,
             )
-            logits[place, is_test] = vectors[is_test] @ np.asarray(model)
+            logits[place, is_test] = vectors[is_test] @ np.asarray(model)[:, :num_outputs]
     forecast = forecast_of_trial(logits[:1], labels, folds, dataset, len(pool))
     gains = np.empty(len(labels))
     for fold in range(FOLDS):

@@ -74,6 +74,7 @@ def regress(
     measurements: Sequence[tuple[FloatArray, float]],
     amplitudes: FloatArray = AMPLITUDES,
     least_evidence: float = 0.0,
+    noise_draws: FloatArray | None = None,
 ) -> list[Regression]:
     """Returns the posterior of linear functions, given their noisy values at some features.
 
@@ -87,6 +88,8 @@ def regress(
             of their noise in the same unit. Each pair gives one regression.
         amplitudes: amplitudes that are tried, in standard deviations of the noise.
         least_evidence: additional evidence that is required for any amplitude but the first.
+        noise_draws: simulated noise on the values, `[num_values, num_draws]`. Each draw adds a
+            column to the results: the change by this noise. It does not influence the amplitude.
     """
     rows = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -103,6 +106,8 @@ def regress(
         evidence = -0.5 * (by_amplitude + values_there.shape[1] * logarithms)
         evidence[1:] -= least_evidence
         amplitude = float(amplitudes[evidence.argmax()])
+        if noise_draws is not None:
+            rotated = np.hstack([rotated, vectors.T @ (noise_draws / noise)])
         precisions = values + amplitude**-2.0
         left = lengths - np.square(along) @ (1.0 / precisions)
         least = np.finfo(np.float32).eps  # in case rounding gives a negative variance
@@ -120,10 +125,12 @@ def regress(
 
 def likeliest_weights(
     measured: FloatArray,
-    measurements: Sequence[tuple[FloatArray, float]],
+    values: FloatArray,
+    deviation: float,
     groups: IntArray | None = None,
-) -> list[FloatArray]:
-    """Returns the weights for each measurement, by `regress` with the priors of largest evidence.
+    noise_draws: FloatArray | None = None,
+) -> FloatArray:
+    """Returns weights by `regress` with the priors of largest evidence, `[num_features, ...]`.
 
     The weights of numbers have their own amplitude, because a linear trend is often much larger
     than the deviations from it, which bins describe. Both amplitudes are chosen by evidence, as in
@@ -131,18 +138,21 @@ def likeliest_weights(
 
     Args:
         measured: see `regress`, `[num_values, num_features]`.
-        measurements: see `regress`, with one column each.
+        values: noisy values, `[num_values, 1]`.
+        deviation: standard deviation of the noise.
         groups: 1 for each number and 0 for other features; None for one amplitude for all.
+        noise_draws: see `regress`.
     """
     unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
-    pairs = [(values / unit, deviation / unit) for values, deviation in measurements]
+    draws = None if noise_draws is None else noise_draws / unit
+    pairs = [(values / unit, deviation / unit)]
     exponents = np.zeros(measured.shape[1]) if groups is None else groups
     found = []
     for ratio in RATIOS if exponents.any() else RATIOS[:1]:
         scales = ratio**exponents
-        fits = regress(measured[:1], measured * scales / unit, pairs)
-        found.append([(fit.evidence, scales * np.asarray(fit.weights)[:, 0]) for fit in fits])
-    return [max(fits, key=lambda fit: fit[0])[1] for fits in zip(*found, strict=True)]
+        (fit,) = regress(measured[:1], measured * scales / unit, pairs, noise_draws=draws)
+        found.append((fit.evidence, scales[:, None] * np.asarray(fit.weights)))
+    return max(found, key=lambda each: each[0])[1]
 
 
 def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:
@@ -374,13 +384,14 @@ def public_weights(
 
 
 def joined(
-    rows: RealArray,
     features: RealArray,
     targets: FloatArray,
     measured: RealArray,
-    measurements: Sequence[tuple[FloatArray, float]],
-) -> list[Regression]:
-    """Returns linear functions that are learned from both public labels and noisy values.
+    values: FloatArray,
+    deviation: float,
+    noise_draws: FloatArray | None = None,
+) -> FloatArray:
+    """Returns weights of linear functions that are learned from public labels and noisy values.
 
     The public labels determine the prior of the weights: its mean and covariance. The noisy values
     update this prior according to their precision. If public labels and private records follow
@@ -389,27 +400,24 @@ def joined(
     https://doi.org/10.1103/PhysRev.40.207). Without strong evidence, the factor is 1.
 
     Args:
-        rows: features of all inputs, with 1 in the last column, `[num_inputs, num_features + 1]`.
         features: features of the labeled inputs, `[num_labels, num_features]`.
         targets: targets of the labeled inputs, `[num_labels, num_targets]`.
         measured: see `regress`, `[num_values, num_features + 1]`.
-        measurements: see `regress`. The first pair determines the prior, and its standard deviation
-            is the unit of the factors.
+        values: noisy values, `[num_values, num_targets]`.
+        deviation: standard deviation of their noise.
+        noise_draws: see `regress`.
 
     Returns:
-        The functions, with weights `[num_features + 1, num_targets]`. The last row contains the
-        intercepts.
+        Weights `[num_features + 1, num_targets + num_draws]`. The last row contains the intercepts.
     """
-    mean, root = public_weights(features, targets, measured, *measurements[0])
-    beyond = [(values - measured @ mean, deviation) for values, deviation in measurements]
-    inflations = INFLATIONS / measurements[0][1]
-    fits = regress(rows @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
-    return [
-        dataclasses.replace(
-            fit, means=rows @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
-        )
-        for fit in fits
-    ]
+    mean, root = public_weights(features, targets, measured, values, deviation)
+    beyond = [(values - measured @ mean, deviation)]
+    inflations = INFLATIONS / deviation
+    at = measured @ root
+    (fit,) = regress(at[:1], at, beyond, inflations, STRONG_EVIDENCE, noise_draws)
+    weights = root @ np.asarray(fit.weights)
+    weights[:, : mean.shape[1]] += mean
+    return weights
 
 
 def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:

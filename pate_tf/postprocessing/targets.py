@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -42,16 +41,16 @@ def target_functions(
     values: IntArray,
     noise: float,
     *,
-    num_redrawn: int = 0,
     labels: npt.NDArray[Any] | None = None,
     **facts: Any,
 ) -> FloatArray:
     """Returns the weights `[width, num_outputs]` of the student's linear functions. Public.
 
     The error that noise causes in a prediction is estimated by a parametric bootstrap (Efron and
-    Tibshirani 1993, chapter 6): noise from the same distribution is added to the released sums
-    several times. For a number from one-hot features without a pool, draws from the posterior of
-    the weights take the place of the changes by new noise.
+    Tibshirani 1993, chapter 6). With a pool, the function is linear in the noise once the priors
+    are chosen, so it is applied to draws of the noise. Without a pool, noise is added to the
+    released sums several times; with one-hot features, draws from the posterior of the weights
+    take the place of the changes by new noise.
 
     Args:
         dataset: data set with a number or several labels.
@@ -60,39 +59,34 @@ def target_functions(
             and `[width, num_classes + width]` without a pool.
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
-        num_redrawn: number of changes of the function for a number; 0, or at least 2.
         labels: public labels to use together with the sums, `UNKNOWN` for inputs without a label;
             None if public labels are not used.
         **facts: `num_records` and `groups`, see `functions_of_moments` and `Part`.
 
     Returns:
         For several labels, one function for the log odds of each label. For a number, `1 +
-        num_redrawn` functions. The first function predicts the position of the number in its range,
+        NUM_REDRAWN` functions. The first function predicts the position of the number in its range,
         from 0 to 1. The other functions are the changes of the first function by redrawn noise: at
         each vector, the norm of their values is the standard deviation of the first function.
     """
-    groups = facts.get("groups")
-    if dataset.target_range is not None and groups is not None and not len(vectors):
-        return _function_of_number(values, noise, num_redrawn, groups, facts["num_records"])
-    again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
-    tables = [values, *(values + each for each in again)]
     if len(vectors):
-        found = _functions_of_pool(dataset, vectors, tables, noise, labels, **facts)
-    else:
-        number = dataset.num_classes
+        return _functions_of_pool(dataset, vectors, values, noise, labels, **facts)
+    number = dataset.num_classes
+    if dataset.target_range is None:
         facts["max_labels"] = dataset.max_labels
-        found = [functions_of_moments(each, number, noise, **facts)[:2] for each in tables]
-    if dataset.target_range is not None:
-        function, *others = (each[:, -1] for each, _ in found)
-        if not others:
-            return function[:, None]
-        changes = (np.array(others) - np.mean(others, axis=0)) / math.sqrt(num_redrawn - 1)
-        return np.vstack([function, changes]).T
-    return _log_odds(*found[0])
+        return _log_odds(*functions_of_moments(values, number, noise, **facts)[:2])
+    groups = facts.get("groups")
+    if groups is not None:
+        return _function_of_number(values, noise, groups, facts["num_records"])
+    again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (NUM_REDRAWN, *values.shape))
+    tables = [values, *(values + each for each in again)]
+    found = [functions_of_moments(each, number, noise, **facts)[0][:, -1] for each in tables]
+    changes = (np.array(found[1:]) - np.mean(found[1:], axis=0)) / math.sqrt(NUM_REDRAWN - 1)
+    return np.vstack([found[0], changes]).T
 
 
 def _function_of_number(
-    values: IntArray, noise: float, num_redrawn: int, groups: IntArray, num_records: int | None
+    values: IntArray, noise: float, groups: IntArray, num_records: int | None
 ) -> FloatArray:
     """Returns the functions for a number, from noisy moments of one-hot vectors.
 
@@ -138,8 +132,8 @@ def _function_of_number(
         expected = is_of @ (kernel * precision).sum(axis=1) + np.finfo(float).tiny
         amplitudes *= np.sqrt(is_of @ (slopes * (kernel @ slopes)) / expected)
     along, directions = np.linalg.eigh(prior - prior @ precision @ prior)
-    root = directions * np.sqrt(np.maximum(along, 0.0) / max(num_redrawn, 1))
-    drawn = np.random.default_rng(0).normal(size=(len(total), num_redrawn))
+    root = directions * np.sqrt(np.maximum(along, 0.0) / NUM_REDRAWN)
+    drawn = np.random.default_rng(0).normal(size=(len(total), NUM_REDRAWN))
     functions = np.column_stack([weights, root @ drawn])
     intercept = -total @ functions / number
     intercept[0] += shares[1]
@@ -214,13 +208,13 @@ def _log_odds(functions: FloatArray, frequencies: FloatArray) -> FloatArray:
 def _functions_of_pool(
     dataset: Dataset,
     vectors: RealArray,
-    tables: Sequence[npt.NDArray[Any]],
+    sums: IntArray,
     noise: float,
     labels: npt.NDArray[Any] | None,
     num_records: int | None = None,
     groups: IntArray | None = None,
-) -> list[tuple[FloatArray, FloatArray]]:
-    """Returns, for each table, functions and class frequencies, see `functions_of_moments`.
+) -> FloatArray:
+    """Returns the result of `target_functions` with a pool.
 
     The covariance of the features is computed from the pool. Each target has its own prior and its
     own noise, see `likeliest_weights`, or `joined` with public labels. A number has one
@@ -231,7 +225,7 @@ def _functions_of_pool(
     measured = vectors.T.astype(np.float64) @ rows / len(rows)
     is_known = slice(0) if labels is None else is_labeled(labels)
     known = None if labels is None else target_rows(labels[is_known], dataset)
-    totals = tables[0][-1] / (LATTICE * CONSTANT)
+    totals = sums[-1] / (LATTICE * CONSTANT)
     if dataset.target_range is None:
         number = math.sqrt(dataset.max_labels) * float(totals.max())
         if known is not None:
@@ -244,10 +238,10 @@ def _functions_of_pool(
         centers = np.clip([high], 0.0, 1.0)
         contrasts = np.vstack([-centers, 1.0 - centers])
     number = float(num_records or max(number, 1.0))
-    values = [table @ contrasts / (LATTICE * number) for table in tables]
-    means = [np.clip(each[-1] / CONSTANT, -centers, 1.0 - centers) for each in values]
+    values = sums @ contrasts / (LATTICE * number)
+    means = np.clip(values[-1] / CONSTANT, -centers, 1.0 - centers)
     if known is None:  # A number has the largest variance if it is always at an end of its range.
-        squares = (means[0] + centers) * (1.0 - centers)
+        squares = (means + centers) * (1.0 - centers)
     else:
         known = known @ contrasts
         squares = np.square(known).mean(axis=0)
@@ -255,29 +249,30 @@ def _functions_of_pool(
     is_label = known is None and dataset.target_range is None
     of_pool = number / len(rows) * (np.square(squares) if is_label else squares)
     spread = float(np.square(vectors, dtype=np.float64).mean())
-    variances = noise**2 * np.square(contrasts).sum(axis=0) + number * spread * (squares + of_pool)
-    deviations = np.sqrt(variances) / number
+    by_noise = noise * np.linalg.norm(contrasts, axis=0)
+    deviations = np.hypot(by_noise, np.sqrt(number * spread * (squares + of_pool))) / number
+    num_redrawn = 0 if dataset.target_range is None else NUM_REDRAWN
+    again = np.random.default_rng(0).normal(size=(len(values), num_redrawn))
+    again *= by_noise[0] / number / math.sqrt(NUM_REDRAWN)
     solved = []
     for place, deviation in enumerate(deviations.tolist()):
-        pairs = [(each[:, [place]], deviation) for each in values]
         if known is None:
-            shares = [each[place] for each in means]
-            beyond = [
-                (each[:-1] - mean[:, None] * share, deviation)
-                for (each, _), share in zip(pairs, shares, strict=True)
-            ]
-            weights = likeliest_weights(measured[:-1, :-1], beyond, groups)
-            solved.append([np.append(*each) for each in zip(weights, shares, strict=True)])
+            drawn = np.column_stack([values[:, place], again])
+            shares = np.append(means[place], again[-1] / CONSTANT)
+            beyond = drawn[:-1] - np.outer(mean, shares)
+            weights = likeliest_weights(
+                measured[:-1, :-1], beyond[:, :1], deviation, groups, beyond[:, 1:]
+            )
+            solved.append(np.vstack([weights, shares]))
         else:
-            fits = joined(rows[:1], rows[is_known, :-1], known[:, [place]], measured, pairs)
-            solved.append([np.asarray(fit.weights)[:, 0] for fit in fits])
-    found = []
-    for columns in zip(*solved, strict=True):
-        slopes, intercepts = np.split(np.column_stack(columns), [-1])
-        frequencies = intercepts[0] + centers
-        weights = factors[:, None] * slopes
-        found.append((np.vstack([weights, (frequencies - mean @ weights) / CONSTANT]), frequencies))
-    return found
+            labeled = rows[is_known, :-1], known[:, [place]]
+            solved.append(joined(*labeled, measured, values[:, [place]], deviation, again))
+    slopes, intercepts = np.split(np.hstack(solved), [-1])
+    frequencies = intercepts[0]
+    frequencies[: len(centers)] += centers
+    weights = factors[:, None] * slopes
+    functions = np.vstack([weights, (frequencies - mean @ weights) / CONSTANT])
+    return functions if dataset.target_range is not None else _log_odds(functions, frequencies)
 
 
 def predictions_of_pool(outputs: FloatArray, dataset: Dataset) -> PoolLabels:
