@@ -15,6 +15,7 @@ from absl import flags
 from pate_tf.cli import command_line
 from pate_tf.core.dataset import TARGETS
 from pate_tf.data import loaded_data
+from pate_tf.data.schema import split_names
 
 FLAGS = flags.FLAGS
 
@@ -27,6 +28,7 @@ def define() -> None:
         "label", None, "Label columns, such as edema,effusion. The public file may lack them."
     )
     flags.DEFINE_enum("target", None, TARGETS, "Type of the label. Default: from public labels.")
+    flags.DEFINE_string("classes", None, "All classes, such as no,yes. Default: the public labels.")
     flags.DEFINE_string("owner", None, "Private column that identifies the owner of each record.")
     flags.DEFINE_string("schema", "schema.toml", "File to create. It must not exist yet.")
 
@@ -36,6 +38,7 @@ def main() -> None:
     path = pathlib.Path(FLAGS.schema)
     public, private = (command_line.path(FLAGS[name].value) for name in ("public", "private"))
     roles = {name: FLAGS[name].value for name in ("label", "owner", "target")}
+    roles["classes"] = split_names(FLAGS.classes)
     draft = loaded_data.draft_schema(public, path, private=private, **roles)
     print(draft, end="")
     command_line.write_report(None, tomllib.loads(draft))

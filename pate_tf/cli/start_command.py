@@ -10,7 +10,6 @@ The flags of `pate run` are accepted, too.
 """
 
 import pathlib
-import re
 import shlex
 import tempfile
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from absl import flags
 from pate_tf.cli import command_line, run_command
 from pate_tf.core import artifacts
 from pate_tf.data import loaded_data, tables
-from pate_tf.data.schema import ONE_OWNER, STATE_CLASSES, quoted, read_schema, split_names
+from pate_tf.data.schema import ONE_OWNER, STATE_CLASSES, read_schema, split_names
 from pate_tf.statement.privacy_statement import largest_share_of_right_guesses
 
 FLAGS = flags.FLAGS
@@ -66,9 +65,6 @@ def private_table(text: str) -> pathlib.Path:
     if not text:
         raise command_line.FlagValueError("private is required: the file of private records")
     path = pathlib.Path(text).expanduser()
-    if path.is_dir():
-        command = f"pate run --private={path} --public=FOLDER --epsilon=1"
-        raise ValueError(f"{path} is a folder. For images, use `{command}`.")
     tables.check_header(path, [])
     return path
 
@@ -87,19 +83,6 @@ def epsilon_of(text: str) -> float:
     if not 0.0 < epsilon < float("inf"):
         raise command_line.FlagValueError("epsilon must be a number above 0, such as --epsilon=1")
     return epsilon
-
-
-def classes_of(text: str) -> str:
-    """Returns the classes in an answer as a list in TOML; raises ValueError if there are too few.
-
-    Public records without labels do not show which classes are possible.
-    """
-    names = split_names(text)
-    if len(names) < 2:
-        raise command_line.FlagValueError(
-            "classes must be at least 2, such as no,yes. For numbers: pate schema --target=number"
-        )
-    return quoted(names)
 
 
 def confirm() -> None:
@@ -124,12 +107,16 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
     Exits if there are no public records, because the user must then complete the schema. For
     `others`, which include `private` and `label`, see `loaded_data.draft_schema`.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        text = loaded_data.draft_schema(public, pathlib.Path(folder) / "draft.toml", **others)
-    if FLAGS["classes"].present or (public is not None and STATE_CLASSES in text):
+
+    def drafted(classes: str) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "draft.toml"
+            return loaded_data.draft_schema(public, path, classes=split_names(classes), **others)
+
+    text = drafted(FLAGS.classes or "")
+    if public is not None and STATE_CLASSES in text:
         question = f"All classes of {others['label']!r}, separated by commas, such as no,yes"
-        stated = f"classes = {asked('classes', question, classes_of)}"
-        text = re.sub("(?m)^classes = .*", lambda _: stated, text)
+        text = asked("classes", question, lambda answer: drafted(answer or ","))
     artifacts.write_text(schema, text)
     print("\n", text, sep="")
     if public is None:

@@ -49,6 +49,7 @@ def draft_schema(
     label: str | None = None,
     owner: str | None = None,
     target: str | None = None,
+    classes: Sequence[str] = (),
 ) -> str:
     """Writes a draft of a schema to a file, and returns its text.
 
@@ -63,6 +64,7 @@ def draft_schema(
             Public records may have no labels. Required without `public`.
         owner: name of the owner's column.
         target: "class", "number" or "labels". Default: inferred from the label's public values.
+        classes: names of all classes. Default: the label's public values.
 
     Raises:
         ValueError: if there is no file, both files are the same, a file can't be read, the first
@@ -72,6 +74,13 @@ def draft_schema(
         raise ValueError(f"schema: {path} already exists. Remove it or choose another name.")
     artifacts.check_can_hold_files(path.parent)
     tables.check_other_file(public, private)
+    if classes:
+        if len({*classes} - {""}) < 2 or target == NUMBER:
+            raise ValueError(
+                "classes must be at least two, such as no,yes. Numbers: pate schema --target=number"
+            )
+        target = target or CLASS
+    roles = {"owner": owner, "target": target}
     if public is not None:
         form = tables.text_form(public)
         table = tables.read_table(public, form)
@@ -81,11 +90,10 @@ def draft_schema(
         text = schema.draft(
             table.fields,
             label=label,
-            owner=owner,
-            target=target,
             left_out=table.left_out,
             names=() if form.has_header else form.names,
-            written={"delimiter": form.delimiter, "encoding": form.encoding},
+            written={"delimiter": form.delimiter, "encoding": form.encoding, "classes": classes},
+            **roles,
         )
     elif private is not None:
         labels = schema.split_names(label, tables.header_of(private).names)
@@ -95,9 +103,8 @@ def draft_schema(
         text = schema.draft_of_names(
             form.names,
             labels=labels,
-            owner=owner,
-            target=target,
-            written={"delimiter": form.delimiter, "encoding": form.encoding},
+            written={"delimiter": form.delimiter, "encoding": form.encoding, "classes": classes},
+            **roles,
         )
     else:
         raise ValueError("`public` or `private` is required: the file to draft a schema from")

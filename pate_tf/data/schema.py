@@ -831,7 +831,7 @@ def draft(
     target: str | None = None,
     left_out: Sequence[str] = (),
     names: Sequence[str] = (),
-    written: Mapping[str, str] | None = None,
+    written: Mapping[str, str | Sequence[str]] | None = None,
 ) -> str:
     """Drafts a schema in TOML from PUBLIC records. A person must review the draft.
 
@@ -845,7 +845,8 @@ def draft(
         target: "class", "number" or "labels". Default: inferred from the label's values.
         left_out: names of columns that could not be read.
         names: generated column names if the file has no header line; else empty.
-        written: delimiter and encoding of the file, for the draft; None for a comma and UTF-8.
+        written: entries of the draft: delimiter and encoding of the file, and classes that replace
+            the label's values.
 
     Raises:
         ValueError: if no column can be used, the label's name is misspelled, or the label's values
@@ -980,7 +981,7 @@ def draft_of_names(
     labels: Sequence[str],
     owner: str | None,
     target: str | None = None,
-    written: Mapping[str, str],
+    written: Mapping[str, str | Sequence[str]],
 ) -> str:
     """Drafts a schema in TOML from column names only. A person must add everything else.
 
@@ -989,7 +990,7 @@ def draft_of_names(
         labels: names of the label's columns.
         owner: name of the column with the owner of each record; None if there is none.
         target: type of the label, see `draft`.
-        written: delimiter and encoding of the file.
+        written: entries of the draft, see `draft`.
     """
     remarks = [
         "Drafted from the column names. It contains no values of records. Add public facts",
@@ -1015,7 +1016,7 @@ def _draft_lines(
     lines += [f"label = {quoted(labels[0])}"] if len(labels) == 1 else []
     if "number" in target:
         lines += STATED[:2] if target["number"] is None else _column_lines(target["number"])
-    if "classes" in target:
+    if "classes" in target and not others.get("classes"):
         listed = quoted(target["classes"]) if len(target["classes"]) > 1 else STATE_CLASSES
         lines.append(f"classes = {listed}")
     others = {"labels": target.get("label_columns"), "separator": target.get("separator"), **others}

@@ -563,6 +563,11 @@ def not_text(path: object, form: TextForm) -> ValueError:
 @contextlib.contextmanager
 def open_bytes(path: pathlib.Path) -> Iterator[Any]:
     """Opens a text file, which may be compressed by gzip; raises ValueError if it is not text."""
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder. Images need no schema: use `pate run --private=FOLDER "
+            "--public=FOLDER --epsilon=1`, and --classes=cat,dog if public images have no labels."
+        )
     try:
         with open(path, "rb") as file:
             start = file.read(16)

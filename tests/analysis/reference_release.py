@@ -6,10 +6,10 @@ They share no code with the library.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 
 import mpmath as mp
+from reference import mp_cost
 
 Histogram = tuple[int, ...]
 Table = tuple[Histogram, ...]  # one histogram per query; see `tables`
@@ -42,7 +42,7 @@ def gaussian_tail(sigma: float) -> Tail:
     return lambda gap: mp.erfc(mp.mpf(gap) / (2 * mp.mpf(sigma))) / 2
 
 
-# ---- costs of one query, docs/proofs/theory.md, Theorems T0 to T3 --------------------------------
+# ---- costs of one query --------------------------------------------------------------------------
 
 
 def union_bound(counts: Histogram, tail: Tail) -> tuple[mp.mpf, mp.mpf]:
@@ -50,60 +50,6 @@ def union_bound(counts: Histogram, tail: Tail) -> tuple[mp.mpf, mp.mpf]:
     first, *others = sorted(counts, reverse=True)
     terms = [tail(first - other) for other in others]
     return mp.fsum(terms), max(terms, default=mp.mpf(0))
-
-
-def tight_cap(moment: float, gamma: float) -> mp.mpf:
-    moment, big_e = mp.mpf(moment), mp.exp(2 * mp.mpf(gamma))
-    return mp.log((big_e ** (moment + 1) + big_e**-moment) / (big_e + 1))
-
-
-def query_cost(bound: str, q: mp.mpf, u: mp.mpf, moment: float, gamma: float) -> mp.mpf:
-    power, g = mp.mpf(moment), mp.mpf(gamma)
-    big_e = mp.exp(2 * g)
-
-    def f1(z: mp.mpf) -> mp.mpf:
-        return (1 - z) ** (power + 1) * (1 - z / big_e) ** (-power) + z * big_e**power
-
-    def f2(z: mp.mpf) -> mp.mpf:
-        return (1 - z) ** (power + 1) * (1 - big_e * z) ** (-power) + z * big_e**-power
-
-    if bound == "paper":
-        cap = min(2 * g**2 * power * (power + 1), 2 * g * power)
-        if q >= 1 / (big_e + 1):
-            return cap
-        return min(cap, mp.log((1 - q) * ((1 - q) / (1 - big_e * q)) ** power + q * big_e**power))
-    cap = tight_cap(moment, gamma)
-    if q > 1 / (big_e + 1):
-        return cap
-    if bound == "tight":
-        return min(cap, mp.log(max(f1(q), f2(q))))
-    if bound == "two_sided":
-        # f1(E q) has its pole at E q = E, f2(q) at E q = 1: both are inside the allowed range.
-        return min(cap, mp.log(max(f1(big_e * q), f2(q))))
-    small = min(u, q - u)
-    masses = [
-        (0, 0, q),
-        (u, 0, q - u),
-        (0, u, q - u),
-        (u, small, q - u - small),
-        (small, u, q - u - small),
-    ]
-    largest = mp.mpf(0)
-    for (a, b, rest), r_a, r_b, r_rest in itertools.product(
-        masses, (1 / big_e, 1), (1, big_e), (mp.exp(-g), mp.exp(g))
-    ):
-        pairs = [(a, r_a), (b, r_b), (rest, r_rest)]
-        z, s = mp.fsum(m for m, _ in pairs), mp.fsum(m * r for m, r in pairs)
-        if s >= 1:
-            return cap
-        forward = (1 - z) ** (power + 1) * (1 - s) ** (-power) + mp.fsum(
-            m * r**-power for m, r in pairs
-        )
-        reverse = (1 - s) ** (power + 1) * (1 - z) ** (-power) + mp.fsum(
-            m * r ** (power + 1) for m, r in pairs
-        )
-        largest = max(largest, forward, reverse)
-    return min(cap, mp.log(largest))
 
 
 def gaussian_forward_cost(q: mp.mpf, moment: float, sigma: float) -> mp.mpf:
@@ -163,11 +109,11 @@ def ball_minimum(counts: Histogram, steps: int, tail: Tail) -> mp.mpf:
 def flat_from(bound: str, moment: float, gamma: float) -> mp.mpf:
     """Returns q0 of Lemma 3, by bisection."""
     big_e = mp.exp(2 * mp.mpf(gamma))
-    cap = query_cost(bound, mp.mpf(1), mp.mpf(1), moment, gamma)
+    cap = mp_cost(bound, gamma, 1, 1, moment)
     low, high = mp.mpf(0), 1 / (big_e + 1)
     for _ in range(150):
         middle = (low + high) / 2
-        if query_cost(bound, middle, middle, moment, gamma) >= cap:
+        if mp_cost(bound, gamma, middle, middle, moment) >= cap:
             high = middle
         else:
             low = middle
@@ -184,10 +130,8 @@ def local_sensitivity_bound(
         min(flat_from_cached(bound, moment, gamma), high) / big_e,
         ball_minimum(counts, steps + 1, tail),
     )
-    difference = query_cost(bound, high, high, moment, gamma) - query_cost(
-        bound, low, low, moment, gamma
-    )
-    return max(difference, mp.mpf(0))
+    costs = [mp_cost(bound, gamma, q, q, moment) for q in (high, low)]
+    return max(costs[0] - costs[1], mp.mpf(0))
 
 
 flat_from_cached = functools.cache(flat_from)

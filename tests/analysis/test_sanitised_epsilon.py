@@ -253,7 +253,7 @@ def test_log_cost_matches_its_twin(rows, gamma, moment, bound, eta):
         first, *others = sorted(row, reverse=True)
         q = twin.ball_maximum(row, moved, tail)
         near = first - others[0] - 2 * moved
-        return twin.query_cost(bound, q, tail(near) if near >= 0 else mp.mpf(1), moment, gamma)
+        return twin.mp_cost(bound, gamma, q, tail(near) if near >= 0 else 1, moment)
 
     with mp.workdps(twin.DIGITS):
         expected, _ = twin.log_smooth_cost(tuple(rows), eta, cost_at)

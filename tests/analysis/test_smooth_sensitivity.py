@@ -211,7 +211,7 @@ def test_local_sensitivities_match_their_twin(counts, gamma, moment, bound, data
         expected = twin.local_sensitivity_bound(
             tuple(counts), distance, bound, moment, gamma, tail(gamma)
         )
-        cap = float(twin.query_cost(bound, mp.mpf(1), mp.mpf(1), moment, gamma))
+        cap = float(twin.mp_cost(bound, gamma, 1, 1, moment))
     # For a difference of two costs, errors are relative to the costs, not to the difference.
     assert table[distance] == pytest.approx(float(expected), rel=1e-9, abs=1e-12 * cap)
 

@@ -73,10 +73,13 @@ def test_public_records_without_labels_need_the_classes(folder, tmp_path):
     files = (f"--private={folder}/private.csv", "--public=public.csv", "--label=kind")
     flags = ("start", *files, "--epsilon=1", "--yes", "--train_dir=run", "--method=pate")
     ended = run_script(PATE, *flags, folder=tmp_path)
-    assert ended.code == 2 and "error: --classes must be at least 2, such as no,yes" in ended.err
+    assert ended.code == 1 and "error: --classes must be at least two, such as no,yes" in ended.err
     assert not (tmp_path / "schema.toml").exists()
     run_script(PATE, *flags, "--classes=a, b", folder=tmp_path)
-    assert 'classes = ["a", "b"]\n' in (tmp_path / "schema.toml").read_text()
+    typed = ("schema", "--public=public.csv", "--label=kind", "--schema=new.toml")
+    run_script(PATE, *typed, "--classes=a, b", folder=tmp_path)
+    for name in ("schema.toml", "new.toml"):
+        assert 'classes = ["a", "b"]\n' in (tmp_path / name).read_text()
 
 
 @pytest.fixture(scope="module")

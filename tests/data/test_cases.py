@@ -295,13 +295,6 @@ def test_the_name_of_one_of_two_columns_may_be_a_value_of_it(tmp_path, kind):
     assert 'classes = ["ill", "well"]' in text and "[columns.x]" in text
 
 
-def test_a_label_with_as_many_values_as_records_is_asked_about(tmp_path):
-    path = tmp_path / "public.csv"
-    path.write_text(table("age,ill", *((str(n % 9), f"d{n:03}") for n in range(60))))
-    text = draft_schema(path, tmp_path / "schema.toml", label="ill")
-    assert "# the label has 60 values: is it an identifier or a number?" in text
-
-
 def test_a_draft_of_a_private_file_has_its_first_line_alone(tmp_path):
     path = tmp_path / "patients.csv"
     path.write_bytes(b"age;smoker;Outcome\n" + b"\xff\x00 no record at all")
@@ -352,7 +345,8 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
     path.write_text("age,pressure,smoker,ill\nx,x,smoker,ill\n")  # a public file has these names
     draft_schema(tmp_path / "public.csv", tmp_path / "other.toml", private=path, label="ill")
     path.write_text("ill,2019,2020,2021\nill,1,2,3\n")  # years are names, and ill is one, too
-    assert "[columns.2019]" in draft_schema(None, target, private=path, label="ill")
+    text = draft_schema(None, target, private=path, label="ill", classes=("no", "yes"))
+    assert "[columns.2019]" in text and 'classes = ["no", "yes"]' in text
 
 
 @pytest.mark.parametrize(
@@ -365,6 +359,7 @@ def test_a_first_line_without_the_label_is_not_copied(tmp_path):
             "# is the label a number? If it is a class, use --target=class",
         ),
         ([str(n) for n in range(60)], "has 60 values: is it an identifier or a number?"),
+        ([f"d{n:03}" for n in range(60)], "has 60 values: is it an identifier or a number?"),
         (["flu", "ill", "flu;ill"] * 20, 'classes = ["flu", "ill"]\nseparator = ";"'),
         (["flu", "ill", "flu, ill"] * 20, "several labels. For classes, use --target=class"),
         (["New York, NY", "Albany, NY", "Reno, NV"] * 20, 'NV"]'),
