@@ -271,8 +271,6 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
     code = USER_ERROR
     message = str(error)
     if isinstance(error, KeyboardInterrupt):
-        if error.args:
-            return None  # caused by SIGTERM; its line was already printed
         return f"stopped; {RESUMES}", INTERRUPTED
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]

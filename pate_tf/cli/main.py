@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 # Advice for names that users may try although no such command exists.
 INSTEAD: Final[Mapping[str, str]] = {
     "evaluate": "`pate predict` without --output evaluates a student",
+    "report": "`pate run` and `pate audit run` write the report to TRAIN_DIR/released/report.html",
     "test": "`pate predict` without --output evaluates a student",
     "train": "`pate run` runs all steps, `pate teachers` and `pate student` run one step each",
 }
@@ -65,7 +66,7 @@ def run_command(name: str) -> None:
     is printed instead. The module's `FLAG_OF_ARGUMENT` maps arguments to flags with a different
     name. A flag of the form `module:function` can name a function in the working directory.
     """
-    stopping.end_on_sigterm()
+    sigterm = stopping.end_on_sigterm()
     stopping.end_without_memory()
     sys.path.append(os.getcwd())  # last, so that other modules have priority
     if any(option.startswith("error") for option in sys.warnoptions):
@@ -98,11 +99,12 @@ def run_command(name: str) -> None:
             raise
         print("error: out of memory", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt as error:  # raised by Ctrl-C during imports, or by SIGTERM
-        if error.args:
-            raise SystemExit(stopping.TERMINATED) from None
+    except KeyboardInterrupt:  # raised by Ctrl-C during imports
         print(f"error: stopped; {stopping.RESUMES}", file=sys.stderr)
         raise SystemExit(stopping.INTERRUPTED) from None
+    finally:
+        if sigterm.is_set():
+            raise SystemExit(stopping.TERMINATED)
 
 
 def completion(shell: str) -> str:

@@ -21,13 +21,22 @@ LINE: Final = f"error: stopped by SIGTERM; {RESUMES}\n".encode()
 NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 
 
+class Terminated(BaseException):
+    """SIGTERM arrived.
+
+    This is not a `KeyboardInterrupt`. If that interrupts code in `exec`, such as the definition of
+    a dataclass, then `python -m` ends like after SIGINT, even if the exception is caught.
+    """
+
+
 @functools.cache
-def end_on_sigterm() -> None:
+def end_on_sigterm() -> threading.Event:
     """Installs a handler that ends this process within `SECONDS` after SIGTERM.
 
-    The exit code is then `TERMINATED`.
+    Returns an event, which is set if SIGTERM arrived. The exit code must then be `TERMINATED`, even
+    if a library ignores or replaces the exception.
 
-    The handler prints one line and raises `KeyboardInterrupt(TERMINATED)` in the main thread.
+    The handler prints one line and raises `Terminated` in the main thread.
 
     A handler is needed, because the kernel ignores SIGTERM for process 1 of a container without
     one. Python runs a handler only between two instructions of the main thread, and one call into a
@@ -35,6 +44,7 @@ def end_on_sigterm() -> None:
     ends the process if the main thread does not. Files are written completely or not at all, so no
     file is damaged.
     """
+    has_arrived = threading.Event()
     reader, writer = os.pipe()
     # Writes to a copy, because standard error itself is redirected while TensorFlow starts.
     terminal = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else os.dup(2)
@@ -43,8 +53,9 @@ def end_on_sigterm() -> None:
     def raise_once(number: int, frame: FrameType | None) -> None:
         # Later signals are ignored, because they would interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        has_arrived.set()
         tell()
-        raise KeyboardInterrupt(TERMINATED)
+        raise Terminated
 
     def watch() -> None:
         while os.read(reader, 1)[0] != signal.SIGTERM:
@@ -57,6 +68,7 @@ def end_on_sigterm() -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, raise_once)
     threading.Thread(target=watch, daemon=True).start()
+    return has_arrived
 
 
 def _end_in_one_line() -> None:

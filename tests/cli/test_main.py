@@ -31,6 +31,7 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
         (("schema", "--nonsense=3"), 2, "error: Unknown command line flag 'nonsense'"),
         (("schema", "--public=nowhere.csv"), 1, "error: nowhere.csv"),
         (("evaluate",), 2, "no command 'evaluate': `pate predict` without --output evaluates"),
+        (("report",), 2, "no command 'report': `pate run` and `pate audit run` write the report"),
         (("nonsense",), 2, "error: pate has no command 'nonsense': the commands are start, plan"),
         (("runn",), 2, "no command 'runn': did you mean `pate run`?"),
         (("run", "--stdnt=gan"), 2, "'stdnt'. Did you mean: student"),

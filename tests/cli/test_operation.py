@@ -103,6 +103,21 @@ def test_sigterm_ends_a_process_that_is_inside_of_a_library(tmp_path):
     assert (process.returncode, err) == (143, stopping.LINE.decode())
 
 
+IGNORES = """
+import contextlib, os
+def load(*arguments):
+    with contextlib.suppress(BaseException):
+        exec("os.kill(os.getpid(), 15)")
+"""
+
+
+def test_sigterm_ends_a_library_that_executes_a_text_and_ignores_exceptions(tmp_path):
+    (tmp_path / "ignores.py").write_text(IGNORES)
+    process = start(tmp_path, *PATE, "run", "--dataset=ignores:load", "--epsilon=1")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143 and err.startswith(stopping.LINE.decode())
+
+
 def test_a_half_written_folder_is_left_to_its_writer(tmp_path):
     with artifacts.atomic_folder(tmp_path / "a") as folder, artifacts.atomic_file(tmp_path / "b"):
         artifacts.remove_abandoned(tmp_path)
