@@ -403,19 +403,18 @@ def reporting(*, verbose: bool = False) -> Reporting:
 
     On a terminal, progress is shown as bars; elsewhere, as a line every half minute in long steps.
     """
-    bars: Any = {"clock": clock, "progress_bar": tqdm}
-    if not sys.stderr.isatty():
-        seldom: dict[str, Any] = dict.fromkeys(
-            ("mininterval", "maxinterval", "delay"), LINE_SECONDS
-        )
-        seldom["leave"] = False
-        bars = {
-            "clock": functools.partial(
-                clock, seconds=LINE_SECONDS, bar_format=CLOCK_LINE, **seldom
-            ),
-            "progress_bar": functools.partial(tqdm, bar_format=LINE, **seldom),
-        }
-    return Reporting(**bars, note=note, warn=warn, verbose=verbose)
+    shown = functools.partial(Reporting, note=note, warn=warn, verbose=verbose)
+    # A terminal may have no size, for example in a container. tqdm would then show empty bars.
+    if sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns:
+        return shown(clock=clock, progress_bar=tqdm)
+    seldom: dict[str, Any] = dict.fromkeys(("mininterval", "maxinterval", "delay"), LINE_SECONDS)
+    # tqdm also writes spaces and carriage returns, to erase the line before.
+    seldom["file"] = types.SimpleNamespace(
+        write=lambda text: sys.stderr.write(text.strip(" \r")), flush=sys.stderr.flush
+    )
+    lines = functools.partial(tqdm, leave=False, bar_format=LINE, **seldom)
+    seldom |= {"leave": False, "seconds": LINE_SECONDS, "bar_format": CLOCK_LINE}
+    return shown(clock=functools.partial(clock, **seldom), progress_bar=lines)
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:

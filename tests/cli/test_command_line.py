@@ -1,4 +1,7 @@
+import os
 import pathlib
+import re
+import sys
 import warnings
 
 import pytest
@@ -114,3 +117,12 @@ def test_reports_stay_out_of_what_is_published(tmp_path, name):
     with pytest.raises(ValueError, match="report_file is sensitive"):
         command_line.write_report(str(tmp_path / name), {"epsilon": 1.0})
     assert list(pathlib.Path(tmp_path / "released").iterdir()) == []
+
+
+def test_progress_outside_of_a_terminal_with_a_size_is_whole_lines(monkeypatch):
+    reader, writer = os.openpty()
+    monkeypatch.setattr(command_line, "LINE_SECONDS", 0)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(writer, "w"))
+    with command_line.reporting().progress_bar(desc="training", total=9, unit="step") as bar:
+        bar.update(3)
+    assert re.fullmatch(rb"(training: \d of 9 steps, \S+ left\r\n)+", os.read(reader, 1000))
