@@ -36,8 +36,7 @@ def define() -> None:
 
 def main() -> None:
     """Reads the flags, then creates keys or runs the aggregator."""
-    if not FLAGS.aggregator_dir:
-        raise ValueError("aggregator_dir is required: the folder of the aggregator")
+    command_line.require("the folder of the aggregator", "aggregator_dir")
     settings = command_line.read(silo_server.AggregatorRun)
     path = settings.folder / silo_server.KEYS
     if settings.name is None:

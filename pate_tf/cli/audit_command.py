@@ -29,8 +29,7 @@ def _audit_run() -> dict[str, Any]:
     from pate_tf.audit.run_audit import VIOLATION, audit_run
     from pate_tf.statement.report import PAGE, STATEMENTS, write_pages
 
-    if FLAGS.train_dir is None:
-        raise command_line.FlagValueError("train_dir is required: the folder of a run")
+    command_line.require("the folder of a run", "train_dir")
     root = pathlib.Path(FLAGS.train_dir)
     page = root / artifacts.RELEASED / PAGE
     audit = audit_run(root, reporting=command_line.reporting())

@@ -191,6 +191,13 @@ class FlagValueError(ValueError):
     """A flag has an invalid value. The command ends with exit code 2."""
 
 
+def require(what: str, *names: str) -> None:
+    """Raises FlagValueError if a flag in `names` has no value; its message ends with `what`."""
+    for name in names:
+        if FLAGS[name].value in (None, ""):
+            raise FlagValueError(f"{name} is required: {what}")
+
+
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
     """Replaces the names of arguments in an error message with the names of their flags.
 

@@ -42,10 +42,7 @@ def define() -> None:
 def main() -> None:
     """Reads the flags and prints the plan. Exits with code 4 if noise would spoil the labels."""
     command_line.check_report_file(FLAGS.report_file)
-    if FLAGS.epsilon is None:
-        raise command_line.FlagValueError(
-            "epsilon is required: the privacy budget. A common choice is --epsilon=1."
-        )
+    command_line.require("the privacy budget. A common choice is --epsilon=1.", "epsilon")
     try:
         values = {
             name: value for part in PARTS for name, value in command_line.values_of(part).items()

@@ -36,11 +36,9 @@ def define() -> None:
 def main() -> None:
     """Reads the flags, predicts or evaluates, and prints the results."""
     command_line.check_report_file(FLAGS.report_file)
-    for name in ("student", "inputs"):
-        if not FLAGS[name].value:
-            raise command_line.FlagValueError(
-                f"{name} is required: {FLAGS[name].help[0].lower()}{FLAGS[name].help[1:]}"
-            )
+    what = "a run folder, its released/, or a version such as RUN/released/student/1"
+    command_line.require(what, "student")
+    command_line.require("a table, or a folder of images", "inputs")
     from pate_tf.serving import served
 
     run = served.newest_version(pathlib.Path(FLAGS.student)).absolute().parent.parent.parent

@@ -46,10 +46,8 @@ def define() -> None:
 def main(confirm: Callable[[], None] = lambda: None) -> None:
     """Runs all steps and prints the results. `confirm` is called before budget is spent."""
     command_line.check_report_file(FLAGS.report_file)
-    if FLAGS.epsilon is None:
-        raise command_line.FlagValueError(
-            "epsilon is required: the privacy budget of this run. A common choice is --epsilon=1."
-        )
+    what = "the privacy budget of this run. A common choice is --epsilon=1."
+    command_line.require(what, "epsilon")
     origin = command_line.read(DataSource, files=command_line.own_files(with_private=True))
     release = command_line.read(
         ReleaseSettings, budget=command_line.read(Budget), queries=command_line.read(QueryWishes)

@@ -51,7 +51,7 @@ INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the polic
 OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "silo_dir": (flags.DEFINE_string, None, "Folder with the silo's policy, ledger and teacher."),
     "certificates": (flags.DEFINE_string, "certificates", "Folder of the certificates."),
-    "demo": (flags.DEFINE_boolean, False, "Confirms that the certificates are only for tests."),
+    "demo": (flags.DEFINE_boolean, None, "Confirms that the certificates are only for tests."),
     "names": (flags.DEFINE_list, None, "Names of all silos and aggregators, separated by commas."),
     "policy": (flags.DEFINE_string, None, "TOML file with additional lines of the policy."),
 }
@@ -73,16 +73,9 @@ def define(name: str) -> None:
         define_one(option, default, about)
 
 
-def require(what: str, *names: str) -> None:
-    """Raises ValueError if one of the flags `names` has no value; its message ends with `what`."""
-    for name in names:
-        if not FLAGS[name].value:
-            raise ValueError(f"{name} is required: {what}")
-
-
 def init() -> None:
     """Creates the folder of a silo."""
-    require("the folder of the new silo", "silo_dir")
+    command_line.require("the folder of the new silo", "silo_dir")
     flag_of = {"silo": "name", **{name: name for name in INIT[1:]}}
     values = {name: FLAGS[flag].value for name, flag in flag_of.items() if FLAGS[flag].present}
     if FLAGS.method == "feature_sums":
@@ -90,7 +83,7 @@ def init() -> None:
     if FLAGS.policy:
         policy = Policy.read(pathlib.Path(FLAGS.policy), **values)
     else:
-        require("pass this flag or --policy=FILE", "name", "coordinator", "epsilon_budget")
+        command_line.require("or pass --policy=FILE", "name", "coordinator", "epsilon_budget")
         policy = Policy(**values)
     path = pathlib.Path(FLAGS.silo_dir) / silo_server.POLICY
     if path.exists():
@@ -105,7 +98,7 @@ def init() -> None:
 
 def settings_of_silo() -> silo_server.SiloRun:
     """Returns the settings of `serve` from its flags."""
-    require("the folder of the silo", "silo_dir")
+    command_line.require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
     return command_line.read(silo_server.SiloRun, files=files)
 
@@ -122,7 +115,7 @@ def serve() -> None:
 
 def report() -> None:
     """Writes the privacy cost of each round of queries to a CSV file and a JSON file."""
-    require("the folder of the silo", "silo_dir")
+    command_line.require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     policy = Policy.read(folder / silo_server.POLICY)
     charges: Counter[Charge] = Counter()
@@ -157,7 +150,7 @@ def keys() -> None:
     """Creates the keys of a silo and prints its roster entry."""
     from pate_tf.silos.protocol import Keys  # needs cryptography
 
-    require("the folder of the silo", "silo_dir")
+    command_line.require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     name = Policy.read(folder / silo_server.POLICY).silo
     sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
@@ -171,8 +164,8 @@ def certificates() -> None:
     """Creates a certificate authority for tests."""
     from pate_tf.net.credentials import write_demo_certificates
 
-    require("these certificates are only for tests", "demo")
-    require("the names of all silos and aggregators", "names")
+    command_line.require("these certificates are only for tests", "demo")
+    command_line.require("the names of all silos and aggregators", "names")
     files = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
     command_line.write_report(None, {"names": list(files)})
     print(f"{len(files)} certificates in {FLAGS.certificates}, valid for 30 days, only for tests")
