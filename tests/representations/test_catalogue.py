@@ -59,6 +59,12 @@ def test_what_was_learnt_is_taken_up_and_not_learnt_again(monkeypatch):
     np.testing.assert_array_equal(again.features(POOL.inputs), first.features(POOL.inputs))
 
 
+def test_large_images_come_with_advice(monkeypatch):
+    monkeypatch.setattr(contrastive, "MAX_QUICK_PIXELS", 63)
+    with pytest.warns(UserWarning, match="`image_size=32` or `representation=patches` is faster"):
+        contrastive.ContrastivePart(POOL.dataset, 3).train(POOL)
+
+
 def test_another_pool_seed_or_data_set_is_learnt_for_itself(monkeypatch):
     monkeypatch.setattr(contrastive, "STEPS", 5)
     digests = {
