@@ -56,7 +56,7 @@ class Kind:
 
 IMAGES = ("image",)
 # These need no pool, only declared value ranges.
-WITHOUT_POOL = ("bins", "coarse_bins", "cosines", "raw", "gradients")
+WITHOUT_POOL = ("bins", "coarse_bins", "cosines", "coarse_cosines", "raw", "gradients")
 KINDS = {
     "contrastive": Kind(
         lambda pool, seed: [ContrastivePart(pool.dataset, seed)], IMAGES, is_trained=True
@@ -65,7 +65,10 @@ KINDS = {
     "wavelets": Kind(lambda pool, seed: [WaveletPart(pool)], IMAGES, is_trained=True),
     "gradients": Kind(lambda pool, seed: [GradientPart(pool)], IMAGES),
     "raw": Kind(lambda pool, seed: [RawPart(pool)]),
-    "cosines": Kind(lambda pool, seed: [CosinesPart(pool)], ("tabular",)),
+    "cosines": Kind(lambda pool, seed: [CosinesPart(pool.dataset)], ("tabular",)),
+    "coarse_cosines": Kind(
+        lambda pool, seed: [CosinesPart(pool.dataset, are_coarse=True)], ("tabular",)
+    ),
     "bins": Kind(lambda pool, seed: [BinsPart(pool)], ("tabular",)),
     "coarse_bins": Kind(lambda pool, seed: [BinsPart(pool, are_coarse=True)], ("tabular",)),
     "pairs": Kind(lambda pool, seed: [PairsPart(pool)], ("tabular",)),
@@ -111,15 +114,20 @@ def default_of_sums(
         dataset: data set of the records.
         has_pool: whether there are public inputs.
         in_rounds: whether the sums are released in several rounds. Without second moments, features
-            need not be one-hot, so a few smooth functions of each number replace its bins.
+            need not be one-hot, so a few smooth functions of each number replace its bins. All
+            feature vectors have norm 1, so the mean over features of the sum of squares is the
+            number of records divided by the number of features. If the noise exceeds this mean, the
+            features are coarse.
         records_over_noise: number of private records divided by the standard deviation of the
             noise of a single release at the same cost; inf if the number of records is private or
             the noise is not known yet.
     """
     if not has_pool:
         bins = "coarse_bins" if records_over_noise < MIN_RECORDS_OVER_NOISE else "bins"
-        of_table = "cosines" if in_rounds else bins
-        return {"tabular": of_table, "text": "raw", "image": "gradients"}[dataset.kind]
+        if in_rounds and dataset.kind == "tabular":
+            (width,) = CosinesPart(dataset).widths
+            return "coarse_cosines" if records_over_noise < width else "cosines"
+        return {"tabular": bins, "text": "raw", "image": "gradients"}[dataset.kind]
     return "bins" if dataset.kind == "tabular" else default_of_teachers(dataset)
 
 

@@ -38,7 +38,7 @@ class TeacherSettings(Seeded, OnFeatures):
             "a SavedModel. encoder:NAME:PATH: weights of Keras Applications. module:function: a "
             "function that returns a Keras model. Default for ridge: contrastive+patches for gray "
             "images, patches+wavelets for color images, raw for other data. Default for feature "
-            "sums of tables: bins; without a pool also cosines and coarse_bins."
+            "sums of tables: bins; without a pool also coarse_bins, cosines and coarse_cosines."
         },
         "seed": {
             "help": "Seed of partition, weights, shuffling and augmentation, not of privacy noise."

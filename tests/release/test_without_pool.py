@@ -16,6 +16,7 @@ from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import schema_of
 from pate_tf.release.feature_sums import FeatureSums, Summands, sums_of_records
 from pate_tf.release.noisy_sums import estimate_accuracy, mechanism_of_estimate
+from pate_tf.representations.catalogue import default_of_sums, encoder_of
 from pate_tf.run.labeller import Labeller
 from pate_tf.serving.served import ServedStudent
 from pate_tf.statement import check_statement, opened_stores, verify
@@ -56,6 +57,17 @@ def test_numbers_are_cosines_and_whether_they_are_low(tmp_path):
     expected = np.hstack(parts) / np.linalg.norm(np.hstack(parts), axis=1, keepdims=True)
     features = fitted.source.encoder.features(data.private.inputs)
     np.testing.assert_allclose(features, expected, atol=1e-5)
+    of_noise = {
+        ratio: default_of_sums(
+            data.dataset, has_pool=False, in_rounds=True, records_over_noise=ratio
+        )
+        for ratio in (features.shape[1], features.shape[1] - 1)
+    }
+    assert list(of_noise.values()) == ["cosines", "coarse_cosines"]
+    kept = expected[:, [0, 1, *range(7, features.shape[1])]]
+    coarse = encoder_of(data.pool, "coarse_cosines").features(data.private.inputs)
+    kept /= np.linalg.norm(kept, axis=1, keepdims=True)
+    np.testing.assert_allclose(coarse, kept, atol=1e-5)
 
 
 def test_stored_sums_without_vectors_are_released_in_one_round(tmp_path):
@@ -176,7 +188,7 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     assert not list(tmp_path.rglob("*.sqlite3"))
     with pytest.raises(
-        ValueError, match="must be one of bins, coarse_bins, cosines, raw, gradients, or a"
+        ValueError, match="must be one of bins, coarse_bins, cosines, coarse_cosines, raw, gr"
     ):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool

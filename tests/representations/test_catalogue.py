@@ -127,7 +127,7 @@ def test_raw_features_of_a_table_are_scaled_numbers():
         (
             "contrastive",
             Pool(TABLE, np.zeros((2, 13), np.float32)),
-            "must be one of raw, cosines, bins, coarse_bins, pairs, some of them joined by",
+            "must be one of raw, cosines, coarse_cosines, bins, coarse_bins, pairs, some of them",
         ),
         *(
             (name, POOL, "must be one of contrastive")
