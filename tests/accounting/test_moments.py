@@ -106,20 +106,17 @@ def test_golden_epsilons_of_single_moments():
     cap = 100 * golden_cost("paper", [1, 1], 5)
     assert epsilon(cap, 5.0, "classic") == golden(VALUES["eps data-indep paper l=5, T=100"])
     at_20 = 100 * golden_cost("two_sided", HISTOGRAMS["H2"], 20)
-    assert epsilon(at_20, 20.0, "improved") == golden(
-        VALUES["eps improved-conv two-sided l=20 T=100 x H2"]
-    )
+    expected = VALUES["eps improved-conv two-sided l=20 T=100 x H2"]
+    assert epsilon(at_20, 20.0, "improved") == golden(expected)
 
 
+@pytest.mark.parametrize("direction", ["fwd", "rev"])
 @pytest.mark.parametrize(
-    ("direction", "moment", "histogram", "gamma", "label"),
+    ("moment", "histogram", "gamma", "label"),
     [
-        ("fwd", 8.0, HISTOGRAMS["H3"], 0.05, "l=8; H3"),
-        ("rev", 8.0, HISTOGRAMS["H3"], 0.05, "l=8; H3"),
-        ("fwd", 64.0, HISTOGRAMS["H1"], 0.05, "l=64; H1"),
-        ("rev", 64.0, HISTOGRAMS["H1"], 0.05, "l=64; H1"),
-        ("fwd", 2.5, [5, 3, 2], 0.3, "l=2.5; [5,3,2],g=.3"),
-        ("rev", 2.5, [5, 3, 2], 0.3, "l=2.5; [5,3,2],g=.3"),
+        (8.0, HISTOGRAMS["H3"], 0.05, "l=8; H3"),
+        (64.0, HISTOGRAMS["H1"], 0.05, "l=64; H1"),
+        (2.5, [5, 3, 2], 0.3, "l=2.5; [5,3,2],g=.3"),
     ],
 )
 def test_golden_exact_alphas_of_the_continuous_law(direction, moment, histogram, gamma, label):

@@ -195,15 +195,14 @@ OF_LEDGERS = [
     ),
 ]
 OF_THE_FIRST_RELEASE = [
-    *(
-        Case(script=script, flags=(f"--{flag}=1",), code=2, told="/how-to/first_release.html")
-        for script, flag in (
-            *((TEACHERS, flag) for flag in ("epochs_per_decay", "dropout_seed")),
-            (TEACHERS, "log_device_placement"),
-            (ANALYSIS, "too_small"),
-            (STUDENT, "teachers_max_steps"),
-            (STUDENT, "nb_labels"),
-        )
+    Case(script=script, flags=(f"--{flag}=1",), code=2, told="/how-to/first_release.html")
+    for script, flag in (
+        (TEACHERS, "epochs_per_decay"),
+        (TEACHERS, "dropout_seed"),
+        (TEACHERS, "log_device_placement"),
+        (ANALYSIS, "too_small"),
+        (STUDENT, "teachers_max_steps"),
+        (STUDENT, "nb_labels"),
     )
 ]
 GROUPS = {

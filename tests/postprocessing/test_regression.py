@@ -38,6 +38,16 @@ def slowly_scaled(features):
     return actual / np.sqrt((actual**2).sum(axis=1).mean())
 
 
+def likeliest(covariance, residuals):
+    """Returns the amplitude of the prior under which residuals are most probable."""
+
+    def evidence(amplitude):
+        law = scipy.stats.multivariate_normal(np.zeros(len(residuals)), covariance(amplitude))
+        return sum(law.logpdf(column) for column in residuals.T)
+
+    return max(regression.AMPLITUDES, key=evidence)
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**20), st.floats(1.0, 300.0), st.integers(0, 1))
 def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise, place):
@@ -53,11 +63,7 @@ def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise, place
         prior = (amplitude * noise) ** 2 * kernel[np.ix_(queries, queries)]
         return prior + noise**2 * np.eye(len(queries))
 
-    def evidence(amplitude):
-        law = scipy.stats.multivariate_normal(np.zeros(len(queries)), covariance(amplitude))
-        return sum(law.logpdf(column) for column in residuals.T)
-
-    best = max(regression.AMPLITUDES, key=evidence)
+    best = likeliest(covariance, residuals)
     across = (best * noise) ** 2 * kernel[:, queries]
     solved = np.linalg.solve(covariance(best), across.T)
     np.testing.assert_allclose(estimates.means, solved.T @ residuals, rtol=1e-5, atol=1e-4)
@@ -152,11 +158,7 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
         prior = (amplitude * noise / unit) ** 2 * weights @ kernel @ weights.T
         return prior + noise**2 * np.eye(len(weights))
 
-    def evidence(amplitude):
-        law = scipy.stats.multivariate_normal(np.zeros(len(weights)), covariance(amplitude))
-        return sum(law.logpdf(column) for column in residuals.T)
-
-    best = max(regression.AMPLITUDES, key=evidence)
+    best = likeliest(covariance, residuals)
     across = (best * noise / unit) ** 2 * kernel @ weights.T
     slow = shares + across @ np.linalg.solve(covariance(best), residuals)
     np.testing.assert_allclose(estimates.means, slow, rtol=1e-3, atol=1e-4)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -57,15 +58,12 @@ def test_numbers_are_cosines_and_whether_they_are_low(tmp_path):
     expected = np.hstack(parts) / np.linalg.norm(np.hstack(parts), axis=1, keepdims=True)
     features = fitted.source.encoder.features(data.private.inputs)
     np.testing.assert_allclose(features, expected, atol=1e-5)
-    of_noise = {
-        ratio: default_of_sums(
-            data.dataset, has_pool=False, in_rounds=True, records_over_noise=ratio
-        )
-        for ratio in (features.shape[1], features.shape[1] - 1)
-    }
-    assert list(of_noise.values()) == ["cosines", "coarse_cosines"]
-    kept = expected[:, [0, 1, *range(7, features.shape[1])]]
+    width = features.shape[1]
+    default = partial(default_of_sums, data.dataset, has_pool=False, in_rounds=True)
+    assert default(records_over_noise=width) == "cosines"
+    assert default(records_over_noise=width - 1) == "coarse_cosines"
     coarse = encoder_of(data.pool, "coarse_cosines").features(data.private.inputs)
+    kept = expected[:, [0, 1, *range(7, width)]]
     kept /= np.linalg.norm(kept, axis=1, keepdims=True)
     np.testing.assert_allclose(coarse, kept, atol=1e-5)
 

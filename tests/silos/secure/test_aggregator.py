@@ -45,6 +45,14 @@ def by_party(message, batch, **changes):
     return dataclasses.replace(message, **changes).signed(batch[0][message.aggregator - 1])
 
 
+def answers(aggregators, step, terms, stories):
+    """Returns the answers of aggregators that were told different stories."""
+    return {
+        number: aggregators[number].answer(AggregatorTask(step=step, terms=terms, messages=story))
+        for number, story in stories.items()
+    }
+
+
 @pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
 def test_a_party_that_was_killed_says_what_it_said(tmp_path, batch, last):
     keys, terms, sealed, aggregators = batch
@@ -153,12 +161,7 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
     values = honest[3].content
     lie = by_party(honest[3], batch, content=bytes([values[0] ^ 1]) + values[1:])
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
-    agreed = {
-        number: aggregators[number].answer(
-            AggregatorTask(step=Step.AGREE, terms=terms, messages=story)
-        )
-        for number, story in stories.items()
-    }
+    agreed = answers(aggregators, Step.AGREE, terms, stories)
     silos = {number: decode(tuple[str, ...], agreed[number].content) for number in (1, 2)}
     assert len(silos[2]) == len(silos[1]) - 1  # one silo fewer
     for number in stories:
@@ -177,12 +180,7 @@ def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
     other = dataclasses.replace(told, part_digest=protocol.seed_digest(b"s" * 32, 4, terms))
     lie = by_party(honest[3], batch, content=encode(other))
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
-    revealed = {
-        number: aggregators[number].answer(
-            AggregatorTask(step=Step.REVEAL, terms=terms, messages=story)
-        )
-        for number, story in stories.items()
-    }
+    revealed = answers(aggregators, Step.REVEAL, terms, stories)
     last = by_party(dataclasses.replace(revealed[2], aggregator=4), batch, content=b"s" * 32)
     task = AggregatorTask(step=Step.MASK, terms=terms, messages=(*revealed.values(), last))
     for number in stories:
