@@ -39,7 +39,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.loaded_data import Data
 from pate_tf.data.schema import schema_of
 from pate_tf.models.encoder import record_vectors
-from pate_tf.postprocessing.targets import target_functions
+from pate_tf.postprocessing.targets import NUM_REDRAWN, target_functions
 from pate_tf.release.exact_sums import moments_by_class, sums_of_products
 from pate_tf.release.noise import SeededNoise
 
@@ -213,7 +213,9 @@ def coverage(
     covered = []
     for _ in range(num_draws):
         drawn = mechanism.draw_sums(exact, noise)
-        answers = at @ target_functions(data.dataset, pool, drawn, sigma, **facts)
+        answers = at @ target_functions(
+            data.dataset, pool, drawn, sigma, num_redrawn=NUM_REDRAWN, **facts
+        )
         sides = 1.96 * np.linalg.norm(answers[:, 1:], axis=1)
         covered.append(float(np.mean(np.abs(answers[:, 0] - expected) <= sides)))
     return covered

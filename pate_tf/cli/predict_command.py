@@ -4,8 +4,9 @@
   pate predict --student=run --inputs=labeled.csv
 
 With --output, the command writes a CSV file with the columns of the table (or the file names of
-images), the predicted class and the probability of each class. Without --output, it prints
-accuracy, per-class recall and calibration on labeled PUBLIC inputs.
+images) and the predictions: a class and the probability of each class, a number with a 95 %
+interval, or several labels with their probabilities. Without --output, it prints the quality of
+the student on labeled PUBLIC inputs.
 """
 
 import contextlib
@@ -14,6 +15,8 @@ import pathlib
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core.artifacts import RELEASED
+from pate_tf.statement.report import PAGE
 from pate_tf.teachers.run_folder import described_run
 
 FLAGS = flags.FLAGS
@@ -45,10 +48,16 @@ def main() -> None:
     inputs = str(pathlib.Path(FLAGS.inputs).absolute())
     with contextlib.suppress(OSError, ValueError):  # the run may belong to another user or version
         described = described_run(run)
-        if described is not None and described.source.get("private") == inputs:
+        source = {} if described is None else described.source
+        if source.get("private") == inputs:
             command_line.warn(
                 f"{FLAGS.inputs} contains the records that this student was trained on. Its "
                 "accuracy on them says nothing about new records, and all results are sensitive."
+            )
+        elif source.get("public") == inputs and not FLAGS.output:
+            command_line.warn(
+                f"The student has learned from most records of {FLAGS.inputs}, so its results on "
+                f"them are too good. {run}/{RELEASED}/{PAGE} has the results on other records."
             )
     if FLAGS.output:
         report = served.predict(FLAGS.student, FLAGS.inputs, FLAGS.output, strict=FLAGS.strict)

@@ -178,11 +178,19 @@ class Dataset:
         sides = " x ".join(map(str, self.input_shape[:2]))
         inputs = {"image": f"images of {sides} pixels", "text": "texts"}
         names = map(self.class_name, range(self.num_classes))
+        predicts = ""
+        if self.target_range is not None:
+            low, high = (f"{value:,.12g}" for value in self.target_range)
+            predicts = f"A prediction is a number from {low} to {high}. Other values were clipped."
+        elif self.target == SEVERAL_LABELS:
+            predicts = "A record can have several labels."
+            if self.max_labels < self.num_classes:
+                predicts += f" Labels of records with more than {self.max_labels} had less weight."
         return {
             "inputs": inputs.get(self.kind, f"{number:,} columns"),
             "label": getattr(schema, "label", None),
-            "classes": tuple(names) if self.target == CLASS else (),
-            "predicts": self.target_in_words,
+            "classes": () if self.target == NUMBER else tuple(names),
+            "predicts": predicts,
         }
 
     def require_classes(self, what: str) -> None:

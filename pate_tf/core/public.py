@@ -82,18 +82,9 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
         scores: scores of the classes, `[num_samples, num_classes]`.
         truth: true labels, `[num_samples]`.
     """
-    import scipy.stats  # slow to import
-
-    areas = []
-    for label in [1] if scores.shape[1] == 2 else np.unique(truth):
-        column = scores[:, label].astype(np.float64)
-        is_positive = truth == label
-        num_pairs = is_positive.sum() * (~is_positive).sum()
-        if num_pairs:
-            ordered = scipy.stats.mannwhitneyu(
-                column[is_positive], column[~is_positive], method="asymptotic"
-            )
-            areas.append(ordered.statistic / num_pairs)
+    labels = [1] if scores.shape[1] == 2 else np.unique(truth)
+    sides = [(scores[:, label], truth == label) for label in labels]
+    areas = [area_components(*side).mean() for side in sides if 0 < side[1].sum() < len(truth)]
     return float(np.mean(areas)) if areas else None
 
 

@@ -109,6 +109,11 @@ def card(shown: object) -> str:
     return f"<b>{html.escape(title)}</b><pre>{html.escape(text)}</pre>"
 
 
+def amount(value: float) -> str:
+    """Formats a number with four significant digits, without an exponent below 1e15."""
+    return f"{float(f'{value:.4g}'):,.15g}"
+
+
 # Progress bars for notebooks and terminals.
 
 

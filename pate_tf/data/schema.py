@@ -1195,6 +1195,7 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
     values = dataclasses.replace(column, missing=None).numbers(texts)
     values = values[np.isfinite(values)]  # without gaps
     ascending = np.unique(values)
+    low, high = np.quantile(values, (0.01, 0.99))
     if column.missing is not None and float(column.missing) < ascending[0]:
         doubts.append(
             "some fields are empty: `missing` replaces them, and the range includes it. The lowest "
@@ -1209,8 +1210,15 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
     elif (far := _far_value(ascending)) is not None:
         doubt = "does it mean unknown?" if far in SENTINELS else "correct the range if it is wrong"
         doubts.append(f"{far:.12g} is far from all other values: {doubt}")
-    elif values.min() < 0.0 <= np.quantile(values, 0.01):
+    elif values.min() < 0.0 <= low:
         doubts.append(f"99 % of the values are at least 0: is {values.min():g} possible?")
+    # Noise on a numeric label is proportional to its range. Without a pool, bins have equal widths,
+    # so half of the bins of such a column would get 1 % of the records.
+    elif len(ascending) > MAX_NUMBERED and high < ascending[[0, -1]].mean():
+        doubts.append(
+            f"99 % of the values are in half of the range, at most {high:g}. Is high unusual? A "
+            "lower high clips larger values, and less noise is needed"
+        )
     is_whole = np.array_equal(ascending, np.rint(ascending))
     if is_whole and len(distinct) == len(texts) > MAX_CATEGORIES:
         doubts.append("every record has a different number: is it an identifier?")

@@ -24,8 +24,8 @@ UNEVEN_SHARE: Final = 0.8
 MIN_PRECISE: Final = 625
 NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
-    "To improve accuracy, use more private records, a larger epsilon, fewer classes, or an encoder "
-    f"({GUIDE}/how-to/pretrained_encoder.html)."
+    "To improve accuracy, use more private records, a larger epsilon, fewer classes or labels, a "
+    f"narrower range of a number, or an encoder ({GUIDE}/how-to/pretrained_encoder.html)."
 )
 NOTHING_CHARGED: Final = ITEM.join(
     ("Nothing was charged.", HELPS, "To continue anyway: `accept_forecast`.")

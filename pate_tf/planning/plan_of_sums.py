@@ -18,8 +18,8 @@ from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import FloatArray, IntArray, RealArray
 from pate_tf.core.dataset import CLASS, NUMBER, UNKNOWN, Dataset, is_labeled, unlabeled
 from pate_tf.core.public import Pool, area_components, area_under_curve, cluster_numbers, score_of
-from pate_tf.core.reporting import Reporting
-from pate_tf.data.named_function import Named
+from pate_tf.core.reporting import Reporting, steps_on_clock
+from pate_tf.data.named_function import Named, name_of
 from pate_tf.models.encoder import Encoder, record_vectors
 from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sums
 from pate_tf.planning.forecast import Forecast, ForecastError
@@ -172,9 +172,15 @@ class SumsOption:
         most = MAX_OF_PAIRS if pool.dataset.target == CLASS else MAX_OF_PAIRS // 4
         if "raw" in names[1:] and encoders["raw"].num_features - 1 <= most:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
-        with reporting.clock("trying representations on labeled samples of the pool"):
+        skip = " (to skip this: --representation=bins)" * (len(encoders) > 1)
+        tried = f"trying {', '.join(map(name_of, encoders))}, nothing is charged yet{skip}"
+        with reporting.clock(tried):
+            advance = steps_on_clock(len(encoders) + (len(encoders) > 1))
             if len(encoders) > 1:
-                trials = {each: self._trial(each, encoders[each], 1) for each in encoders}
+                trials = dict[Any, Forecast]()
+                for each, encoder in encoders.items():
+                    trials[each] = self._trial(each, encoder, 1)
+                    advance(1)
                 name = max(encoders, key=lambda each: trials[each].accuracy)
                 self._note(trials)
             return name, self._trial(name, encoders[name], DRAWS)
@@ -364,7 +370,7 @@ def trial(
             groups=encoder.groups,
             is_frozen=encoder.is_frozen,
         )
-        logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)[:, :num_outputs]
+        logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)
     if averages:
         for (draw, fold), regression in zip(cells, regress_sums(averages, *released), strict=True):
             logits[draw, folds == fold] = class_probabilities(regression)[folds == fold]
@@ -424,12 +430,8 @@ def trial_with_public_labels(
             logits[1, is_test] = vectors[is_test] @ start.weights
             logits[2, is_test] = vectors[is_test] @ start.improved(sums, len(private))
             continue
-        nothing = np.zeros_like(drawn)
-        cases = (
-            (~is_test, nothing, WITHOUT_SUMS),
-            (third, nothing, WITHOUT_SUMS),
-            (third, drawn, deviation),
-        )
+        nothing = np.zeros_like(drawn), WITHOUT_SUMS
+        cases = ((~is_test, *nothing), (third, *nothing), (third, drawn, deviation))
         for place, (is_public, values, of_case) in enumerate(cases):
             public = unlabeled(len(labels), dataset)
             public[is_public] = labels[is_public]
@@ -442,7 +444,7 @@ def trial_with_public_labels(
                 is_frozen=encoder.is_frozen,
                 public_labels=public,
             )
-            logits[place, is_test] = vectors[is_test] @ np.asarray(model)[:, :num_outputs]
+            logits[place, is_test] = vectors[is_test] @ np.asarray(model)
     forecast = forecast_of_trial(logits[:1], labels, folds, dataset, len(pool))
     gains = np.empty(len(labels))
     for fold in range(FOLDS):

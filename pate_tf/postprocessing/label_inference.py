@@ -138,6 +138,7 @@ def labels_from_sums(
     representation: Named | None = None,
     seed: int = 0,
     is_frozen: bool = False,
+    num_redrawn: int = 0,
     public_labels: IntArray | None = None,
 ) -> tuple[PoolLabels, FloatArray | None]:
     """Infers labels of a pool from noisy sums of records' contributions.
@@ -170,6 +171,7 @@ def labels_from_sums(
             default.
         seed: seed of this representation.
         is_frozen: whether the user provided the encoder. If so, a linear model is used.
+        num_redrawn: number of bootstrap samples, see `target_functions`.
         public_labels: public labels of the pool, with `UNKNOWN` for inputs without a label; None if
             the pool has no labels. A linear model from one round of sums also learns from them.
 
@@ -187,6 +189,7 @@ def labels_from_sums(
             vectors,
             values[0],
             noise,
+            num_redrawn=num_redrawn,
             labels=public_labels,
             num_records=num_records,
             groups=groups,

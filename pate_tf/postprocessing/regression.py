@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -124,13 +125,9 @@ def regress(
 
 
 def likeliest_weights(
-    measured: FloatArray,
-    values: FloatArray,
-    deviation: float,
-    groups: IntArray | None = None,
-    noise_draws: FloatArray | None = None,
+    measured: FloatArray, values: FloatArray, deviation: float, groups: IntArray | None = None
 ) -> FloatArray:
-    """Returns weights by `regress` with the priors of largest evidence, `[num_features, ...]`.
+    """Returns weights by `regress` with the priors of largest evidence, `[num_features, num_sets]`.
 
     The weights of numbers have their own amplitude, because a linear trend is often much larger
     than the deviations from it, which bins describe. Both amplitudes are chosen by evidence, as in
@@ -138,21 +135,20 @@ def likeliest_weights(
 
     Args:
         measured: see `regress`, `[num_values, num_features]`.
-        values: noisy values, `[num_values, 1]`.
+        values: sets of noisy values, `[num_values, num_sets]`. Each set has its own priors.
         deviation: standard deviation of the noise.
         groups: 1 for each number and 0 for other features; None for one amplitude for all.
-        noise_draws: see `regress`.
     """
     unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
-    draws = None if noise_draws is None else noise_draws / unit
-    pairs = [(values / unit, deviation / unit)]
+    pairs = [(column[:, None] / unit, deviation / unit) for column in values.T]
     exponents = np.zeros(measured.shape[1]) if groups is None else groups
     found = []
     for ratio in RATIOS if exponents.any() else RATIOS[:1]:
         scales = ratio**exponents
-        (fit,) = regress(measured[:1], measured * scales / unit, pairs, noise_draws=draws)
-        found.append((fit.evidence, scales[:, None] * np.asarray(fit.weights)))
-    return max(found, key=lambda each: each[0])[1]
+        fits = regress(measured[:1], measured * scales / unit, pairs)
+        found.append([(fit.evidence, scales * np.asarray(fit.weights)[:, 0]) for fit in fits])
+    best = [max(fits, key=lambda fit: fit[0])[1] for fits in zip(*found, strict=True)]
+    return np.column_stack(best)
 
 
 def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:
@@ -660,21 +656,14 @@ def _exact(weights: npt.NDArray[np.floating]) -> FloatArray:
 
 
 def weights_of_moments(
-    values: IntArray,
-    num_classes: int,
-    noise: float,
-    *,
-    num_records: int | None = None,
-    groups: IntArray | None = None,
+    values: IntArray, num_classes: int, noise: float, **facts: Any
 ) -> FloatArray:
     """Returns the weights `[width, num_classes]` of a linear model, from noisy moments.
 
     The function applies `discriminants` to the result of `functions_of_moments`, which has the same
     arguments. The weights are public.
     """
-    functions, shares, explained = functions_of_moments(
-        values, num_classes, noise, num_records=num_records, groups=groups
-    )
+    functions, shares, explained = functions_of_moments(values, num_classes, noise, **facts)
     return discriminants(functions, shares, explained, CONSTANT)
 
 

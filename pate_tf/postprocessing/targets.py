@@ -41,16 +41,17 @@ def target_functions(
     values: IntArray,
     noise: float,
     *,
+    num_redrawn: int = 0,
     labels: npt.NDArray[Any] | None = None,
     **facts: Any,
 ) -> FloatArray:
     """Returns the weights `[width, num_outputs]` of the student's linear functions. Public.
 
     The error that noise causes in a prediction is estimated by a parametric bootstrap (Efron and
-    Tibshirani 1993, chapter 6). With a pool, the function is linear in the noise once the priors
-    are chosen, so it is applied to draws of the noise. Without a pool, noise is added to the
-    released sums several times; with one-hot features, draws from the posterior of the weights
-    take the place of the changes by new noise.
+    Tibshirani 1993, chapter 6): noise from the same distribution is added to the released sums
+    several times. With public labels, the priors are not chosen again for the sums with more noise.
+    For a number from one-hot features without a pool, draws from the posterior of the weights take
+    the place of the changes by new noise.
 
     Args:
         dataset: data set with a number or several labels.
@@ -59,34 +60,41 @@ def target_functions(
             and `[width, num_classes + width]` without a pool.
         noise: standard deviation of the noise on each sum, in units of the maximum contribution of
             a record.
+        num_redrawn: number of changes of the function for a number; 0, or at least 2.
         labels: public labels to use together with the sums, `UNKNOWN` for inputs without a label;
             None if public labels are not used.
         **facts: `num_records` and `groups`, see `functions_of_moments` and `Part`.
 
     Returns:
         For several labels, one function for the log odds of each label. For a number, `1 +
-        NUM_REDRAWN` functions. The first function predicts the position of the number in its range,
+        num_redrawn` functions. The first function predicts the position of the number in its range,
         from 0 to 1. The other functions are the changes of the first function by redrawn noise: at
         each vector, the norm of their values is the standard deviation of the first function.
     """
-    if len(vectors):
-        return _functions_of_pool(dataset, vectors, values, noise, labels, **facts)
     number = dataset.num_classes
     if dataset.target_range is None:
+        num_redrawn = 0
+    if len(vectors):
+        facts |= {"labels": labels, "num_redrawn": num_redrawn}
+        functions = _functions_of_pool(dataset, vectors, values, noise, **facts)
+    elif dataset.target_range is None:
         facts["max_labels"] = dataset.max_labels
         return _log_odds(*functions_of_moments(values, number, noise, **facts)[:2])
-    groups = facts.get("groups")
-    if groups is not None:
-        return _function_of_number(values, noise, groups, facts["num_records"])
-    again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (NUM_REDRAWN, *values.shape))
-    tables = [values, *(values + each for each in again)]
-    found = [functions_of_moments(each, number, noise, **facts)[0][:, -1] for each in tables]
-    changes = (np.array(found[1:]) - np.mean(found[1:], axis=0)) / math.sqrt(NUM_REDRAWN - 1)
-    return np.vstack([found[0], changes]).T
+    elif (groups := facts.get("groups")) is not None:
+        return _function_of_number(values, noise, num_redrawn, groups, facts["num_records"])
+    else:
+        again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
+        tables = [values, *(values + each for each in again)]
+        found = [functions_of_moments(each, number, noise, **facts)[0][:, -1] for each in tables]
+        functions = np.column_stack(found)
+    if num_redrawn:
+        changes = functions[:, 1:] - functions[:, 1:].mean(axis=1, keepdims=True)
+        functions[:, 1:] = changes / math.sqrt(num_redrawn - 1)
+    return functions
 
 
 def _function_of_number(
-    values: IntArray, noise: float, groups: IntArray, num_records: int | None
+    values: IntArray, noise: float, num_redrawn: int, groups: IntArray, num_records: int | None
 ) -> FloatArray:
     """Returns the functions for a number, from noisy moments of one-hot vectors.
 
@@ -132,8 +140,8 @@ def _function_of_number(
         expected = is_of @ (kernel * precision).sum(axis=1) + np.finfo(float).tiny
         amplitudes *= np.sqrt(is_of @ (slopes * (kernel @ slopes)) / expected)
     along, directions = np.linalg.eigh(prior - prior @ precision @ prior)
-    root = directions * np.sqrt(np.maximum(along, 0.0) / NUM_REDRAWN)
-    drawn = np.random.default_rng(0).normal(size=(len(total), NUM_REDRAWN))
+    root = directions * np.sqrt(np.maximum(along, 0.0) / max(num_redrawn, 1))
+    drawn = np.random.default_rng(0).normal(size=(len(total), num_redrawn))
     functions = np.column_stack([weights, root @ drawn])
     intercept = -total @ functions / number
     intercept[0] += shares[1]
@@ -210,11 +218,12 @@ def _functions_of_pool(
     vectors: RealArray,
     sums: IntArray,
     noise: float,
+    num_redrawn: int,
     labels: npt.NDArray[Any] | None,
     num_records: int | None = None,
     groups: IntArray | None = None,
 ) -> FloatArray:
-    """Returns the result of `target_functions` with a pool.
+    """Returns the functions of `target_functions` with a pool, also for sums with more noise.
 
     The covariance of the features is computed from the pool. Each target has its own prior and its
     own noise, see `likeliest_weights`, or `joined` with public labels. A number has one
@@ -251,18 +260,14 @@ def _functions_of_pool(
     spread = float(np.square(vectors, dtype=np.float64).mean())
     by_noise = noise * np.linalg.norm(contrasts, axis=0)
     deviations = np.hypot(by_noise, np.sqrt(number * spread * (squares + of_pool))) / number
-    num_redrawn = 0 if dataset.target_range is None else NUM_REDRAWN
-    again = np.random.default_rng(0).normal(size=(len(values), num_redrawn))
-    again *= by_noise[0] / number / math.sqrt(NUM_REDRAWN)
+    again = np.random.default_rng(0).normal(size=(len(values), num_redrawn)) * by_noise[0] / number
     solved = []
     for place, deviation in enumerate(deviations.tolist()):
         if known is None:
-            drawn = np.column_stack([values[:, place], again])
-            shares = np.append(means[place], again[-1] / CONSTANT)
-            beyond = drawn[:-1] - np.outer(mean, shares)
-            weights = likeliest_weights(
-                measured[:-1, :-1], beyond[:, :1], deviation, groups, beyond[:, 1:]
-            )
+            drawn_sums = values[:, [place]] + np.hstack([np.zeros((len(values), 1)), again])
+            shares = np.clip(drawn_sums[-1] / CONSTANT, -centers[place], 1.0 - centers[place])
+            beyond = drawn_sums[:-1] - np.outer(mean, shares)
+            weights = likeliest_weights(measured[:-1, :-1], beyond, deviation, groups)
             solved.append(np.vstack([weights, shares]))
         else:
             labeled = rows[is_known, :-1], known[:, [place]]

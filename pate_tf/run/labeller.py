@@ -42,7 +42,7 @@ from pate_tf.planning.release_settings import (
     ReleaseSettings,
 )
 from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
-from pate_tf.postprocessing.targets import functions_of_votes
+from pate_tf.postprocessing.targets import NUM_REDRAWN, functions_of_votes
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, inputs_at
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
@@ -540,6 +540,7 @@ class Labeller:
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
                 is_frozen=sums.is_frozen,
+                num_redrawn=NUM_REDRAWN,
                 public_labels=pool.true_labels if plan.trains_on_labels else None,
             )
         linear_head = None

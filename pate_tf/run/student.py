@@ -13,21 +13,13 @@ from typing import Any, Final, Self, cast
 import keras
 import numpy as np
 import numpy.typing as npt
-import scipy.special
 import tensorflow as tf
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.core import artifacts, checks, tensorboard
-from pate_tf.core.checks import GUIDE, whole_numbers
-from pate_tf.core.dataset import CLASS, LIKELY, NUMBER, SEVERAL_LABELS, Dataset, is_labeled
-from pate_tf.core.public import (
-    MEASURES,
-    STANDARD_DEVIATIONS,
-    Pool,
-    PublicExamples,
-    PublicSplit,
-    score_of,
-)
+from pate_tf.core import artifacts, tensorboard
+from pate_tf.core.checks import GUIDE
+from pate_tf.core.dataset import CLASS, NUMBER, SEVERAL_LABELS, Dataset
+from pate_tf.core.public import MEASURES, Pool, PublicExamples, PublicSplit, score_of
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
@@ -36,7 +28,7 @@ from pate_tf.data.named_function import is_named_function, name_of
 from pate_tf.models import architectures as models
 from pate_tf.models.encoder import record_features, record_vectors
 from pate_tf.planning.forecast import HELPS, Forecast
-from pate_tf.postprocessing.targets import correctness, in_unit, predicted
+from pate_tf.postprocessing.targets import correctness
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
@@ -376,13 +368,8 @@ class Student:
         Raises:
             ValueError: if the student is not trained, or the shape or type of the inputs is wrong.
         """
-        answers = self._answers(inputs)
-        target = self.labels.pool.dataset.target
-        if target == NUMBER:
-            return answers
-        if target == SEVERAL_LABELS:
-            return (answers >= LIKELY).astype(np.int64)
-        return answers.argmax(axis=1).astype(np.int64)
+        predictions, _ = self._answers(inputs)
+        return predictions.astype(np.float64 if predictions.dtype.kind == "f" else np.int64)
 
     def predict_proba(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
@@ -399,7 +386,7 @@ class Student:
         """
         if self.labels.pool.dataset.target == NUMBER:
             raise ValueError("predict_proba needs a target with classes. For a number, use predict")
-        return self._answers(inputs)
+        return self._answers(inputs)[1].astype(np.float64)
 
     def predict_interval(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
@@ -415,27 +402,23 @@ class Student:
         Raises:
             ValueError: for the same reasons as `predict`, or if the target is not a number.
         """
-        dataset = self.labels.pool.dataset
-        if dataset.target != NUMBER:
+        if self.labels.pool.dataset.target != NUMBER:
             raise ValueError("predict_interval needs a number as target. Use predict_proba instead")
-        raw = as_inputs(inputs, dataset)
-        if not len(raw):
-            return np.zeros((0, 2))
-        share, deviation = student_training.outputs(self.model, raw).T
-        sides = STANDARD_DEVIATIONS * deviation
-        return np.column_stack([in_unit(share - sides, dataset), in_unit(share + sides, dataset)])
+        return self._answers(inputs)[1].astype(np.float64)
 
-    def _answers(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[np.float64]:
-        """Predicts numbers `[num_inputs]`, or class probabilities `[num_inputs, num_classes]`."""
+    def _answers(
+        self, inputs: npt.ArrayLike | Pool | PublicExamples
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Returns predictions and their confidence, see `ServedStudent.answer`."""
         model = self.model
         dataset = self.labels.pool.dataset
         raw = as_inputs(inputs, dataset)
-        if not len(raw):
-            return np.zeros([0] if dataset.target == NUMBER else [0, dataset.num_classes])
-        outputs = student_training.outputs(model, raw)
-        if dataset.target != CLASS:
-            return predicted(outputs, dataset)
-        return np.asarray(scipy.special.softmax(outputs, axis=1))
+        # Some models fail for an empty batch.
+        at_least_one = raw if len(raw) else np.zeros((1, *dataset.input_shape), raw.dtype)
+        found, confidence = answers(
+            lambda batch: answer(model, tf.constant(batch), dataset), at_least_one, dataset
+        )
+        return found[: len(raw)], confidence[: len(raw)]
 
     def evaluate(
         self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
@@ -458,22 +441,16 @@ class Student:
         if labels is None:
             inputs = as_examples(inputs, dataset)
             labels = inputs.labels
-        if dataset.target != CLASS and labels is not None:
-            samples = PublicExamples(
-                dataset, as_inputs(inputs, dataset), np.asarray(labels)
-            ).labelled()
-            if samples is None:
-                return None
-            return score_of(self._answers(samples), np.asarray(samples.labels), dataset)
-        predictions = self.predict(inputs)
         if labels is None:
             return None
-        expected = whole_numbers(numbered(labels, dataset, "labels", may_lack=True), "labels")
-        checks.shape([len(predictions)], labels=expected)
-        is_known = is_labeled(expected)
-        if not is_known.any():
+        known = numbered(labels, dataset, "labels", may_lack=True)
+        samples = PublicExamples(dataset, as_inputs(inputs, dataset), known).labelled()
+        if samples is None:
             return None
-        return float(np.mean(predictions[is_known] == expected[is_known]))
+        if dataset.target == CLASS:
+            return float(np.mean(self.predict(samples) == samples.labels))
+        predictions = self._answers(samples)[dataset.target == SEVERAL_LABELS]
+        return score_of(predictions, np.asarray(samples.labels), dataset)
 
     def estimate_accuracy(self, held_back: PrivateExamples, epsilon: float) -> EstimatedAccuracy:
         """Estimates the accuracy on private records; charges the cost of the estimate.
@@ -679,8 +656,7 @@ def measure(
     if dataset.target != CLASS:
         score = measured.get("r_squared" if dataset.target == NUMBER else "auc")
         measure_name, constant = MEASURES[dataset.target]
-        if score is not None:
-            values["is_no_better_than_constant"] = score <= constant
+        values["is_no_better_than_constant"] = None if score is None else score <= constant
         if values["is_no_better_than_constant"]:
             reporting.warn(
                 f"The student's {measure_name} on the held-out samples is {score:.2f}. A constant "

@@ -16,6 +16,7 @@ from pate_tf.accounting.composition import (
 )
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.core import checks
+from pate_tf.core.reporting import amount
 from pate_tf.core.settings import EpsilonDelta
 from pate_tf.ledger import Head, Ledger, LedgerRow
 from pate_tf.ledger.journal import Store
@@ -242,7 +243,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
-        this = "this classifier and its labels"
+        this = f"this {self.model} and its labels"
         ledger = "everything charged to this ledger"
         labels = "all labels of this ledger"
         if self.estimate_charge is not None:
@@ -297,8 +298,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             # 1 - accuracy is the mean squared error relative to the squared width of the range.
             width = self.target_range[1] - self.target_range[0]
             error, least, most = (width * math.sqrt(1.0 - each) for each in (accuracy, high, low))
-            interval = f"95 % interval {least:,.4g} to {most:,.4g}"
-            return f"a root mean squared error of {error:,.4g} ({interval}; {compared}), {cost}"
+            interval = f"95 % interval {amount(least)} to {amount(most)}"
+            return f"a root mean squared error of {amount(error)} ({interval}; {compared}), {cost}"
         of_labels = " of the labels are correct" if self.predicts else ""
         interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
         return f"{100 * accuracy:.1f} %{of_labels} ({interval}; {compared}), {cost}"

@@ -28,6 +28,7 @@ import scipy
 from pate_tf.accounting.charge import charge_from_dict
 from pate_tf.accounting.composition import Charge, pure_epsilon
 from pate_tf.core import checks
+from pate_tf.core.reporting import amount
 from pate_tf.core.settings import EpsilonDelta, ProtectedUnit
 from pate_tf.ledger import LedgerRow
 from pate_tf.ledger.journal import Store
@@ -89,8 +90,8 @@ class PrivacyStatement(ProtectedUnit, ABC):
         pool_name: name of the public data set.
         inputs: description of the model's inputs, such as "6 columns"; empty if it is unknown.
         label: name of the predicted quantity; None if it is unknown.
-        classes: names of the classes; empty for other targets.
-        predicts: description of the model's output if it is not a class; else empty.
+        classes: names of the classes or labels; empty for a number.
+        predicts: sentences about the model's output if it is not a class; else empty.
         num_public_labels: number of public labels that the model also learned from.
         quality: results on labeled public samples, by the name of the measure in
             `students.measures.measure`; empty if nothing was measured.
@@ -103,7 +104,6 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     system: ClassVar[str]
     units: ClassVar[Mapping[str, str]]  # possible protected units, with a description
-    model: ClassVar[str] = "classifier"
     file: ClassVar[str] = "privacy_statement.json"
     source_name: str | None = None
     holder: str | None = None
@@ -124,6 +124,11 @@ class PrivacyStatement(ProtectedUnit, ABC):
 
     def __post_init__(self) -> None:
         checks.one_of(self.units, unit=self.unit)
+
+    @property
+    def model(self) -> str:
+        """What is released: a classifier, or another model."""
+        return "model" if self.predicts else "classifier"
 
     @property
     def protected(self) -> str:
@@ -400,6 +405,7 @@ TEMPLATES.filters |= {
     "epsilon": epsilon_text,
     "delta": delta_text,
     "number": "{:,}".format,
+    "amount": amount,
     "cell": cell,
     "unescaped": html.unescape,
     "quoted": shlex.quote,

@@ -261,7 +261,7 @@ class SharedTrainingStatement(PrivacyStatement, EpsilonDelta):
         "record": "each record of one participant",
         "participant": "all records of one participant together",
     }
-    model: ClassVar[str] = "model"
+    model = "model"
     file: ClassVar[str] = "shared_model_statement.json"
     num_participants: int
     num_parameters: int

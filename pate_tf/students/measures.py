@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 from pate_tf.core.checks import FloatArray, IntArray, RealArray
 from pate_tf.core.dataset import CLASS, NUMBER, Dataset
 from pate_tf.core.public import area_under_curve, areas_of_labels, r_squared
-from pate_tf.core.reporting import Row
+from pate_tf.core.reporting import Row, amount
 
 
 def measure(
@@ -72,8 +72,9 @@ def measure_labels(
     Returns:
         Lists with one value per label: `label_auc`, `label_recall` and `label_share`, which is the
         fraction of samples that have the label. A value is None if it is undefined for these
-        samples. In addition, the mean `auc` of all labels, and `exact_match`, the fraction of
-        samples whose labels are all correct.
+        samples. In addition, the mean `auc` of all labels; `exact_match`, the fraction of samples
+        whose labels are all correct; and `constant_exact_match`, the same if the most frequent
+        combination of labels is always predicted.
     """
     holds = truth == 1
     recall = [
@@ -86,6 +87,8 @@ def measure_labels(
         "num_evaluated": len(truth),
         "auc": float(np.mean(known)) if known else None,
         "exact_match": float((predictions == truth).all(axis=1).mean()),
+        "constant_exact_match": float(np.unique(truth, axis=0, return_counts=True)[1].max())
+        / len(truth),
         "label_auc": areas,
         "label_recall": recall,
         "label_share": [float(share) for share in holds.mean(axis=0)],
@@ -148,18 +151,20 @@ def rows_of_measure(measured: Mapping[str, Any], names: Sequence[str]) -> list[R
         rows = [("R^2", f"{explained} on {number:,} samples (constant prediction: 0)")]
         for name in ("root_mean_squared_error", "mean_absolute_error"):
             constant = measured[f"constant_{name}"]
-            shown = f"{measured[name]:,.6g} (best constant: {constant:,.6g})"
+            shown = f"{amount(measured[name])} (best constant: {amount(constant)})"
             rows.append((name.replace("_", " "), shown))
         return rows
     if "label_auc" in measured:
-        rows = [("all labels correct", f"{measured['exact_match']:.2%} of {number:,} samples")]
+        constant = f"(best constant: {measured['constant_exact_match']:.2%})"
+        shown = f"{measured['exact_match']:.2%} of {number:,} samples {constant}"
+        rows = [("all labels correct", shown)]
         if measured["auc"] is not None:
-            rows.append(("mean area under the curve", f"{measured['auc']:.3f}"))
+            rows.append(("mean area under the curve", f"{measured['auc']:.3f} (constant: 0.5)"))
         columns = [measured[f"label_{fact}"] for fact in ("auc", "recall", "share")]
         for name, area, recall, share in zip(names, *columns, strict=True):
             curve = "not measured" if area is None else f"{area:.3f}"
             shown = f"area under the curve {curve}, recall {recall_in_words(recall)}, "
-            rows.append((name, f"{shown}true of {share:.1%}"))
+            rows.append((name, f"{shown}share of records with this label {share:.1%}"))
         return rows
     low, high = measured["accuracy_interval"]
     interval = f"95 % interval {low:.2%} to {high:.2%}"

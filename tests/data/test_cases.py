@@ -230,6 +230,7 @@ THOUGHT = {
         "-2200 is far from all other values: correct the range if",
         lambda n: "-2200" if n == 3 else str(n),
     ),
+    "skewed": ("half of the range, at most 24. Is high", lambda n: str(n % 25 if n else 90)),
     "range": ("is -200 possible?", lambda n: "-200" if n == 3 else str(n + 0.5)),
     "codes": (
         'these numbers codes? Then replace low, high and missing by categories = ["12E3", "5E0"]',

@@ -38,14 +38,18 @@ def slowly_scaled(features):
     return actual / np.sqrt((actual**2).sum(axis=1).mean())
 
 
-def likeliest(covariance, residuals):
-    """Returns the amplitude of the prior under which residuals are most probable."""
+def likeliest(residuals, kernel, noise):
+    """Returns the prior variance of largest evidence, and the covariance of the residuals."""
+
+    def covariance(amplitude):
+        return (amplitude * noise) ** 2 * kernel + noise**2 * np.eye(len(kernel))
 
     def evidence(amplitude):
-        law = scipy.stats.multivariate_normal(np.zeros(len(residuals)), covariance(amplitude))
+        law = scipy.stats.multivariate_normal(np.zeros(len(kernel)), covariance(amplitude))
         return sum(law.logpdf(column) for column in residuals.T)
 
-    return max(regression.AMPLITUDES, key=evidence)
+    best = max(regression.AMPLITUDES, key=evidence)
+    return (best * noise) ** 2, covariance(best)
 
 
 @settings(max_examples=20, deadline=None)
@@ -58,16 +62,11 @@ def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise, place
     estimates = regression.regress(rows, rows[queries], measurements)[place]
     residuals, noise = measurements[place]
     kernel = rows @ rows.T
-
-    def covariance(amplitude):
-        prior = (amplitude * noise) ** 2 * kernel[np.ix_(queries, queries)]
-        return prior + noise**2 * np.eye(len(queries))
-
-    best = likeliest(covariance, residuals)
-    across = (best * noise) ** 2 * kernel[:, queries]
-    solved = np.linalg.solve(covariance(best), across.T)
+    prior, covariance = likeliest(residuals, kernel[np.ix_(queries, queries)], noise)
+    across = prior * kernel[:, queries]
+    solved = np.linalg.solve(covariance, across.T)
     np.testing.assert_allclose(estimates.means, solved.T @ residuals, rtol=1e-5, atol=1e-4)
-    left = (best * noise) ** 2 * np.diag(kernel) - (across * solved.T).sum(axis=1)
+    left = prior * np.diag(kernel) - (across * solved.T).sum(axis=1)
     np.testing.assert_allclose(estimates.deviations**2, left, rtol=1e-3, atol=1e-5 * noise**2)
 
 
@@ -152,15 +151,9 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
     weights = numbers.sum() * vectors[:, :-1].T / len(pool)  # of the probability of each input
     residuals = sums[:-1] - weights @ np.tile(shares, (len(pool), 1))
     unit = np.sqrt(np.square(weights @ rows).sum(axis=1).mean())
-    kernel = rows @ rows.T
-
-    def covariance(amplitude):
-        prior = (amplitude * noise / unit) ** 2 * weights @ kernel @ weights.T
-        return prior + noise**2 * np.eye(len(weights))
-
-    best = likeliest(covariance, residuals)
-    across = (best * noise / unit) ** 2 * kernel @ weights.T
-    slow = shares + across @ np.linalg.solve(covariance(best), residuals)
+    kernel = rows @ rows.T / unit**2
+    prior, covariance = likeliest(residuals, weights @ kernel @ weights.T, noise)
+    slow = shares + prior * kernel @ weights.T @ np.linalg.solve(covariance, residuals)
     np.testing.assert_allclose(estimates.means, slow, rtol=1e-3, atol=1e-4)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 
 import event_files
 import keras
@@ -12,6 +13,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import tensorflow as tf
+from data_sets_for_tests import table_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
@@ -33,16 +35,10 @@ from pate_tf.postprocessing.targets import predicted, target_functions
 from pate_tf.release.exact_sums import moments_by_class, sums_of_products, sums_of_votes
 from pate_tf.representations.catalogue import encoder_of
 from pate_tf.serving.served import ServedStudent
+from pate_tf.statement.report import write_pages
 
-PRICES = Dataset(
-    name="prices",
-    kind="tabular",
-    input_shape=(3,),
-    value_range=(0.0, 1.0),
-    num_classes=2,
-    target="number",
-    target_range=(-10.0, 30.0),
-    pool_size=1_000,
+PRICES = table_dataset(
+    3, 0.0, 1.0, 2, name="prices", target="number", target_range=(-10.0, 30.0), pool_size=1_000
 )
 FINDINGS = dataclasses.replace(
     PRICES,
@@ -157,16 +153,27 @@ def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_po
         interval = fitted.student.predict_interval(inputs)
         np.testing.assert_allclose(interval, certain, rtol=1e-3, atol=1e-2)
         assert (interval[:, 0] <= answers).all() and (answers <= interval[:, 1]).all()
-        assert "a number from -10 to 30" in page and names == {"value", "low", "high"}
+        assert "a number from -10 to 30. Other values were clipped." in page and names == {
+            "value",
+            "low",
+            "high",
+        }
         with pytest.raises(ValueError, match="predict_proba needs a target with classes"):
             fitted.predict_proba(inputs)
     else:
         assert (fitted.predict(inputs) == answers).all()
         np.testing.assert_allclose(fitted.predict_proba(inputs), certain, atol=1e-4)
-        assert "edema, effusion, nodule hold" in page and names == {"labels", "probabilities"}
+        assert "several labels (edema, effusion, nodule)" in page and names == {
+            "labels",
+            "probabilities",
+        }
     statement = json.loads((tmp_path / "released/privacy_statement.json").read_text())
-    assert statement["predicts"] == dataset.target_in_words
-    assert audit_run(tmp_path).outcome == PASSED
+    assert statement["predicts"] == dataset.model_facts["predicts"]
+    audit = audit_run(tmp_path)
+    assert audit.outcome == PASSED
+    report = write_pages(tmp_path, audit=audit).read_text().partition("</style>")[2]
+    pages = [page, report, fitted.plan.description, (tmp_path / "released/README.md").read_text()]
+    assert not re.findall(r"\bclass(?:es|ifier)?\b(?!=)", " ".join(pages))
 
 
 @pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
@@ -220,7 +227,7 @@ def test_a_run_joins_public_labels_and_forecasts_what_private_data_add(tmp_path,
     fitted = pate_tf.fit(data, **run, **options)
     forecast = fitted.plan.forecast
     assert "With the public labels only, " in forecast.in_words(None) and forecast.gain_error > 0.0
-    assert "on 700 public labels" in (tmp_path / "run/released/privacy_statement.md").read_text()
+    assert "and 700 public labels" in (tmp_path / "run/released/privacy_statement.md").read_text()
     # The sums say nothing: this is what the public labels reach.
     assert abs(fitted.evaluate(data.held_out) - forecast.public_accuracy) < 0.05
     with pytest.raises(ValueError, match="public_labels: method pate does not support target"):

@@ -189,4 +189,5 @@ def test_silos_sums_join_public_labels_of_a_number(tmp_path, monkeypatch):
         silo.close()
     assert found[False] < 0.5 < 0.9 < found[True]
     page = (published.folder / "privacy_statement.md").read_text()
-    assert "on 500 public labels" in page
+    assert "the noisy total, the public pool and 500 public labels" in page
+    assert "class" not in page

@@ -162,8 +162,8 @@ ACCURACY = {"accuracy": 0.819, "accuracy_low": 0.797, "accuracy_high": 0.839}
 ACCURACY |= {"num_evaluated": 1_500.0, "majority_accuracy": 0.73, "auc": 0.85}
 CHURN = {"inputs": "19 columns", "label": "churn", "classes": ("no", "yes"), "quality": ACCURACY}
 ERRORS = {"num_evaluated": 9.0, "root_mean_squared_error": 0.5}
-ERRORS |= {"constant_root_mean_squared_error": 1.5}
-LABELS = {"num_evaluated": 9.0, "exact_match": 0.25, "auc": 0.75}
+ERRORS |= {"constant_root_mean_squared_error": 81_952.6, "r_squared": 0.8}
+LABELS = {"num_evaluated": 9.0, "exact_match": 0.25, "constant_exact_match": 0.125, "auc": 0.75}
 # The left column of the terms, and values that a format left open.
 BANNED = r"\b(house|door|alike|paid|whoever|nobody|ensembles?|witness\w*)\b|[{}]|(?-i:None)"
 
@@ -200,12 +200,14 @@ def test_every_sentence_of_the_templates_is_on_a_page():
     pages += labels(num_ledgers=2, **NAMED).to_markdown()
     pages += labels(**estimated(0.5, is_apart=False)).to_markdown()
     pages += owners(**CHURN, num_public_labels=840, **estimated(0.5)).to_markdown()
-    pages += sums(inputs="texts", quality=ERRORS).to_markdown()
+    pages += sums(inputs="texts", label="cost", quality=ERRORS).to_markdown()
+    assert "The best constant prediction has 81,950." in pages
     pages += sums(inputs="images of 8 x 8 pixels", quality=LABELS).to_markdown()
     many = tuple(f"class {number}" for number in range(90))
     pages += sums(inputs="9 columns", classes=many).to_markdown()
     noisy_sums = GaussianFeatureSums(sigma=50.0)
-    pages += labels(mechanism=noisy_sums, num_teachers=None, predicts="a number").to_markdown()
+    several = {"predicts": "a number", "num_public_labels": 9}
+    pages += labels(mechanism=noisy_sums, num_teachers=None, **several).to_markdown()
     histogram = GaussianHistogram(sigma=50.0)
     pages += labels(mechanism=histogram, predicts="a number").to_markdown()
     for name in {*TEMPLATES.list_templates()} - {"report.html", "model_card.md"}:
@@ -227,8 +229,8 @@ def test_the_page_tells_what_is_predicted_and_how_well():
     ):
         assert page.count(text) == 1, text
     assert "This was not measured" not in page and "only on these labels and on" not in page
-    page = sums(predicts="a number from 0 to 9", label="price", inputs="2 columns").to_markdown()
-    assert "that predicts price from 2 columns: a number from 0 to 9 is" in page
+    page = sums(predicts="It is a number.", label="price", inputs="2 columns").to_markdown()
+    assert "A model that predicts price from 2 columns is released. It is a number. It was" in page
     assert "This was not measured: there are no public labeled records for a test." in page
     page = sums(**estimated(0.5)).to_markdown()
     assert "The estimate on private records is 85.0 % (95 %" in page and "not measured" not in page

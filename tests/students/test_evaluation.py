@@ -41,6 +41,7 @@ def test_numbers_and_several_labels_against_their_definitions():
     # For label 2, one of two pairs is in order. No sample has label 3.
     assert found["label_auc"] == [1.0, 0.5, None] and found["auc"] == 0.75
     assert found["label_recall"] == [0.5, 0.5, None] and found["exact_match"] == 1 / 3
+    assert found["constant_exact_match"] == 1 / 3
 
 
 def numbered(num: int) -> PublicExamples:

@@ -5,21 +5,14 @@ public values.
 import dataclasses
 
 import pytest
+from data_sets_for_tests import table_dataset
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.data import datasets
 from pate_tf.students.student_kinds import fitting
 
 DIGITS = datasets.load_public("digits").dataset
 PLAIN = dataclasses.replace(DIGITS, augmentation="none")
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(3,),
-    num_classes=2,
-    value_range=(0.0, 1.0),
-    pool_size=10,
-)
+TABLE = table_dataset(3, 0.0, 1.0, 2)
 
 
 @pytest.mark.parametrize(
