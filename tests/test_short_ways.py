@@ -4,6 +4,7 @@ It counts the distinct files below `pate_tf/` and the distinct functions that a 
 inside a function (comprehensions, lambdas, nested functions) counts as that function.
 """
 
+import inspect
 import pathlib
 import sys
 from types import CodeType
@@ -25,8 +26,10 @@ class Way:
         sys.setprofile(None)
 
     def _record(self, frame, event, argument):
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            self._codes.add(frame.f_code)
+        code = frame.f_code
+        is_function = code.co_flags & inspect.CO_OPTIMIZED  # not a module or the body of a class
+        if event == "call" and is_function and code.co_filename.startswith(PACKAGE):
+            self._codes.add(code)
 
     @property
     def functions(self):
