@@ -34,6 +34,7 @@ setuptools.setup(
         "pate_tf.analysis": ["rows.toml"],
         "pate_tf.cli": ["templates/*"],
         "pate_tf.flower": ["pyproject.toml"],
+        "pate_tf.ledger": ["registry.sql"],
         "pate_tf.planning": ["templates/*"],
         "pate_tf.statement": ["templates/*"],
     },

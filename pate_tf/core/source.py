@@ -25,7 +25,7 @@ KEY_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
 PRIVATE_RECORDS: Final = "records"  # key of a digest; if it differs, a run still continues
 # Prefixes of `PrivateSource.key`. A key without one of these prefixes contains a path.
-NAMED = "name "
+NAMED, OF_FILE = "name ", "file "
 MERGED = "merged "  # only in ledgers of earlier versions
 # Names of folders and files that are too common to identify a source.
 GENERIC: Final = ("data", "images", "private", "records", "table", "train")
@@ -60,12 +60,14 @@ class PrivateSource:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Returns the source with a name.
+        """Returns the source with a name, or of a file if the name is its absolute path.
 
         Raises:
             ValueError: if the name is empty or too long, or contains `|`, a line break or an
                 invisible character.
         """
+        if name.startswith("/"):
+            return cls.of_file(name)
         is_visible = name.isprintable() and not INVISIBLE.search(name)
         if not 0 < len(name.strip()) <= MAX_NAME or not is_visible or "|" in name:
             raise ValueError(
@@ -92,10 +94,16 @@ class PrivateSource:
         name = pathlib.Path(place).stem
         if name.casefold() in GENERIC and (around := pathlib.Path(place).parent.name):
             name = f"{around} {name}"
-        return cls(name=name, key=f"file {place}")
+        return cls(name=name, key=f"{OF_FILE}{place}")
 
     def shares(self, key: str) -> bool:
-        """Whether a key belongs to this source, or to a source that shares a part with it."""
+        """Whether a key belongs to this source, or to a source that shares a part with it.
+
+        A name that the user chose also belongs to each file with this default name, because reports
+        show the default name. Two files are the same source only if their paths are equal.
+        """
+        if self.key.startswith(OF_FILE) and key.startswith(OF_FILE):
+            return self.key == key
         return not _keys(self.key).isdisjoint(_keys(key))
 
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
@@ -111,6 +119,8 @@ def _keys(key: str) -> frozenset[str]:
     """Returns the keys of a source and of its parts in a normalized form for comparisons."""
     if key.startswith(MERGED):
         return frozenset[str]().union(*map(_keys, json.loads(key.removeprefix(MERGED))))
+    if key.startswith(OF_FILE):
+        return frozenset([key]) | _keys(f"{NAMED}{PrivateSource.of_file(key[len(OF_FILE) :]).name}")
     if not key.startswith(NAMED):
         return frozenset([key])
     folded = unicodedata.normalize("NFKD", " ".join(key.removeprefix(NAMED).split())).casefold()

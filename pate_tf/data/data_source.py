@@ -175,7 +175,8 @@ class DataSource(Settings):
         group="data",
         help="Public name of the private data. The costs of all releases on this machine with the "
         "same name add up, even if the records changed in between. Never use two names for the "
-        "same records. Default: the name of the data set, or the private file with its path.",
+        "same records. Default: the name of the data set, or the absolute path of the private "
+        "file. Reports show the name of this file; both also work as --source_name.",
     )
     owners_file: pathlib.Path | None = setting(
         None,

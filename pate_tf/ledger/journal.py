@@ -114,7 +114,7 @@ class Store(LedgerFile):
             # A file that was moved is still the same source, so sources without a name are not
             # compared.
             if source is not None and source.is_named and not source.shares(fixed.key):
-                was = "a file" if source.name == fixed.name else fixed.name or "its run folder"
+                was = fixed.name or "its run folder"
                 raise LedgerError(
                     f"{self.folder}: this ledger belongs to the source {was}, not to {source.name}"
                 )

@@ -722,4 +722,4 @@ def forecast_of_sums(candidate: Candidate, known: PublicNumbers, num_features: i
         low = float(chance + (max(lowest, chance) - chance) * signal / (signal + 2.0))
         high = float(chance + (highest - chance) * signal / (signal + 0.5))
     is_noise = candidate.outlooks[1].is_noise(known.num_classes)
-    return Forecast(low, max(low, high), known.pool_size or number, is_noise=is_noise)
+    return Forecast(low, max(low, high), known.pool_size, is_noise=is_noise)

@@ -70,7 +70,7 @@ class Forecast(NamedTuple):
     Attributes:
         low: lower end of the expected range.
         high: upper end of the expected range.
-        num_labels: expected number of labels.
+        num_labels: expected number of labels; 0 without public inputs.
         is_measured: whether the accuracy was measured on labels of the pool. If so, the range is a
             confidence interval. Otherwise, it is the range of accuracies on other data sets.
         is_noise: whether labels are not better than guesses at half the assumed margin: the number
@@ -82,7 +82,9 @@ class Forecast(NamedTuple):
         balanced: mean recall over all classes; None if it was not measured.
         public_accuracy: accuracy of a student that learns only from the public labels; None if the
             student does not learn from public labels.
-        gain: expected increase of `public_accuracy` if the private data are added.
+        public_auc: area under the curve of that student, if the gain is measured by it; else None.
+        gain: expected increase of `public_accuracy`, or of `public_auc` if the most frequent class
+            has more than `UNEVEN_SHARE`, when the private data are added.
         gain_error: standard error of the gain.
         is_precise: whether the gain was measured on enough labels. Only then can a low gain stop a
             run.
@@ -100,6 +102,7 @@ class Forecast(NamedTuple):
     target: str = CLASS
     balanced: float | None = None
     public_accuracy: float | None = None
+    public_auc: float | None = None
     gain: float = 0.0
     gain_error: float = 0.0
     is_precise: bool = True
@@ -155,13 +158,26 @@ class Forecast(NamedTuple):
         high = min(middle + error, 1.0)
         return cls(low, high, num_labels, is_measured=True, target=target)
 
-    def with_private(self, gain: float, gain_error: float, num_labeled: int) -> Forecast:
-        """Returns this forecast for public labels, with the gain from private data added."""
+    def with_private(
+        self, gain: float, gain_error: float, num_labeled: int, *, of_auc: bool
+    ) -> Forecast:
+        """Adds the gain from private data to this forecast, which is for public labels only.
+
+        Args:
+            gain: expected increase of the area under the curve if `of_auc`, else of the accuracy.
+            gain_error: standard error of the gain.
+            num_labeled: number of labels on which the gain was measured.
+            of_auc: whether the gain is measured by the area under the curve. The accuracy then
+                does not change.
+        """
+        added = 0.0 if of_auc else gain
         return self._replace(
-            low=self.low + gain,
-            high=min(self.high + gain, 1.0),
-            lead=None if self.lead is None else self.lead + gain,
+            low=self.low + added,
+            high=min(self.high + added, 1.0),
+            lead=None if self.lead is None else self.lead + added,
+            auc=self.auc + gain if of_auc and self.auc is not None else self.auc,
             public_accuracy=self.accuracy,
+            public_auc=self.auc if of_auc else None,
             gain=gain,
             gain_error=gain_error,
             is_precise=num_labeled >= MIN_PRECISE,
@@ -199,14 +215,15 @@ class Forecast(NamedTuple):
         by = "a trial on labels of the pool" if self.is_measured else "results on other data sets"
         compared = compared_in_words(majority)
         if self.public_accuracy is not None:
-            compared += self._with_public_labels("accuracy", 100.0, ".1f", "%", " points")
+            measure = "accuracy" if self.public_auc is None else "AUC"
+            ranking += self._with_public_labels(measure, 100.0, ".1f", "%", " points")
         elif self.balanced is not None:
             curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
-        return (
-            f"about {self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct "
-            f"({self.low:.0%} to {self.high:.0%}, from {by}). {compared}{ranking}"
-        )
+        labels = f"{self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct"
+        if not self.num_labels:
+            labels = f"{self.accuracy:.0%} of all inputs predicted correctly"
+        return f"about {labels} ({self.low:.0%} to {self.high:.0%}, from {by}). {compared}{ranking}"
 
     def _with_public_labels(
         self, measure: str, factor: float, form: str, unit: str, points: str
@@ -217,7 +234,8 @@ class Forecast(NamedTuple):
         """
         if self.public_accuracy is None:
             return ""
-        values = (self.public_accuracy, self.gain, self.gain_error)
+        known = self.public_accuracy if self.public_auc is None else self.public_auc
+        values = (known, self.gain, self.gain_error)
         public, gain, error = (format(factor * value, form) for value in values)
         warning = " Warning: the private data may add nothing." * (self.gain <= self.gain_error)
         return (

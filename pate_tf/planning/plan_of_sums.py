@@ -22,7 +22,7 @@ from pate_tf.core.reporting import Reporting, steps_on_clock
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models.encoder import Encoder, record_vectors
 from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sums
-from pate_tf.planning.forecast import Forecast, ForecastError
+from pate_tf.planning.forecast import UNEVEN_SHARE, Forecast, ForecastError
 from pate_tf.planning.release_settings import (
     FEATURE_SUMS,
     TRAIN,
@@ -189,10 +189,7 @@ class SumsOption:
         """Reports the results of trials of representations."""
         form = ".1%" if self._known.pool.dataset.target == CLASS else ".2f"
         shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
-        learned = "public labels and one round" if self._trains_on_labels else "one round"
-        if self._mechanism.num_rounds > 1:
-            learned = f"{self._mechanism.num_rounds} rounds"
-        self._reporting.note(f"Trial of representations with {learned} of sums: {shown}.")
+        self._reporting.note(f"Trial of representations on labeled samples: {shown}.")
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> Forecast:
         """Returns the result of `trial` for the planned mechanism."""
@@ -446,15 +443,17 @@ def trial_with_public_labels(
             )
             logits[place, is_test] = vectors[is_test] @ np.asarray(model)
     forecast = forecast_of_trial(logits[:1], labels, folds, dataset, len(pool))
+    of_auc = (pool.majority_share or 0.0) > UNEVEN_SHARE
+    truth = np.eye(num_outputs)[labels] if of_auc else labels
     gains = np.empty(len(labels))
     for fold in range(FOLDS):
         rows = folds == fold
         without, with_private = (
-            contributions(outputs[rows], labels[rows], dataset) for outputs in logits[1:]
+            contributions(outputs[rows], truth[rows], dataset) for outputs in logits[1:]
         )
         gains[rows] = with_private - without
     error = float(gains.std()) / len(gains) ** 0.5
-    return forecast.with_private(float(gains.mean()), error, len(labels))
+    return forecast.with_private(float(gains.mean()), error, len(labels), of_auc=of_auc)
 
 
 def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset) -> FloatArray:
@@ -466,10 +465,10 @@ def contributions(outputs: FloatArray, truth: npt.NDArray[Any], dataset: Dataset
 
     Args:
         outputs: outputs of the model, `[num_samples, num_outputs]`.
-        truth: true labels of the samples.
+        truth: true labels of the samples. One-hot classes are measured by the AUC.
         dataset: data set with the type of the target.
     """
-    if dataset.target == CLASS:
+    if dataset.target == CLASS and truth.ndim == 1:
         return np.asarray(outputs.argmax(axis=1) == truth, np.float64)
     if dataset.target == NUMBER:
         variance = max(float(truth.var()), np.finfo(float).tiny)

@@ -35,7 +35,6 @@ from pate_tf.representations.raw import BinsPart, CosinesPart, LsaPart, PairsPar
 
 JOIN = "+"  # joins names of representations, to concatenate their features
 VERSION = 6  # version of the training code, a part of the digest in the cache
-NGRAMS_VERSION = 2  # version of the hashed n-grams of texts
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
@@ -206,8 +205,6 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
-    if dataset.kind == "text":  # version 1 had different hashes of n-grams
-        description["ngrams"] = NGRAMS_VERSION
     if kind.is_trained:
         digest = artifacts.digest_array(pool.inputs)
         description |= {"version": VERSION, "seed": seed, "pool": digest}

@@ -199,9 +199,9 @@ class Fitted:
         artifacts.write_json(target, values, private=True)
         page = write_pages(folder)
         inputs = "FOLDER" if self.labels.pool.dataset.kind == "image" else "FILE"
-        source = [("source", "named after its file, because --source_name was not given")]
+        named = "named after its file; other files with the same people need the same --source_name"
         rows = [
-            *source * bool(values.get("is_named_after_file")),
+            *[("source", named)] * bool(values.get("is_named_after_file")),
             ("statement", str(page.with_name(PAGE_FILE))),
             ("report", str(page)),
             ("publish", f"only {page.parent}, after `pate audit run --train_dir={folder}`"),

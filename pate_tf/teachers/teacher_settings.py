@@ -29,16 +29,12 @@ class TeacherSettings(Seeded, OnFeatures):
 
     restated: ClassVar = {
         "representation": {
-            "help": "Features that ridge or scikit-learn classifiers take: a name, several joined "
-            "by +, or your own model from raw inputs to features. No weight of the model may "
-            "depend on private records. contrastive: trained only on the public pool, and stored "
-            "in ~/.cache/pate_tf (or $PATE_TF_CACHE). patches: likewise. wavelets and raw: scaled "
-            "by the pool. bins: raw, and bins of numbers. coarse_bins: the same "
-            "with few bins. pairs: products of two numbers of raw. encoder:PATH: a .keras file or "
-            "a SavedModel. encoder:NAME:PATH: weights of Keras Applications. module:function: a "
-            "function that returns a Keras model. Default for ridge: contrastive+patches for gray "
-            "images, patches+wavelets for color images, raw for other data. Default for feature "
-            "sums of tables: bins; without a pool also coarse_bins, cosines and coarse_cosines."
+            "help": "Features of inputs: a name, several joined by +, or your own model from raw "
+            "inputs to features, which no private record may influence. contrastive, patches, "
+            "wavelets, gradients: of images. raw, bins, coarse_bins, cosines, coarse_cosines, "
+            "pairs: of tables. lsa, raw: of texts. encoder:PATH: a .keras file or a SavedModel. "
+            "encoder:NAME:PATH: weights of Keras Applications. module:function: a function that "
+            f"returns a Keras model. Defaults: {checks.GUIDE}/how-to/small_teachers.html."
         },
         "seed": {
             "help": "Seed of partition, weights, shuffling and augmentation, not of privacy noise."

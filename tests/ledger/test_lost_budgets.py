@@ -344,10 +344,11 @@ def test_without_a_registry_it_warns_and_goes_on(folder, tmp_path, monkeypatch, 
 def test_a_file_that_was_moved_stays_the_source_of_its_ledger(folder, tmp_path):
     first, moved = (PrivateSource.of_file(tmp_path / name / "patients.csv") for name in "ab")
     spend(folder, 0, 5, source=first)
-    with open_ledger(folder, source=moved) as ledger:
-        assert ledger.source == first
-    with pytest.raises(LedgerError, match=r"the source a file, not to patients"):
-        open_ledger(folder, source=PATIENTS)
+    for source in (moved, PATIENTS):  # the file's default name is the name of `PATIENTS`
+        with open_ledger(folder, source=source) as ledger:
+            assert ledger.source == first
+    with pytest.raises(LedgerError, match=r"the source patients, not to others"):
+        open_ledger(folder, source=PrivateSource.named("others"))
 
 
 def test_seeded_noise_of_one_ledger_leaves_the_source_without_a_bound(folder, tmp_path):

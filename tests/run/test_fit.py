@@ -167,6 +167,18 @@ def test_sums_of_a_table_are_for_good_of_what_labels_its_pool_best(
     assert pate_tf.fit(data, **run, epsilon=2.0).source.representation == chosen
 
 
+def test_a_gain_for_a_rare_class_is_measured_by_the_area_under_the_curve(tmp_path):
+    inputs = np.random.default_rng(5).uniform(size=(12_000, 150))
+    labels = (inputs[:, :75].mean(axis=1) > 0.555).astype(int)  # 5 % of all records
+    public = {"num_classes": 2, "value_range": (0.0, 1.0), "y_public": labels[10_900:]}
+    data = pate_tf.Data.from_arrays(inputs[:10_900], labels[:10_900], inputs[10_900:], **public)
+    run = {"delta": 1e-6, "representation": "raw", "public_labels": "train"}
+    with pytest.raises(pate_tf.ForecastError, match="With the public labels only, AUC is about"):
+        pate_tf.fit(data, **run, epsilon=1e-4, directory=tmp_path / "refused")
+    forecast = pate_tf.fit(data, **run, epsilon=3.0, directory=tmp_path).plan.forecast
+    assert forecast.gain > forecast.gain_error and forecast.public_auc > 0.5
+
+
 def test_a_run_learns_from_public_labels_and_says_whether_private_ones_add_to_them(tmp_path):
     random = np.random.default_rng(4)
     inputs = random.uniform(size=(4_000, 3))
