@@ -45,16 +45,17 @@ def main() -> None:
     from pate_tf.serving import served
 
     run = served.newest_version(pathlib.Path(FLAGS.student)).absolute().parent.parent.parent
-    inputs = str(pathlib.Path(FLAGS.inputs).absolute())
+    inputs = pathlib.Path(FLAGS.inputs).resolve()
     with contextlib.suppress(OSError, ValueError):  # the run may belong to another user or version
-        described = described_run(run)
-        source = {} if described is None else described.source
-        if source.get("private") == inputs:
+        source = getattr(described_run(run), "source", {})
+        stored = [source.get("private"), source.get("public")]
+        private, public = (path and pathlib.Path(path).resolve() for path in stored)
+        if private == inputs:
             command_line.warn(
                 f"{FLAGS.inputs} contains the records that this student was trained on. Its "
                 "accuracy on them says nothing about new records, and all results are sensitive."
             )
-        elif source.get("public") == inputs and not FLAGS.output:
+        elif public == inputs and not FLAGS.output:
             command_line.warn(
                 f"The student has learned from most records of {FLAGS.inputs}, so its results on "
                 f"them are too good. {run}/{RELEASED}/{PAGE} has the results on other records."
