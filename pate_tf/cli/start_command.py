@@ -9,6 +9,7 @@ also runs without a terminal:
 The flags of `pate run` are accepted, too.
 """
 
+import contextlib
 import pathlib
 import shlex
 import tempfile
@@ -50,7 +51,8 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
             return check(text)
         except EOFError:
-            raise ValueError(f"{flag} is required: the input ended early. Pass --{flag}.") from None
+            told = f"{flag}: the input ended early. Pass --{flag}. An empty line means the default."
+            raise ValueError(told) from None
         except (ValueError, OSError) as error:
             if is_given:
                 raise
@@ -79,24 +81,17 @@ def public_table(text: str) -> pathlib.Path | None:
 
 def epsilon_of(text: str) -> float:
     """Returns epsilon. An empty answer means 1, except with --yes, which requires a value."""
-    epsilon = float(text or (0.0 if FLAGS.yes else 1.0))
-    if not 0.0 < epsilon < float("inf"):
-        raise command_line.FlagValueError("epsilon must be a number above 0, such as --epsilon=1")
-    return epsilon
+    with contextlib.suppress(ValueError):
+        if 0.0 < (epsilon := float(text or (0.0 if FLAGS.yes else 1.0))) < float("inf"):
+            return epsilon
+    raise command_line.FlagValueError("epsilon must be a number above 0, such as 1")
 
 
 def confirm() -> None:
     """Asks whether the run may spend its epsilon, and exits if the answer is no."""
-    if FLAGS.yes:
-        return
     more = f", and {FLAGS.evaluate_epsilon} for the estimate" * bool(FLAGS.evaluate_epsilon)
-    try:
-        answer = input(
-            f"\nStart this run? It spends epsilon {FLAGS.epsilon:g}{more}. Type yes or no: "
-        )
-    except EOFError:
-        raise ValueError("yes is required: the input ended early. Nothing was spent.") from None
-    if answer.strip().lower() not in ("y", "yes"):
+    question = f"\nStart this run? It spends epsilon {FLAGS.epsilon:g}{more}. Type yes or no"
+    if asked("yes", question, str).lower() not in ("y", "yes", "true"):
         print("No privacy budget was spent. To start the run later, use the command above.")
         raise SystemExit(0)
 

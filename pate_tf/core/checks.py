@@ -48,13 +48,13 @@ def positive(**numbers: Any) -> None:
     between(0, math.inf, **numbers)
 
 
-def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> None:
+def between(low: float, high: float, /, *, ends: str = "()", hint: str = "", **values: Any) -> None:
     """Checks that numbers are in an interval that excludes ("()") or includes ("[]") its ends.
 
     For example, with `between(0, math.inf, ends="(]", budget=budget)`, 0 is an error and infinity
-    is allowed.
+    is allowed. `hint` follows the interval in the message.
     """
-    for name, value in numbers.items():
+    for name, value in values.items():
         is_number = isinstance(value, int | float | np.integer | np.floating)  # NaN fails below
         if not (
             is_number
@@ -62,7 +62,7 @@ def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> 
             and (low < value or (ends[0] == "[" and value == low))
             and (value < high or (ends[1] == "]" and value == high))
         ):
-            refuse(name, f"a number in {ends[0]}{low:.12g}, {high:.12g}{ends[1]}", value)
+            refuse(name, f"a number in {ends[0]}{low:.12g}, {high:.12g}{ends[1]}{hint}", value)
 
 
 def whole(least: int = 1, most: int | None = None, /, **numbers: Any) -> None:

@@ -33,6 +33,7 @@ class Setting:
         most: largest allowed number.
         above: exclusive lower bound.
         below: exclusive upper bound.
+        hint: text that follows the interval of allowed numbers in a message.
         advanced: whether only `--helpfull` shows the flag.
     """
 
@@ -44,6 +45,7 @@ class Setting:
     most: float | None = None
     above: float | None = None
     below: float | None = None
+    hint: str = ""
     advanced: bool = False
 
     def check(self, name: str, value: object) -> None:
@@ -63,7 +65,7 @@ class Setting:
             ends += "]" if self.most is not None else ")"
             low = -math.inf if low is None else low
             high = math.inf if high is None else high
-            between(low, high, ends=ends, **{name: value})
+            between(low, high, ends=ends, hint=self.hint, **{name: value})
             if isinstance(self.least, int):
                 whole(self.least, **{name: value})
 

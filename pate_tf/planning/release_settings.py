@@ -64,6 +64,7 @@ class ReleasePrivacy(Privacy):
     evaluate_epsilon: float | None = setting(
         None,
         above=0.0,
+        hint=", or left out for no estimate",
         help="Hold out 10 % of the private records, and release the accuracy on them with noise at "
         "this epsilon. The ledger adds this epsilon to --epsilon. The statement contains the "
         "larger epsilon, because each record is used for only one of them. Default: no estimate.",
