@@ -46,7 +46,7 @@ MAX_MESSAGE_LENGTH = 900
 CLOCK_LINE = "{desc}: {elapsed}\n"
 LOG_FIELDS = ("time", "level", "role", "name", "message")
 HELP_TEXT = textwrap.TextWrapper(96, " " * 6, " " * 6, break_on_hyphens=False)
-LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {remaining} left\n"
+LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {remaining} left{postfix}\n"
 USER_ERROR = 1
 LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4

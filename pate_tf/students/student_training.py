@@ -476,7 +476,7 @@ def fit_student(
         num_epochs = first_epoch
     total = num_epochs * steps_an_epoch
     done = first_epoch * steps_an_epoch
-    steps = {"total": total, "initial": done, "unit": "step"}
+    steps = {"total": total, "initial": done, "unit": "step", "postfix": "at most"}
     with options.progress_bar(desc="training the student (may stop early)", **steps) as bar:
         student.fit(
             tf.data.Dataset.range(done, total)
