@@ -243,7 +243,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
 
     @functools.cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
-        this = f"this {self.model} and its labels"
+        this = f"this {self.model} and its {'labels' if self.num_queries else 'noisy sums'}"
         ledger = "everything charged to this ledger"
         labels = "all labels of this ledger"
         if self.estimate_charge is not None:
@@ -293,7 +293,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             return ""
         accuracy, low, high, epsilon = self.estimated_accuracy
         compared = "the result of a constant prediction on these records is private"
-        cost = f"for a pure ε of {epsilon_text(epsilon)}"
+        cost = f"for ε = {epsilon_text(epsilon)} at δ = 0"
         if self.target_range is not None:
             # 1 - accuracy is the mean squared error relative to the squared width of the range.
             width = self.target_range[1] - self.target_range[0]
