@@ -96,10 +96,10 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     )
     choices = [f"Student: {student}, {fits}."]
     if settings.budget.epsilon is not None:
-        is_large = dataset.has_colors and max(dataset.input_shape[:2]) > SMALL_SIDE
+        is_good = getattr(forecast, "accuracy", 0.0) >= 0.9
+        is_large = dataset.has_colors and max(dataset.input_shape[:2]) > SMALL_SIDE and not is_good
         helps = {"text": TEXT_ENCODER_HELPS, "image": ENCODER_HELPS if is_large else ""}
-        is_good = forecast is not None and forecast.accuracy >= 0.9
-        advice = "" if is_good or settings.queries.representation else helps.get(dataset.kind, "")
+        advice = "" if settings.queries.representation else helps.get(dataset.kind, "")
         chosen_by = "chosen from public values only" if settings.method == AUTO else "your choice"
         choices = [f"Method: {plan.method}, {chosen_by}.", *filter(None, [advice]), *choices]
     if trains_on_labels:

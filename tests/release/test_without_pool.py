@@ -234,7 +234,7 @@ def test_an_estimate_on_records_that_labels_may_be_of_adds_up(tmp_path, part):
     statement = fitted.student.publish().statement
     assert 5.0 < statement.epsilon == statement.epsilon_ledger <= 6.0
     assert statement.guarantees[0].epsilon >= statement.epsilon
-    assert "the ε of the labels and of the estimate add up" in statement.to_markdown()
+    assert "the ε of the noisy sums and of the estimate add up" in statement.to_markdown()
     # The ledger returns the stored estimate, which is not of these records.
     fitted.student.estimate_accuracy(held_back, 2.0)
     again = fitted.student.publish().statement
