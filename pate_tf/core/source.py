@@ -99,11 +99,9 @@ class PrivateSource:
     def shares(self, key: str) -> bool:
         """Whether a key belongs to this source, or to a source that shares a part with it.
 
-        A name that the user chose also belongs to each file with this default name, because reports
-        show the default name. Two files are the same source only if their paths are equal.
+        Reports show only names. Therefore all files with the same default name, and a source that
+        the user gave this name, are one source: the costs of the same records must not be missed.
         """
-        if self.key.startswith(OF_FILE) and key.startswith(OF_FILE):
-            return self.key == key
         return not _keys(self.key).isdisjoint(_keys(key))
 
     def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:

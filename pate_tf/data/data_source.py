@@ -175,8 +175,8 @@ class DataSource(Settings):
         group="data",
         help="Public name of the private data. The costs of all releases on this machine with the "
         "same name add up, even if the records changed in between. Never use two names for the "
-        "same records. Default: the name of the data set, or the absolute path of the private "
-        "file. Reports show the name of this file; both also work as --source_name.",
+        "same records. Default: the name of the data set, or of the private file (for a common "
+        "name such as private.csv, with its folder).",
     )
     owners_file: pathlib.Path | None = setting(
         None,

