@@ -77,7 +77,7 @@ def draft_schema(
     if classes:
         if len({*classes} - {""}) < 2 or target == NUMBER:
             raise ValueError(
-                "classes must be at least two, such as no,yes. Numbers: pate schema --target=number"
+                "classes must be at least two, such as no,yes. For numbers, choose target number."
             )
         target = target or CLASS
     roles = {"owner": owner, "target": target}

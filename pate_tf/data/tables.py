@@ -565,8 +565,8 @@ def open_bytes(path: pathlib.Path) -> Iterator[Any]:
     """Opens a text file, which may be compressed by gzip; raises ValueError if it is not text."""
     if path.is_dir():
         raise ValueError(
-            f"{path} is a folder. Images need no schema: use `pate run --private=FOLDER "
-            "--public=FOLDER --epsilon=1`, and --classes=cat,dog if public images have no labels."
+            f"{path} is a folder. Images need no schema: pass their folders to `pate run`, and "
+            "the names of the classes if the public images have no labels."
         )
     try:
         with open(path, "rb") as file:

@@ -42,6 +42,7 @@ from pate_tf.teachers.run_folder import recommended_num_teachers
 
 DEFAULT_NUM_QUERIES = 100
 SMALL_SIDE = 32  # pixels; for larger photographs, features learned from the pool are weak
+GOOD_ACCURACY = 0.9  # an expected accuracy that another encoder raises by at most 10 points
 
 
 def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET) -> ReleasePlan:
@@ -96,7 +97,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     )
     choices = [f"Student: {student}, {fits}."]
     if settings.budget.epsilon is not None:
-        is_good = getattr(forecast, "accuracy", 0.0) >= 0.9
+        is_good = getattr(forecast, "accuracy", 0.0) >= GOOD_ACCURACY
         is_large = dataset.has_colors and max(dataset.input_shape[:2]) > SMALL_SIDE and not is_good
         helps = {"text": TEXT_ENCODER_HELPS, "image": ENCODER_HELPS if is_large else ""}
         advice = "" if settings.queries.representation else helps.get(dataset.kind, "")

@@ -53,7 +53,7 @@ def test_a_release_is_added_to_the_statement_with_what_it_cost(tmp_path):
         assert after["epsilon_ledger"] == ledger.spent().epsilon > before["epsilon_ledger"]
         assert after["ledger_head"] == [ledger.head.sequence, ledger.head.digest]
     page = (run.released / "privacy_statement.md").read_text()
-    assert f"head {ledger.head.sequence} ({ledger.head.digest[:8]}" in page
+    assert f"last row of the ledger {ledger.head.sequence} ({ledger.head.digest[:8]}" in page
     check(run.sensitive, after)
 
 
