@@ -66,7 +66,7 @@ class PrivateSource:
             ValueError: if the name is empty or too long, or contains `|`, a line break or an
                 invisible character.
         """
-        if name.startswith("/"):
+        if name.startswith("/") and name.strip("/"):
             return cls.of_file(name)
         is_visible = name.isprintable() and not INVISIBLE.search(name)
         if not 0 < len(name.strip()) <= MAX_NAME or not is_visible or "|" in name:

@@ -71,6 +71,7 @@ def test_spellings_of_a_name_are_one_source_and_the_typed_one_is_shown():
     assert not by_url.shares(PrivateSource.of_file("/data/patients.csv").key)
     for other in ("K\u00f6ln", "Koln Nord", "K\u00f6lnNord"):
         assert not sources[0].shares(PrivateSource.named(other).key)
+    assert PrivateSource.named("/").name == "/"  # the root folder has no name of its own
     for unseen in ("visits\u3164", "vis\u034fits", "visits\ufe0f", "vi\u200bsits", "visits\u2800"):
         with pytest.raises(ValueError, match=r"1 to \d+ characters"):
             PrivateSource.named(unseen)
