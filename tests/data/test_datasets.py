@@ -132,6 +132,6 @@ def test_sizes_types_and_ranges():
         assert examples.inputs.dtype == np.dtype(DIGITS.input_type)
         assert examples.inputs.shape[1:] == DIGITS.input_shape
         assert (examples.inputs.min(), examples.inputs.max()) == DIGITS.value_range
-        # Both sides have all classes, none of them rare.
+        # Both sides have all classes, and no class is rare.
         shares = np.bincount(examples.labels, minlength=10) / len(examples)
         assert (shares > 0.07).all()

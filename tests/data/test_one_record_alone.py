@@ -319,7 +319,7 @@ def test_a_quotation_mark_swallows_no_record_of_others(tmp_path, opening, closin
     path.write_text("\n".join(["x,t,k,note", *lines, ""]))
     with pytest.raises(ValueError, match=r"line 52 has 41 lines and may contain other records"):
         pate_tf.Data.from_csv(path, schema=tmp_path / "schema.toml", on_bad_record=on_bad_record)
-    # A field of several lines in a column that is not read. None of the lines is a record.
+    # A field of several lines in a column that is not read. No line is a record.
     lines[10] = '0.5,u,a,"first, then\nx,y,z,w\nsecond"'
     lines[50] = "0.5,v,b,y"
     path.write_text("\n".join(["x,t,k,note", *lines, ""]))

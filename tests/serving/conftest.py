@@ -26,7 +26,7 @@ class Exported:
         model: the Keras model.
         dataset: the student's data set.
         folder: the exported version.
-        inputs: raw inputs `[num_inputs, *input_shape]`, none of them between two classes.
+        inputs: raw inputs `[num_inputs, *input_shape]`, each clearly in one class.
         labels: the Keras model's labels of the inputs, int64 `[num_inputs]`.
     """
 
