@@ -248,12 +248,12 @@ class Problem:
         """Names of the representations that linear heads may use."""
         dataset = self.data.dataset
         if self.kind == "table":
-            names = ("bins", "coarse_bins", RAW)
-            if not self.has_pool:
-                return (*names, "cosines")
-            return (*names, "pairs") if dataset.input_shape[0] <= MAX_OF_PAIRS else names
+            names = ("bins", "coarse_bins", RAW, "cosines")
+            has_pairs = self.has_pool and dataset.input_shape[0] <= MAX_OF_PAIRS
+            return (*names, "pairs") if has_pairs else names
         if self.has_pool:
-            return (default_of_teachers(dataset),)
+            others = ("fine_lsa", "raw") if self.kind == "text" else ()
+            return (default_of_teachers(dataset), *others)
         return (default_of_sums(dataset, has_pool=False),)
 
     def features(self, name: str) -> Features:

@@ -51,7 +51,7 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
             return check(text)
         except EOFError:
-            told = f"{flag}: the input ended early. Pass --{flag}. An empty line means the default."
+            told = f"{flag}: the input ended early. Pass --{flag}, or --{flag}= for the default."
             raise ValueError(told) from None
         except (ValueError, OSError) as error:
             if is_given:
@@ -115,11 +115,14 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
     artifacts.write_text(schema, text)
     print("\n", text, sep="")
     if public is None:
+        roles = ("private", "owner")
+        again = shlex.join(f"--{name}={others[name]}" for name in roles if others[name])
         print(
             f"{schema} contains the names of the columns. Without a public file, you must add the "
-            f"range or the categories of each column from public knowledge. Then run again."
+            "range or the categories of each column from public knowledge, or delete the column. "
+            f"Nothing was started. Then run:\n\n$ pate start --schema={schema} {again} --public="
         )
-        raise SystemExit(command_line.USER_ERROR if FLAGS.yes else 0)
+        raise SystemExit(command_line.USER_ERROR)
     print(f"{schema} was drafted from {public}. Review it before you answer yes.")
 
 
@@ -146,10 +149,18 @@ def main() -> None:
     label = asked("label", f"Column that the model predicts{empty}", columns_of) or default
     if not label:
         raise command_line.FlagValueError("label is required: the column that the model predicts")
-    question = "Column that identifies the person of each row (empty: one row per person)"
+    question = "Column that identifies the person of each row (empty: each row is another person)"
     owner = asked("owner", question, owner_of)
     question = "File of public records with these columns (empty: none)"
     public = asked("public", question, public_table)
+    if schema.exists():
+        print(f"Using the existing {schema}.")
+        if default != label:
+            raise ValueError(
+                f"label: {schema} predicts {default}, not {label}. Choose a new file by --schema."
+            )
+    else:
+        draft_schema(schema, public, private=private, label=label, owner=owner)
     if not (FLAGS["epsilon"].present or FLAGS.yes):
         print("Epsilon limits what anybody can learn about one person from the model:")
         for choice, word in CHOICES.items():
@@ -159,14 +170,6 @@ def main() -> None:
     epsilon = asked("epsilon", "Epsilon (empty: 1)", epsilon_of)
     question = "Epsilon of an accuracy estimate on 10 % of the private records (empty: no estimate)"
     estimate = asked("evaluate_epsilon", question, lambda text: text and epsilon_of(text))
-    if schema.exists():
-        print(f"Using the existing {schema}.")
-        if default != label:
-            raise ValueError(
-                f"label: {schema} predicts {default}, not {label}. Choose a new file by --schema."
-            )
-    else:
-        draft_schema(schema, public, private=private, label=label, owner=owner)
     for name in ("label", "classes"):  # the schema contains them
         FLAGS[name].unparse()
     answers = {"private": private, "public": public, "schema": schema, "owner": owner}

@@ -610,11 +610,13 @@ def is_inexact(text: str) -> bool:
 MAX_CLASSES = 50  # with more classes, a draft contains a question
 USUAL = (",", "utf-8")  # a draft omits this delimiter and encoding
 MAX_AMOUNTS = 10  # maximum number of distinct fractions that a draft treats as classes
-STATE_CLASSES = "[]  # list them, in the order of their numbers"
+STATE_CLASSES = "[]  # list all classes"
 SEPARATORS = ("|", ";", ", ")  # separators of several labels that a draft detects
 MAX_NUMBERED = 20  # with more whole numbers as classes, a draft contains a question
 MAX_CATEGORIES = 30  # maximum number of categories in a draft
-TEXT_FEATURES = 2048  # number of hashed n-grams of a text in a draft
+# Numbers of hashed n-grams of a text in a draft: if it is the only column, and otherwise.
+TEXT_FEATURES = 8192
+MIXED_TEXT_FEATURES = 2048
 ALIKE = 0.8  # minimum similarity of a name and its misspelling
 WORDS_OF_TEXT = 4.0  # a column with at least this mean number of words is a text in a draft
 ONE_OWNER = "name one column. Join several, such as first name, surname and birthday, into one"
@@ -815,6 +817,9 @@ def draft_columns(
             if column is None and name not in categories:
                 column = _drafted_number(name, texts, distinct)
         columns[name] = column or _drafted_text(name, texts, distinct)
+    kept = [column for column in columns.values() if column]
+    if len(kept) == 1 and kept[0].text:
+        columns[kept[0].name] = dataclasses.replace(kept[0], text=TEXT_FEATURES)
     if fields and not any(columns.values()):
         raise ValueError(
             "columns: no column has numbers, texts or repeated values. Write a schema by hand. For "
@@ -1032,12 +1037,10 @@ def unnamed_left_out(names: Sequence[str]) -> list[str]:
 
 # Comments in a draft that show three ways to describe a column: a range, categories or text.
 STATED = (
-    "# low = 0.0",
-    "# high = 1.0",
-    "# missing = 0.0  # replaces an empty field",
-    '# categories = ["a", "b"]',
-    "# other = true  # adds a category for all other values",
-    "# text = 512  # number of features; more features need public records",
+    "# low = LOWEST  # possible value; lower values are clipped",
+    "# high = HIGHEST",
+    '# categories = ["a", "b"]  # instead of a range',
+    "# text = 512  # instead of a range; more features need public records",
 )
 
 
@@ -1145,7 +1148,7 @@ def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> T
     values = sorted({*distinct} - {""})
     if len(values) > MAX_CATEGORIES:
         if np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT:
-            return TableColumn(name=name, text=TEXT_FEATURES)
+            return TableColumn(name=name, text=MIXED_TEXT_FEATURES)
         counts = Counter(texts.to_pylist())
         listed = sorted(values, key=lambda text: (-counts[text], text))[:MAX_CATEGORIES]
         if counts[listed[-1]] == 1:  # most values occur once, as in an identifier

@@ -149,6 +149,7 @@ class SumsOption:
         name: Named = self._name or default_of_sums(
             pool.dataset,
             has_pool=len(pool) > 0,
+            num_labels=pool.num_labeled if self._trains_on_labels else 0,
             in_rounds=self._mechanism.num_rounds > 1,
             records_over_noise=inf
             if number is None
@@ -274,7 +275,7 @@ def accuracy_without_noise(pool: Pool) -> Forecast | None:
     """
     if pool.num_labeled < MIN_LABELED or pool.dataset.kind == "image":
         return None
-    encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
+    encoder = encoder_of(pool, default_of_sums(pool.dataset, num_labels=pool.num_labeled), 0)
     unused = GaussianFeatureSums(sigma=1.0)
     return trial_with_public_labels(pool, encoder, unused, 1, measures_gain=False)
 

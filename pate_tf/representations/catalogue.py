@@ -28,13 +28,12 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
 from pate_tf.models.encoder import Encoder, Part
-from pate_tf.representations import pretrained
+from pate_tf.representations import pretrained, raw
 from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
-from pate_tf.representations.raw import BinsPart, CosinesPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # joins names of representations, to concatenate their features
-VERSION = 6  # version of the training code, a part of the digest in the cache
+VERSION = 7  # version of the training code, a part of the digest in the cache
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
@@ -63,15 +62,16 @@ KINDS = {
     "patches": Kind(lambda pool, seed: [PatchPart(pool, seed)], IMAGES, is_trained=True),
     "wavelets": Kind(lambda pool, seed: [WaveletPart(pool)], IMAGES, is_trained=True),
     "gradients": Kind(lambda pool, seed: [GradientPart(pool)], IMAGES),
-    "raw": Kind(lambda pool, seed: [RawPart(pool)]),
-    "cosines": Kind(lambda pool, seed: [CosinesPart(pool.dataset)], ("tabular",)),
+    "raw": Kind(lambda pool, seed: [raw.RawPart(pool)]),
+    "cosines": Kind(lambda pool, seed: [raw.CosinesPart(pool.dataset)], ("tabular",)),
     "coarse_cosines": Kind(
-        lambda pool, seed: [CosinesPart(pool.dataset, are_coarse=True)], ("tabular",)
+        lambda pool, seed: [raw.CosinesPart(pool.dataset, are_coarse=True)], ("tabular",)
     ),
-    "bins": Kind(lambda pool, seed: [BinsPart(pool)], ("tabular",)),
-    "coarse_bins": Kind(lambda pool, seed: [BinsPart(pool, are_coarse=True)], ("tabular",)),
-    "pairs": Kind(lambda pool, seed: [PairsPart(pool)], ("tabular",)),
-    "lsa": Kind(lambda pool, seed: [LsaPart(pool)], ("text",)),
+    "bins": Kind(lambda pool, seed: [raw.BinsPart(pool)], ("tabular",)),
+    "coarse_bins": Kind(lambda pool, seed: [raw.BinsPart(pool, are_coarse=True)], ("tabular",)),
+    "pairs": Kind(lambda pool, seed: [raw.PairsPart(pool)], ("tabular",)),
+    "lsa": Kind(lambda pool, seed: [raw.LsaPart(pool)], ("text",)),
+    "fine_lsa": Kind(lambda pool, seed: [raw.LsaPart(pool, is_fine=True)], ("text",)),
 }
 
 
@@ -101,6 +101,7 @@ def default_of_sums(
     dataset: Dataset,
     *,
     has_pool: bool = True,
+    num_labels: int = 0,
     in_rounds: bool = False,
     records_over_noise: float = math.inf,
 ) -> str:
@@ -112,6 +113,7 @@ def default_of_sums(
     Args:
         dataset: data set of the records.
         has_pool: whether there are public inputs.
+        num_labels: number of public labels that are used for training.
         in_rounds: whether the sums are released in several rounds. Without second moments, features
             need not be one-hot, so a few smooth functions of each number replace its bins. All
             feature vectors have norm 1, so the mean over features of the sum of squares is the
@@ -124,10 +126,11 @@ def default_of_sums(
     if not has_pool:
         bins = "coarse_bins" if records_over_noise < MIN_RECORDS_OVER_NOISE else "bins"
         if in_rounds and dataset.kind == "tabular":
-            (width,) = CosinesPart(dataset).widths
+            (width,) = raw.CosinesPart(dataset).widths
             return "coarse_cosines" if records_over_noise < width else "cosines"
         return {"tabular": bins, "text": "raw", "image": "gradients"}[dataset.kind]
-    return "bins" if dataset.kind == "tabular" else default_of_teachers(dataset)
+    texts = "fine_lsa" if num_labels >= raw.FINE_DIRECTIONS else "lsa"
+    return {"tabular": "bins", "text": texts}.get(dataset.kind) or default_of_teachers(dataset)
 
 
 def joined_names(name: Named) -> tuple[Any, ...]:
@@ -344,7 +347,8 @@ class Representation:
           filters;
         - "raw" for scaled numbers and one-hot categories; for tables also "bins" for the features
           of "raw" and the bin of each number, "coarse_bins" for fewer bins, or "pairs" for products
-          of any two numbers or categories; for texts also "lsa" (latent semantic analysis);
+          of any two numbers or categories; for texts also "lsa" (latent semantic analysis)
+          or "fine_lsa" (with more directions);
         - a network of Keras Applications, such as "EfficientNetV2B0". "@128" after the name sets
           the side of its images, and ":FILE" at the end names the file of its weights;
         - "encoder:FILE" for a `.keras` file, or "hub:PRESET" or "hub:FOLDER" for a model of

@@ -32,7 +32,7 @@ class TeacherSettings(Seeded, OnFeatures):
             "help": "Features of inputs: a name, several joined by +, or your own model from raw "
             "inputs to features, which no private record may influence. contrastive, patches, "
             "wavelets, gradients: of images. raw, bins, coarse_bins, cosines, coarse_cosines, "
-            "pairs: of tables. lsa, raw: of texts. encoder:PATH: a .keras file or a SavedModel. "
+            "pairs: of tables. lsa, fine_lsa, raw: of texts. encoder:PATH: a file or SavedModel. "
             "encoder:NAME:PATH: weights of Keras Applications. module:function: a function that "
             f"returns a Keras model. Defaults: {checks.GUIDE}/how-to/small_teachers.html."
         },

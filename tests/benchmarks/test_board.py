@@ -107,12 +107,13 @@ def test_a_heads_noise_pays_for_all_of_its_steps(steps):
 
 
 def test_the_epsilon_of_dp_ebm_is_converted_in_both_directions():
-    for records, bins in ((1, 0.1), (2, 0.3)):
-        passed = methods.epsilon_of_ebm(1.0, records, bins)
-        parts = [methods._gaussian_mu(part * passed, DELTA / 2) for part in (bins, 1.0 - bins)]
-        # A Gaussian mechanism with sensitivity mu and noise 1; ours has twice the clipping length.
-        noise = 2.0 / (records * math.hypot(*parts))
-        assert charged(noise, 1.0, 1) == pytest.approx(1.0, rel=1e-3)
+    for records, bins, part in ((1, 0.1, 1.0), (2, 0.3, 0.5)):
+        passed = methods.epsilon_of_ebm(1.0, bins, records, part)
+        # Replacement changes two counts by 1, and the sum of a leaf by twice one record's range.
+        grows = {bins: records**0.5, 1.0 - bins: records}
+        moved = [part * grows[x] * methods._gaussian_mu(x * passed, DELTA / 2) for x in grows]
+        # A Gaussian mechanism with noise 1; ours has twice the clipping length.
+        assert charged(2.0 / math.hypot(*moved), 1.0, 1) == pytest.approx(1.0, rel=1e-3)
 
 
 def test_settings_are_chosen_on_left_out_records():

@@ -65,7 +65,7 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     assert (ended.code, ended.err.count("\n")) == (1, 1) and "predicts kind, not rate" in ended.err
     ended = run_script(PATE, "start", f"--private={folder}/private.csv", folder=tmp_path)
     assert (ended.code, ended.err.count("\n")) == (1, 1) and "(empty: kind)" in ended.out
-    assert ended.err.startswith("error: --label: the input ended early. Pass --label.")
+    assert ended.err.startswith("error: --label: the input ended early. Pass --label, or --label=")
 
 
 def test_public_records_without_labels_need_the_classes(folder, tmp_path):

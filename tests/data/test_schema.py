@@ -106,10 +106,10 @@ def test_a_draft_of_public_records_is_a_schema_once_its_classes_are_stated(tmp_p
 def test_a_draft_takes_sentences_for_texts(tmp_path):
     """A file of texts and labels goes from `pate schema` to `pate run` unedited."""
     texts = [f"the parcel of day {number // 2} came late" for number in range(80)]
+    fields = {"text": [*texts, ""], "label": ["no", "yes", *["no"] * 79]}
     path = tmp_path / "schema.toml"
-    path.write_text(
-        draft({"text": [*texts, ""], "label": ["no", "yes", *["no"] * 79]}, label="label")
-    )
-    (column,) = read_schema(path).columns
-    assert (column.name, column.text) == ("text", 2_048)
-    assert column.encode(["the parcel came", ""])[0].shape == (2, 2_048)
+    for others, width in (({"age": [str(number) for number in range(81)]}, 2_048), ({}, 8_192)):
+        path.write_text(draft({**fields, **others}, label="label"))
+        column = read_schema(path).columns[0]
+        assert (column.name, column.text) == ("text", width)
+        assert column.encode(["the parcel came", ""])[0].shape == (2, width)

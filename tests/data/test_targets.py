@@ -144,7 +144,7 @@ def test_drafts(tmp_path):
         assert f"\n{key} = " in text.partition("[columns")[0]
         assert ("is the label a class? If" in text) == (target is None)
     assert '\nseparator = "|"\n' in draft("site", "labels")
-    assert "# low = 0.0" in draft("days", "number", private=path).partition("[columns")[0]
+    assert "# low = LOWEST" in draft("days", "number", private=path).partition("[columns")[0]
     for label, target in (("site", "number"), ("edema,mass", "class")):
         with pytest.raises(ValueError, match=r"^target: .*(not numbers|single column)"):
             draft(label, target)

@@ -181,4 +181,5 @@ def test_texts_are_compared_by_latent_semantic_analysis():
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
     np.testing.assert_allclose(actual @ actual.T, centred @ centred.T, atol=1e-4)
     few = Pool(dataset, weights[:5])
-    assert catalogue.encoder_of(few, "lsa").features(weights).shape == (300, 5)
+    # Five texts vary around their mean in four directions.
+    assert catalogue.encoder_of(few, "lsa").features(weights).shape == (300, 4)

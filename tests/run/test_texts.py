@@ -10,7 +10,6 @@ import pate_tf
 from pate_tf.data import preprocessing
 from pate_tf.data.schema import TEXT_FEATURES
 from pate_tf.serving import served
-from pate_tf.serving.served import ServedStudent
 
 
 def logistic(dataset):
@@ -76,21 +75,25 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
         for name, inputs in requests.items()
     ]
     np.testing.assert_allclose(actual[1], actual[0], atol=1e-6)
-    student = ServedStudent(published.student_folder)
-    assert np.array_equal(
-        student.answer(preprocessing.encode_texts(sentences, TEXT_FEATURES))[0],
-        actual[0].argmax(axis=1),
-    )
+    student = served.ServedStudent(published.student_folder)
+    encoded = preprocessing.encode_texts(sentences, TEXT_FEATURES)
+    assert np.array_equal(student.answer(encoded)[0], actual[0].argmax(axis=1))
     assert loaded.signatures[served.SERVING_DEFAULT](text=tf.constant([], tf.string))[
         "label"
     ].shape == (0,)
 
 
 def test_the_data_set_says_that_it_holds_texts(data):
-    assert data.dataset.kind == "text"
-    assert data.dataset.input_shape == (TEXT_FEATURES,)
-    assert data.dataset.augmentation == "none"
+    dataset = data.dataset
+    assert (dataset.kind, dataset.input_shape) == ("text", (TEXT_FEATURES,))
+    assert dataset.augmentation == "none"
     with pytest.raises(ValueError, match="x_private must be strings"):
         pate_tf.Data.from_arrays([1], [0], ["a"], num_classes=2, kind="text")
     with pytest.raises(ValueError, match="value_range must not be set for texts"):
         pate_tf.Data.from_arrays(["a"], [0], ["a"], num_classes=2, kind="text", value_range=(0, 1))
+
+
+@pytest.mark.parametrize(("wish", "chosen"), [("train", "fine_lsa"), ("evaluate", "lsa")])
+def test_public_labels_choose_the_number_of_directions(data, tmp_path, wish, chosen):
+    settings = {"epsilon": 1.0, "directory": tmp_path / "run", "accept_forecast": True}
+    assert pate_tf.fit(data, public_labels=wish, **settings).labels.representation == chosen
