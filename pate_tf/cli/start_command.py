@@ -115,12 +115,11 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
     artifacts.write_text(schema, text)
     print("\n", text, sep="")
     if public is None:
-        roles = ("private", "owner")
-        again = shlex.join(f"--{name}={others[name]}" for name in roles if others[name])
+        again = shlex.join([f"--schema={schema}", f"--private={others['private']}"])
         print(
             f"{schema} contains the names of the columns. Without a public file, you must add the "
             "range or the categories of each column from public knowledge, or delete the column. "
-            f"Nothing was started. Then run:\n\n$ pate start --schema={schema} {again} --public="
+            f"Nothing was started. Then run:\n\n$ pate start {again} --public="
         )
         raise SystemExit(command_line.USER_ERROR)
     print(f"{schema} was drafted from {public}. Review it before you answer yes.")

@@ -181,7 +181,6 @@ class DataSource(Settings):
     owners_file: pathlib.Path | None = setting(
         None,
         group="data",
-        advanced=True,
         help="An .npy file with the owner of each private record (numbers or strings). All records "
         "of one owner go to one teacher, or their total contribution to feature sums is clipped. "
         "The guarantee covers adding or removing one owner.",

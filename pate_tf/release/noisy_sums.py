@@ -206,9 +206,9 @@ def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
     return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
-# An accuracy estimate with noise: the accuracy, both limits of its 95 % interval, and the pure
-# epsilon that it cost. Public.
-EstimatedAccuracy = tuple[float, float, float, float]
+# An accuracy estimate with noise: the accuracy, both limits of its 95 % interval, the pure epsilon
+# that it cost and, for two classes, the share of the most frequent class. Public.
+EstimatedAccuracy = tuple[float, float, float, float, float | None]
 
 
 def mechanism_of_estimate(epsilon: float, unit: str = "record") -> LaplaceClusterCounts:
@@ -222,22 +222,25 @@ def estimate_accuracy(
     owners: npt.NDArray[np.generic] | None,
     epsilon: float,
     release: Callable[[IntArray, LaplaceClusterCounts], IntArray],
+    labels: IntArray | None = None,
 ) -> EstimatedAccuracy:
     """Estimates a public model's accuracy from noisy numbers of wrong and correct predictions.
 
-    Laplace noise is added to both numbers. One record changes the two numbers by a total of 1. With
+    Laplace noise is added to all numbers. One record changes the numbers by a total of 1. With
     owners, all records of one owner together change the numbers by a total of 1. So the mechanism
-    `LaplaceClusterCounts` applies, with one cluster and the two classes "wrong" and "correct"
-    (docs/proofs/theory.md, Proposition D9). The confidence interval covers the noise and the random
-    choice of held-back records.
+    `LaplaceClusterCounts` applies, with one cluster and the two classes "wrong" and "correct", or
+    four of them if `labels` are given (docs/proofs/theory.md, Proposition D9). The confidence
+    interval covers the noise and the random choice of held-back records.
 
     Args:
         is_correct: whether the model's prediction for each record is correct, `[num_records]`, or a
             degree of correctness from 0 to 1. SENSITIVE.
         owners: owner of each record, `[num_records]`; None if the unit of privacy is a record.
         epsilon: pure epsilon of the estimate.
-        release: function that takes exact counts, `[1, 2]` in units of 1 / LATTICE, charges their
-            cost, and returns noisy counts.
+        release: function that takes exact counts, `[1, 2]` or `[1, 4]` in units of 1 / LATTICE,
+            charges their cost, and returns noisy counts.
+        labels: classes of the records, 0 or 1, to compare with the share of the most frequent
+            class; None for other targets, because more counts have more noise in total. SENSITIVE.
     """
     steps = np.full(len(is_correct), LATTICE)
     if owners is not None:
@@ -245,17 +248,19 @@ def estimate_accuracy(
         steps = LATTICE // sizes[number]
     degrees = np.clip(np.nan_to_num(is_correct.astype(np.float64)), 0.0, 1.0)
     right = np.floor(steps * degrees).astype(np.int64)
-    exact = np.array([[(steps - right).sum(), right.sum()]], np.int64)
+    classes = np.zeros(len(right), np.int64) if labels is None else labels
+    exact = np.zeros((1 if labels is None else 2, 2), np.int64)
+    np.add.at(exact, classes, np.stack([steps - right, right], axis=1))
     mechanism = mechanism_of_estimate(epsilon, "record" if owners is None else "owner")
-    num_wrong, num_right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
+    counts = (release(exact.reshape(1, -1), mechanism) / LATTICE).reshape(exact.shape)
+    num_wrong, num_right = counts.sum(axis=0).clip(0.0)
     total = max(num_wrong + num_right, 1.0)
+    constant = None if labels is None else float((counts.sum(axis=1) / total).max().clip(0.0, 1.0))
     accuracy = float(num_right / total)
     # This is the interval of Agresti and Coull 1998, which assumes that a prediction is either
     # correct or wrong. Degrees of correctness between 0 and 1 have less variance, so the interval
     # is valid for them, too.
     drawn = (num_right + 2.0) / (total + 4.0)
-    variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
+    variance = drawn * (1.0 - drawn) / total + exact.size * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)
-    low = max(accuracy - half, 0.0)
-    high = min(accuracy + half, 1.0)
-    return accuracy, low, high, epsilon
+    return accuracy, max(accuracy - half, 0.0), min(accuracy + half, 1.0), epsilon, constant

@@ -360,9 +360,9 @@ class LsaPart(Part):
         # Products of texts have the eigenvalues of the covariance of n-grams, and are fewer. They
         # are in ascending order, so the last directions have the largest variance.
         variances, turned = np.linalg.eigh(some @ some.T)
-        is_kept = variances > MIN_VARIANCE_OF_TEXTS * variances[-1]
-        most = FINE_DIRECTIONS if is_fine else MAX_DIRECTIONS
-        turn = with_norm_one(turned[:, is_kept][:, -most:].T @ some).T
+        number = int(np.count_nonzero(variances > MIN_VARIANCE_OF_TEXTS * variances[-1]))
+        number = min(number, FINE_DIRECTIONS if is_fine else MAX_DIRECTIONS)
+        turn = with_norm_one(turned[:, -number:].T @ some).T
         self._mean, self._turn = constants(mean, turn)
         self.learnt = [self._rarity, self._mean, self._turn]
         self.widths = (turn.shape[1],)

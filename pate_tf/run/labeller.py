@@ -617,7 +617,9 @@ class Labeller:
                     about=about,
                 ).values
 
-        return estimate_accuracy(is_correct, held_back.owners, epsilon, release), is_new
+        has_two = held_back.dataset.target == CLASS and held_back.dataset.num_classes == 2
+        labels = held_back.labels if has_two else None
+        return estimate_accuracy(is_correct, held_back.owners, epsilon, release, labels), is_new
 
     def publish(self, model: Any, labels: Labels, **options: Any) -> Published[LabelsStatement]:
         """Exports a student's model with its privacy statement; see `Student.publish`."""

@@ -16,18 +16,19 @@ from pate_tf.accounting.composition import (
 )
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.core import checks
-from pate_tf.core.reporting import amount
 from pate_tf.core.settings import EpsilonDelta
 from pate_tf.ledger import Head, Ledger, LedgerRow
 from pate_tf.ledger.journal import Store
 from pate_tf.ledger.ledger_file import DEBITS, batches_before, charge_of, charges_of
 from pate_tf.ledger.privacy_ledger import source_facts
 from pate_tf.queries.strategies import STRATEGIES
+from pate_tf.release.noisy_sums import EstimatedAccuracy
 from pate_tf.statement.privacy_statement import (
     DATA_DEPENDENT,
     REPLACE_ONE,
     ROUNDING,
     SEVERAL,
+    TEMPLATES,
     WORST_CASE,
     Guarantee,
     PrivacyStatement,
@@ -35,7 +36,6 @@ from pate_tf.statement.privacy_statement import (
     cell,
     check_noise,
     check_unit,
-    epsilon_text,
     pure_if_as_small,
     require,
 )
@@ -82,7 +82,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
             or None.
         target_range: minimum and maximum of a predicted number; None for other targets.
         estimated_accuracy: estimate of the student's accuracy on held-out private records, with
-            noise; the limits of its 95 % interval, and its epsilon; None if there is no estimate.
+            noise; the limits of its 95 % interval; its epsilon; and, for two classes, the share of
+            the most frequent class. None if there is no estimate.
         estimate_charge: charge of the accuracy estimate; None if there is no estimate.
         estimate_is_apart: whether the accuracy estimate and the labels use different records.
         encoder: name and digest of the pre-trained encoder; None if the features need no encoder.
@@ -125,7 +126,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     num_answered: int
     choice: str | None = None
     target_range: tuple[float, float] | None = None
-    estimated_accuracy: tuple[float, float, float, float] | None = None
+    estimated_accuracy: EstimatedAccuracy | None = None
     estimate_charge: Mechanism | None = None
     estimate_is_apart: bool = False
     encoder: str | None = None
@@ -291,18 +292,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         """Text with the accuracy estimate, its interval and its cost; empty without an estimate."""
         if self.estimated_accuracy is None:
             return ""
-        accuracy, low, high, epsilon = self.estimated_accuracy
-        compared = "the result of a constant prediction on these records is private"
-        cost = f"for ε = {epsilon_text(epsilon)} at δ = 0"
-        if self.target_range is not None:
-            # 1 - accuracy is the mean squared error relative to the squared width of the range.
-            width = self.target_range[1] - self.target_range[0]
-            error, least, most = (width * math.sqrt(1.0 - each) for each in (accuracy, high, low))
-            interval = f"95 % interval {amount(least)} to {amount(most)}"
-            return f"a root mean squared error of {amount(error)} ({interval}; {compared}), {cost}"
-        of_labels = " of the labels are correct" if self.predicts else ""
-        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
-        return f"{100 * accuracy:.1f} %{of_labels} ({interval}; {compared}), {cost}"
+        return TEMPLATES.get_template("estimate.md").render(statement=self).strip()
 
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement claims no more privacy than its ledger shows.

@@ -20,7 +20,7 @@ from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import inputs_at
 from pate_tf.release.feature_sums import of_other_data
 from pate_tf.release.noise import check_drawable
-from pate_tf.release.noisy_sums import mechanism_of_estimate, sums_in_ledger
+from pate_tf.release.noisy_sums import EstimatedAccuracy, mechanism_of_estimate, sums_in_ledger
 from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
 from pate_tf.serving.export import export_student, student_digest
@@ -81,7 +81,7 @@ def publish_model(
     export_formats: Sequence[str] = (),
     publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
     quality: Mapping[str, float] = MappingProxyType({}),
-    estimated_accuracy: tuple[float, float, float, float] | None = None,
+    estimated_accuracy: EstimatedAccuracy | None = None,
     estimate_is_apart: bool = False,
 ) -> Published[LabelsStatement]:
     """Exports a student's model with its privacy statement.

@@ -539,7 +539,7 @@ def copied_version(run):
 
 def estimate_made_up(run):
     charge = pate_tf.mechanisms.LaplaceClusterCounts(scale=20.0, num_clusters=1)
-    restate(run, estimated_accuracy=[0.99, 0.98, 1.0, 0.1], estimate_charge=charge.to_dict())
+    restate(run, estimated_accuracy=[0.99, 0.98, 1.0, 0.1, None], estimate_charge=charge.to_dict())
 
 
 def opened_to_others(run):

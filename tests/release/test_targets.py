@@ -183,7 +183,7 @@ def test_an_estimate_on_held_back_records_is_charged_and_stated(tmp_path, datase
         data, epsilon=3.0, evaluate_epsilon=1.0, delta=1e-5, directory=tmp_path, publish=True
     )
     statement = fitted.published.statement
-    _, low, high, epsilon = statement.estimated_accuracy
+    _, low, high, epsilon, _ = statement.estimated_accuracy
     answers = fitted.predict(data.held_out)
     truth = data.held_out.labels
     if dataset is PRICES:

@@ -202,8 +202,9 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner, cos
     assert statement.estimate_is_apart and not published[1].statement.estimate_is_apart
     # The second call used stored sums. It can't know that they come from other records.
     assert statement.headline[0] < published[1].statement.headline[0] <= 4.0 + cost + 1e-9
-    accuracy, low, high, epsilon = statement.estimated_accuracy
-    assert 0.8 < low < accuracy <= high <= 1.0 and high - low < 0.2 and epsilon == cost
+    accuracy, low, high, epsilon, constant = statement.estimated_accuracy
+    assert 0.8 < low < accuracy <= high <= 1.0 and high - low < 0.25 and epsilon == cost
+    assert abs(constant - np.mean(table()["ill"] == "no")) < 0.15
     assert statement.estimated_accuracy == published[1].statement.estimated_accuracy
     assert statement.epsilon <= max(4.0, cost) < statement.epsilon_ledger < 4.0 + 1.6 * cost
     first = statement.guarantees[0]
@@ -211,9 +212,11 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner, cos
     path = published[0].folder / "privacy_statement.json"
     cheaper = {**json.loads(path.read_text()), "epsilon": 0.4}
     free = {**json.loads(path.read_text()), "estimate_charge": mechanism_of_estimate(9.0).to_dict()}
-    for fields, message in ((cheaper, "epsilon.* must be at least"), (free, "was not charged")):
-        stores = opened_stores([tmp_path / "sensitive"])
-        with stores as opened, pytest.raises(ValueError, match=message):
+    for fields, told in ((cheaper, "epsilon.* must be at least"), (free, "was not charged")):
+        with (
+            opened_stores([tmp_path / "sensitive"]) as opened,
+            pytest.raises(ValueError, match=told),
+        ):
             check_statement(fields, *opened)
     assert f"{100 * accuracy:.1f} % (95 % interval {100 * low:.1f} to" in statement.to_markdown()
     assert verify(published[0].folder / "privacy_statement.json") == "agrees with the ledger"
@@ -267,8 +270,8 @@ def test_the_estimate_needs_owners_exactly_if_the_labels_protect_owners(tmp_path
         assert fitted.student.labels.labeller.spent() == spent
 
 
-@pytest.mark.parametrize("owner", [False, True])
-def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(owner):
+@pytest.mark.parametrize(("owner", "has_two"), [(False, False), (True, False), (True, True)])
+def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(owner, has_two):
     tables = []
 
     def release(exact, mechanism):
@@ -277,10 +280,11 @@ def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(ow
         return exact
 
     owners = np.array([0, 0, 0, 1, 2, 2, 3]) if owner else None
-    of_record = ([1.0], [0.0], [np.nan])
-    for mine in ([1.0] * 3, [0.0] * 3, [1.0, 0.0, np.nan]) if owner else of_record:
+    answers = ([1.0] * 3, [0.0] * 3, [1.0, 0.0, np.nan]) if owner else ([1.0], [0.0], [np.nan])
+    for mine, label in ((each, label) for each in answers for label in (0, 1)):
         is_correct = np.array([*mine, *[1.0] * (7 - len(mine))])
-        accuracy, low, high, _ = estimate_accuracy(is_correct, owners, 0.1, release)
+        labels = np.array([label] * len(mine) + [1] * (7 - len(mine))) if has_two else None
+        accuracy, low, high, *_ = estimate_accuracy(is_correct, owners, 0.1, release, labels)
         assert 0.0 <= low <= accuracy <= high <= 1.0
     moved = max(np.abs(one - other).sum() for one in tables for other in tables)
     assert 1.9 * LATTICE < moved <= 2 * LATTICE

@@ -4,16 +4,11 @@ import docstring_sentences
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.linear_model import LogisticRegression
 
 import pate_tf
 from pate_tf.data import preprocessing
 from pate_tf.data.schema import TEXT_FEATURES
 from pate_tf.serving import served
-
-
-def logistic(dataset):
-    return LogisticRegression(C=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +31,8 @@ def data(texts):
 @pytest.fixture(scope="module")
 def published(texts, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
-    teachers = pate_tf.Teachers(logistic, num_teachers=10, directory=folder / "run").fit(
-        data.private
-    )
+    teachers = pate_tf.Teachers("ridge", num_teachers=10, directory=folder / "run")
+    teachers.fit(data.private, data.pool)
     mechanism = pate_tf.LaplaceNoisyMax(scale=1.0)
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(data.pool, num_queries=300)
@@ -85,8 +79,8 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
 
 def test_the_data_set_says_that_it_holds_texts(data):
     dataset = data.dataset
-    assert (dataset.kind, dataset.input_shape) == ("text", (TEXT_FEATURES,))
-    assert dataset.augmentation == "none"
+    about = (dataset.kind, dataset.input_shape, dataset.augmentation)
+    assert about == ("text", (TEXT_FEATURES,), "none")
     with pytest.raises(ValueError, match="x_private must be strings"):
         pate_tf.Data.from_arrays([1], [0], ["a"], num_classes=2, kind="text")
     with pytest.raises(ValueError, match="value_range must not be set for texts"):

@@ -81,7 +81,8 @@ def sums(**changes):
 def estimated(epsilon, is_apart=True):
     """Returns the text of a statement about an estimate of the accuracy."""
     charge = mechanism_of_estimate(epsilon)
-    facts = {"estimated_accuracy": (0.85, 0.84, 0.86, epsilon), "estimate_charge": charge}
+    accuracy = (0.85, 0.84, 0.86, epsilon, 0.845 if is_apart else None)
+    facts = {"estimated_accuracy": accuracy, "estimate_charge": charge}
     return {**facts, "estimate_is_apart": is_apart}
 
 
@@ -200,16 +201,15 @@ def test_every_sentence_of_the_templates_is_on_a_page():
     pages += labels(num_ledgers=2, **NAMED).to_markdown()
     pages += labels(**estimated(0.5, is_apart=False)).to_markdown()
     pages += owners(**CHURN, num_public_labels=840, **estimated(0.5)).to_markdown()
-    pages += sums(inputs="texts", label="cost", quality=ERRORS).to_markdown()
+    cost = {"label": "cost", "target_range": (0.0, 9.0), "quality": ERRORS, **estimated(0.5)}
+    pages += sums(inputs="texts", **cost).to_markdown()
     assert "The best constant prediction has 81,950." in pages
     pages += sums(inputs="images of 8 x 8 pixels", quality=LABELS).to_markdown()
-    many = tuple(f"class {number}" for number in range(90))
-    pages += sums(inputs="9 columns", classes=many).to_markdown()
-    noisy_sums = GaussianFeatureSums(sigma=50.0)
-    several = {"predicts": "a number", "num_public_labels": 9}
-    pages += labels(mechanism=noisy_sums, num_teachers=None, **several).to_markdown()
-    histogram = GaussianHistogram(sigma=50.0)
-    pages += labels(mechanism=histogram, predicts="a number").to_markdown()
+    pages += sums(inputs="9 columns", classes=tuple(f"class {n}" for n in range(90))).to_markdown()
+    several = {"predicts": "a number", "num_public_labels": 9, "num_teachers": None}
+    pages += labels(mechanism=GaussianFeatureSums(sigma=50.0), **several).to_markdown()
+    pages += sums(predicts="Several labels.", **estimated(0.5)).to_markdown()
+    pages += labels(mechanism=GaussianHistogram(sigma=50.0), predicts="a number").to_markdown()
     for name in {*TEMPLATES.list_templates()} - {"report.html", "model_card.md"}:
         tree = TEMPLATES.parse(TEMPLATES.loader.get_source(TEMPLATES, name)[0])
         for text in tree.find_all(nodes.TemplateData):
