@@ -83,14 +83,12 @@ def encode_texts(
     texts: Sequence[str], num_features: int, *, characters: bool = False
 ) -> npt.NDArray[np.float32]:
     """Converts texts to `ngram_features` or characters, `[num_texts, num_features]`."""
-    parts = [np.zeros((0, num_features), np.float32)]
+    converted = characters_of_texts if characters else ngram_features
+    found = np.zeros((len(texts), num_features), np.float32)
     for start in range(0, len(texts), BATCH):
         batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
-        if characters:
-            parts.append(characters_of_texts(batch, num_features).numpy())
-        else:
-            parts.append(ngram_features(batch, num_features).numpy())
-    return np.concatenate(parts)
+        found[start : start + BATCH] = converted(batch, num_features).numpy()
+    return found
 
 
 def load_graph(folder: str) -> Any:

@@ -224,7 +224,8 @@ class TextTable:
         self.report(misfits, on_bad_record, is_private=is_private)
         if not kept.any():
             raise ValueError(f"{self.what} contains no record")
-        inputs = np.concatenate([parts[column.name] for column in schema.columns], axis=1)
+        columns = [parts[column.name] for column in schema.columns]
+        inputs = np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]  # no copy
         return inputs[kept] if not kept.all() else inputs, kept
 
     def check_columns(self, names: Sequence[str | None]) -> None:
