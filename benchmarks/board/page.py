@@ -256,7 +256,7 @@ def skipped(board: Board) -> str:
     runs = [
         run
         for run in itertools.product(problems, METHODS)
-        if (*run[0], run[1]) not in board.skipped
+        if (*run[0], run[1]) not in board.skipped and run[1] not in NOT_RANKED
     ]
     for epsilon in board.epsilons:
         all_runs = Counter(method for _, method in runs)
