@@ -33,7 +33,7 @@ from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 
 JOIN = "+"  # joins names of representations, to concatenate their features
-VERSION = 7  # version of the training code, a part of the digest in the cache
+VERSION = 8  # version of the training code, a part of the digest in the cache
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 

@@ -336,6 +336,10 @@ MAX_DIRECTIONS = 128
 # 0.3 and 1. Without public labels, they are worse by up to 8 points. Fewer labels than directions
 # can't determine a model.
 FINE_DIRECTIONS = 512
+# Weight of pairs of words, relative to single words. Compared with 1, logistic regressions of the
+# public labels are better on the other records of three sets of sentences, by 0.6 to 2.8 points.
+# Without pairs, they are better than with weight 1 on two of the three sets.
+WEIGHT_OF_PAIRS = 0.5
 MAX_TEXTS = 4_096  # maximum number of texts from which directions are computed
 MIN_VARIANCE_OF_TEXTS = 1e-9  # directions with less of the largest variance are rounding errors
 
@@ -344,8 +348,8 @@ class LsaPart(Part):
     """Features with L2 norm 1: latent semantic analysis of texts (Deerwester et al. 1990).
 
     Texts are hashed n-grams. For each n-gram with weight w, log(1 + w) is multiplied by the
-    n-gram's inverse document frequency in the pool. The result is projected onto the pool's first
-    `MAX_DIRECTIONS` principal directions, or `FINE_DIRECTIONS`.
+    n-gram's inverse document frequency in the pool. Pairs of words get half the weight. The result
+    is projected onto the pool's first `MAX_DIRECTIONS` principal directions, or `FINE_DIRECTIONS`.
     """
 
     def __init__(self, pool: Pool, *, is_fine: bool = False) -> None:
@@ -353,6 +357,7 @@ class LsaPart(Part):
         super().__init__()
         rows = pool.inputs.reshape(len(pool), -1)
         rarity = np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1))
+        rarity[num_of_words(rows.shape[1]) :] *= WEIGHT_OF_PAIRS
         (self._rarity,) = constants(rarity)
         some = self._weighed(tf.constant(rows[:MAX_TEXTS])).numpy().astype(np.float64)
         mean = some.mean(axis=0)
