@@ -51,8 +51,8 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
             return check(text)
         except EOFError:
-            told = f"{flag}: the input ended early. Pass --{flag}, or --{flag}= for the default."
-            raise ValueError(told) from None
+            default = "" if FLAGS[flag].boolean else f", or --{flag}= for the default"
+            raise ValueError(f"{flag}: the input ended early. Pass --{flag}{default}.") from None
         except (ValueError, OSError) as error:
             if is_given:
                 raise
@@ -115,11 +115,12 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
     artifacts.write_text(schema, text)
     print("\n", text, sep="")
     if public is None:
-        again = shlex.join([f"--schema={schema}", f"--private={others['private']}"])
+        given = {"private": others["private"], "owner": others["owner"], "epsilon": FLAGS.epsilon}
+        again = shlex.join(f"--{name}={value}" for name, value in given.items() if value)
         print(
             f"{schema} contains the names of the columns. Without a public file, you must add the "
             "range or the categories of each column from public knowledge, or delete the column. "
-            f"Nothing was started. Then run:\n\n$ pate start {again} --public="
+            f"Nothing was started. Then run:\n\n$ pate start --schema={schema} {again} --public="
         )
         raise SystemExit(command_line.USER_ERROR)
     print(f"{schema} was drafted from {public}. Review it before you answer yes.")

@@ -252,15 +252,17 @@ def estimate_accuracy(
     exact = np.zeros((1 if labels is None else 2, 2), np.int64)
     np.add.at(exact, classes, np.stack([steps - right, right], axis=1))
     mechanism = mechanism_of_estimate(epsilon, "record" if owners is None else "owner")
-    counts = (release(exact.reshape(1, -1), mechanism) / LATTICE).reshape(exact.shape)
+    # A ledger of an earlier version may have stored an estimate without classes.
+    counts = (release(exact.reshape(1, -1), mechanism) / LATTICE).reshape(-1, 2)
     num_wrong, num_right = counts.sum(axis=0).clip(0.0)
     total = max(num_wrong + num_right, 1.0)
-    constant = None if labels is None else float((counts.sum(axis=1) / total).max().clip(0.0, 1.0))
+    largest = float((counts.sum(axis=1) / total).max().clip(0.0, 1.0))
+    constant = largest if len(counts) > 1 else None
     accuracy = float(num_right / total)
     # This is the interval of Agresti and Coull 1998, which assumes that a prediction is either
     # correct or wrong. Degrees of correctness between 0 and 1 have less variance, so the interval
     # is valid for them, too.
     drawn = (num_right + 2.0) / (total + 4.0)
-    variance = drawn * (1.0 - drawn) / total + exact.size * (mechanism.scale / total) ** 2
+    variance = drawn * (1.0 - drawn) / total + counts.size * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)
     return accuracy, max(accuracy - half, 0.0), min(accuracy + half, 1.0), epsilon, constant

@@ -359,14 +359,15 @@ class LsaPart(Part):
         rarity = np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1))
         rarity[num_of_words(rows.shape[1]) :] *= WEIGHT_OF_PAIRS
         (self._rarity,) = constants(rarity)
-        some = self._weighed(tf.constant(rows[:MAX_TEXTS])).numpy().astype(np.float64)
+        spread = rows[:: math.ceil(len(rows) / MAX_TEXTS)]  # the pool may be sorted
+        some = self._weighed(tf.constant(spread)).numpy().astype(np.float64)
         mean = some.mean(axis=0)
         some -= mean
         # Products of texts have the eigenvalues of the covariance of n-grams, and are fewer. They
         # are in ascending order, so the last directions have the largest variance.
         variances, turned = np.linalg.eigh(some @ some.T)
         number = int(np.count_nonzero(variances > MIN_VARIANCE_OF_TEXTS * variances[-1]))
-        number = min(number, FINE_DIRECTIONS if is_fine else MAX_DIRECTIONS)
+        number = min(max(number, 1), FINE_DIRECTIONS if is_fine else MAX_DIRECTIONS)
         turn = with_norm_one(turned[:, -number:].T @ some).T
         self._mean, self._turn = constants(mean, turn)
         self.learnt = [self._rarity, self._mean, self._turn]

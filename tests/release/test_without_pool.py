@@ -270,7 +270,7 @@ def test_the_estimate_needs_owners_exactly_if_the_labels_protect_owners(tmp_path
         assert fitted.student.labels.labeller.spent() == spent
 
 
-@pytest.mark.parametrize(("owner", "has_two"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("owner", "has_two"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(owner, has_two):
     tables = []
 

@@ -182,8 +182,8 @@ def test_sums_without_a_signal_exceed_noise_once_in_twenty_times(mechanism):
 def test_a_worthless_release_says_so(tmp_path):
     """For owners there is no trial, and here the features do not depend on the labels.
 
-    Sums of such features exceed noise in at most 5 % of releases. No one of four is found to be
-    worthless with a probability of at most 1e-5.
+    Sums of such features exceed noise in at most 5 % of releases. All four do so
+    with a probability of at most 1e-5.
     """
     data = table(1_500, 0, signal=0.0)
     owners = np.arange(len(data.private))
