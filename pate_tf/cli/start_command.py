@@ -51,7 +51,8 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
             return check(text)
         except EOFError:
-            default = "" if FLAGS[flag].boolean else f", or --{flag}= for the default"
+            is_text = FLAGS[flag].flag_type() == "string"
+            default = f", or --{flag}= for the default" * is_text  # an empty number is an error
             raise ValueError(f"{flag}: the input ended early. Pass --{flag}{default}.") from None
         except (ValueError, OSError) as error:
             if is_given:
