@@ -391,8 +391,8 @@ def test_a_student_learns_from_what_teachers_predict(tmp_path, dataset, num_owne
     fitted = pate_tf.fit(
         data, method="pate", num_teachers=200, directory=tmp_path, publish=True, **budget
     )
-    # .89 and .97 without noise.
-    assert fitted.evaluate(data.held_out) > (0.75 if dataset is PRICES else 0.9)
+    # .89 and .97 without noise. In 20 runs .87, standard deviation .005.
+    assert fitted.evaluate(data.held_out) > (0.8 if dataset is PRICES else 0.9)
     assert fitted.cost.epsilon <= 3.0 and "No accuracy forecast" in str(fitted.plan)
     statement = fitted.published.statement
     assert statement.num_teachers == 200 and statement.estimated_accuracy[3] == 1.0
