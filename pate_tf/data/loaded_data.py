@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from pate_tf.core import artifacts, checks
+from pate_tf.core import artifacts, checks, sensitive
 from pate_tf.core.dataset import (
     BACKGROUND,
     CLASS,
@@ -224,6 +224,17 @@ def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArra
     return read
 
 
+def _contains(private: npt.NDArray[Any], public: PublicSplit) -> bool:
+    """SENSITIVE: returns whether the private inputs seem to contain the public ones.
+
+    In a table with few different rows, public rows may equal private rows by chance. But if chance
+    explains nearly all of them, most of them equal several private rows.
+    """
+    known = {hash(row.tobytes()) for some in (public.pool, public.held_out) for row in some.inputs}
+    equal = [row for row in (hash(each.tobytes()) for each in private) if row in known]
+    return 10 <= len(equal) < 1.1 * len(known) and len(set(equal)) > 0.9 * len(known)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
     """Private records, and the public samples that a student learns from.
@@ -245,6 +256,13 @@ class Data:
     def __post_init__(self) -> None:
         if difference := self.public.dataset.difference(self.private.dataset):
             raise ValueError(f"data: public and private data sets differ: {difference}")
+        if _contains(self.private.inputs, self.public):
+            sensitive.warn_holder(
+                "nearly all public inputs occur once in the private records. If the private file "
+                "contains the public rows, remove them from it. Otherwise, the accuracy on the "
+                "public samples is too high.",
+                stacklevel=4,
+            )
 
     def __repr__(self) -> str:
         dataset = self.dataset

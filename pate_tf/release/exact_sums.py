@@ -96,22 +96,6 @@ def sums_by_class(
     )
 
 
-def counts_by_class(
-    clusters: npt.NDArray[np.integer], labels: IntArray, *, num_clusters: int, num_classes: int
-) -> IntArray:
-    """Counts records by cluster and class, in units of 1 / LATTICE. SENSITIVE.
-
-    Args:
-        clusters: index of each record's cluster, from 0, `[num_records]`. SENSITIVE.
-        labels: class of each record, `[num_records]`. SENSITIVE.
-        num_clusters: number of clusters, which are the rows of the result.
-        num_classes: number of classes, which are the columns of the result.
-    """
-    counts = np.zeros((num_clusters, num_classes), np.int64)
-    np.add.at(counts, (clusters, labels), LATTICE)
-    return counts
-
-
 def sums_of_owners(
     totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
 ) -> IntArray:

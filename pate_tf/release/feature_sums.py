@@ -188,12 +188,8 @@ class Summands:
             return self.of_products(vectors, labels)
         tables = [exact_sums.sums_by_class(vectors, labels, num_classes=self.num_classes)]
         for centres in self.centres.values():
-            counts = exact_sums.counts_by_class(
-                nearest_centres(vectors[:, :-1], centres),
-                labels,
-                num_clusters=len(centres),
-                num_classes=self.num_classes,
-            )
+            counts = np.zeros((len(centres), self.num_classes), np.int64)
+            np.add.at(counts, (nearest_centres(vectors[:, :-1], centres), labels), LATTICE)
             tables.append(counts)
         return np.concatenate(tables)
 

@@ -412,10 +412,13 @@ def test_gaps_are_not_counted_as_outside_of_a_range(tmp_path):
     assert corrected != text
     (tmp_path / "schema.toml").write_text(corrected)
     files = [tmp_path / f"{side}.csv" for side in ("private", "public")]
-    files[0].write_text(content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Data.from_csv(*files, schema=tmp_path / "schema.toml")
+    # The private file contains the public rows; or twice, as by chance in a table of few rows.
+    for private, found in ((content, [True]), (content + content.partition("\n")[2], [])):
+        files[0].write_text(private)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            Data.from_csv(*files, schema=tmp_path / "schema.toml")
+        assert ["nearly all public inputs" in str(each.message) for each in caught] == found
 
 
 BAD = [("x", "100", "y", "no"), ("30", "?", "y", "perhaps"), ("30", "100"), ("30", "100", "n", "")]
@@ -430,9 +433,8 @@ def test_all_faults_of_a_private_file_are_told_at_once_by_place_alone(tmp_path):
     with pytest.raises(ValueError, match=r"private\.csv") as caught:
         bring(tmp_path, table(), private, edit=strict)
     first, *lines = str(caught.value).split("\n")
-    assert first.endswith("sensitive; `on_bad_record=skip` leaves such records out):") and lines[
-        :4
-    ] == [
+    assert first.endswith("sensitive; `on_bad_record=skip` leaves such records out):")
+    assert lines[:4] == [
         "- line 5: age must be a finite number",
         "- line 6: ill must be a class, one of no, yes",
         "- line 7 has 2 fields instead of 4",

@@ -266,9 +266,8 @@ def test_numbers_have_three_digits_and_costs_are_rounded_up():
     told = [(1.0, "1.00"), (0.9991, "1.00"), (2.1201, "2.13"), (0.05, "0.0500"), (123.1, "124")]
     assert [epsilon_text(value) for value, _ in told] == [text for _, text in told]
     assert [epsilon_text(value) for value in (0.0, math.inf, 4000.0)] == ["0", "∞", "4000"]
-    assert [delta_text(value) for value in (1e-6, 2e-5, 1.2345e-6, 0.0)] == [
-        *("1e-6", "2e-5", "1.24e-6", "0")
-    ]
+    deltas = (1e-6, 2e-5, 1.2345e-6, 0.0)
+    assert [delta_text(value) for value in deltas] == ["1e-6", "2e-5", "1.24e-6", "0"]
     made = sums(**NAMED)
     assert "(ε = 2.35, δ = 1e-5)" in made.to_markdown()
     assert "standard deviation 8.45 (sensitivity 2)" in made.to_markdown()
