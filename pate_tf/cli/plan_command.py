@@ -2,7 +2,7 @@
 
 Prints the expected number of labels, their expected accuracy, and the commands to run. The plan
 uses only the numbers that you provide. It reads no data, votes or ledger and spends no privacy
-budget.
+budget. For your own files, `pate run` prints a plan before it spends anything.
 """
 
 from absl import flags

@@ -785,7 +785,8 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = "operating system" if value else "seed: NOT PRIVATE"
         if name == "choice" and measured:
             rows += measured_rows(measured, dataset)
-        is_shown = bool(labels.pool) or not name.startswith("quer")  # no queries without a pool
+        # With sums, the whole pool gets labels. A warning has appeared if the noise exceeds the sums.
+        is_shown = released.noisy_sums is None or not name.startswith(("quer", "sums_"))
         is_row = value is not None and not isinstance(value, dict | list)
         if is_shown and is_row and name not in measured:
             rows.append((name.replace("_", " "), text))
