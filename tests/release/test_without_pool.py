@@ -288,6 +288,11 @@ def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(ow
         assert 0.0 <= low <= accuracy <= high <= 1.0
     moved = max(np.abs(one - other).sum() for one in tables for other in tables)
     assert 1.9 * LATTICE < moved <= 2 * LATTICE
+    # The interval contains the noise of all counts, and little else if all answers are right.
+    labels = np.arange(400) % 2 if has_two else None
+    _, low, *_ = estimate_accuracy(np.ones(400), None, 1.0, lambda exact, _: exact, labels)
+    noise = 1.96 * mechanism_of_estimate(1.0).scale * np.sqrt(4 if has_two else 2) / 400
+    assert noise < 1.0 - low < 1.2 * noise
 
 
 def test_arrays_and_the_estimator_need_a_declared_range_alone():
