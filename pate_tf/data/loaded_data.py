@@ -258,9 +258,8 @@ class Data:
             raise ValueError(f"data: public and private data sets differ: {difference}")
         if _contains(self.private.inputs, self.public):
             sensitive.warn_holder(
-                "nearly all public inputs occur once in the private records. If the private file "
-                "contains the public rows, remove them from it. Otherwise, the accuracy on the "
-                "public samples is too high.",
+                "nearly all public inputs occur once in the private records. If these are the "
+                "same rows, remove them. Otherwise, the accuracy on public samples is too high.",
                 stacklevel=4,
             )
 

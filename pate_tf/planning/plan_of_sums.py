@@ -184,32 +184,33 @@ class SumsOption:
                     advance(1)
                 name = max(encoders, key=lambda each: trials[each].accuracy)
                 self._note(trials)
-            return name, self._trial(name, encoders[name], DRAWS)
+            forecast = self._trial(name, encoders[name], DRAWS)
+            if pool.dataset.kind == "image" and pool.dataset.target == CLASS:
+                of_labels = accuracy_without_noise(pool, encoders[name])
+                self._note({"with private data": forecast, "with public labels only": of_labels})
+            return name, forecast
 
-    def _note(self, trials: Mapping[Any, Forecast]) -> None:
-        """Reports the results of trials of representations."""
+    def _note(self, trials: Mapping[Any, Forecast | None]) -> None:
+        """Reports the results of trials."""
         form = ".1%" if self._known.pool.dataset.target == CLASS else ".2f"
-        shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
-        self._reporting.note(f"Trial of representations on labeled samples: {shown}.")
+        shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items() if of)
+        self._reporting.note(f"Trial on labeled public samples: {shown}.")
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> Forecast:
         """Returns the result of `trial` for the planned mechanism."""
         known = self._known
         dataset = known.pool.dataset
         is_linear = dataset.augmentation == "none" or encoder.is_frozen or dataset.target != CLASS
+        number = known.num_records or 1
         if self._trains_on_labels and is_linear:
-            number = known.num_records or 1
             return trial_with_public_labels(
                 known.pool, encoder, self._mechanism, number, measures_gain=num_draws > 1
             )
         has_views = known.has_augmentation and not encoder.is_frozen
         views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
-        num_clusters = self._mechanism.num_clusters
-        centres = None
-        if num_clusters is not None:
-            centres = pool_centres(encoder, known.pool)[num_clusters]
-        num_records = known.num_records or 0
-        return trial(known.pool, encoder, self._mechanism, num_records, views, num_draws, centres)
+        clusters = self._mechanism.num_clusters
+        centres = pool_centres(encoder, known.pool)[clusters] if clusters else None
+        return trial(known.pool, encoder, self._mechanism, number, views, num_draws, centres)
 
     def plan(self) -> ReleasePlan:
         """Returns the plan of the release.
@@ -267,15 +268,16 @@ class SumsOption:
 
 
 @functools.lru_cache(maxsize=2)
-def accuracy_without_noise(pool: Pool) -> Forecast | None:
+def accuracy_without_noise(pool: Pool, encoder: Encoder | None = None) -> Forecast | None:
     """Returns the cross-validated accuracy of a linear model on a pool's labels.
 
-    The result is None for images, because their features are slow to compute, and for fewer than
-    `MIN_LABELED` labels.
+    The result is None for images without an encoder, because their features are slow to compute,
+    and for fewer than `MIN_LABELED` labels.
     """
-    if pool.num_labeled < MIN_LABELED or pool.dataset.kind == "image":
+    if pool.num_labeled < MIN_LABELED or (pool.dataset.kind == "image" and encoder is None):
         return None
-    encoder = encoder_of(pool, default_of_sums(pool.dataset, num_labels=pool.num_labeled), 0)
+    name = default_of_sums(pool.dataset, num_labels=pool.num_labeled)
+    encoder = encoder or encoder_of(pool, name, 0)
     unused = GaussianFeatureSums(sigma=1.0)
     return trial_with_public_labels(pool, encoder, unused, 1, measures_gain=False)
 

@@ -785,7 +785,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = "operating system" if value else "seed: NOT PRIVATE"
         if name == "choice" and measured:
             rows += measured_rows(measured, dataset)
-        # With sums, the whole pool gets labels. A warning has appeared if the noise exceeds the sums.
+        # With sums, the whole pool gets labels. If noise exceeds the sums, a warning has appeared.
         is_shown = released.noisy_sums is None or not name.startswith(("quer", "sums_"))
         is_row = value is not None and not isinstance(value, dict | list)
         if is_shown and is_row and name not in measured:
