@@ -67,7 +67,8 @@ class PrivateExamples(Examples):
         source: name or path of the private data, see `core.source`. Ledgers add up the costs of all
             releases from one source. None if the run folder identifies the source.
         split: if `Data.hold_back` split the records, an object that identifies the call of
-            `hold_back`, and whether these are the held-back records; else None.
+            `hold_back`, and whether these are the held-back records; else None. A copy of these
+            records has no `split`, because it may contain other records or owners.
 
     Raises:
         ValueError: if inputs, labels or owners don't match the data set, or an input is not finite.
@@ -77,10 +78,11 @@ class PrivateExamples(Examples):
     labels: npt.NDArray[Any] = dataclasses.field(repr=False)
     owners: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
     source: PrivateSource | None = dataclasses.field(default=None, repr=False)
-    split: tuple[object, bool] | None = dataclasses.field(default=None, repr=False, compare=False)
+    split: tuple[object, bool] | None = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "split", None)
         object.__setattr__(self, "labels", checked_labels(self.labels, self))
         if self.owners is not None:
             owners = owner_array(self.owners)

@@ -237,10 +237,10 @@ def content_sum(digests: Digests, labels: npt.NDArray[Any]) -> npt.NDArray[np.ui
         labels: labels in the format of `checked_labels`.
     """
     total = np.zeros(4, np.uint64)
-    coded = labels.astype("<f8" if labels.dtype.kind == "f" else "<i8").reshape(len(labels), -1)
+    coded = labels.astype("<f8" if labels.dtype.kind == "f" else "<i8")
     for start in range(0, len(digests), _BLOCK):
         some = slice(start, start + _BLOCK)
-        columns = [digests[some], coded[some].view(np.uint8)]
+        columns = [digests[some], coded[some].reshape(len(digests[some]), -1).view(np.uint8)]
         rows = np.concatenate(columns, axis=1)
         codes = b"".join(hmac.digest(b"", row.tobytes(), "sha256") for row in rows)
         total += np.frombuffer(codes, "<u8").reshape(-1, 4).sum(axis=0, dtype=np.uint64)

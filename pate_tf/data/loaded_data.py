@@ -317,9 +317,12 @@ class Data:
         never on other records.
 
         Raises:
-            ValueError: if there are fewer than ten records and no owners.
+            ValueError: if there are fewer than ten records and no owners, or if the records are the
+                result of an earlier call.
         """
         private = self.private
+        if private.split is not None:
+            raise ValueError("evaluate_epsilon: a tenth of these records was already held back")
         if private.owners is not None:
             # Not a seed of teachers: with the same hash, a tenth of them would have no records.
             partition = owner_partition(private.owners, num_teachers=HELD_BACK, seed=-1)
@@ -329,9 +332,10 @@ class Data:
             partition = random_partition(num_records=len(private), num_teachers=HELD_BACK, seed=0)
         is_held_back = partition.assignment == 0
         this_call = object()
-        learned_from = dataclasses.replace(private.take(~is_held_back), split=(this_call, False))
-        held_back = dataclasses.replace(private.take(is_held_back), split=(this_call, True))
-        return dataclasses.replace(self, private=learned_from), held_back
+        parts = private.take(~is_held_back), private.take(is_held_back)
+        for part, is_second in zip(parts, (False, True), strict=True):
+            object.__setattr__(part, "split", (this_call, is_second))
+        return dataclasses.replace(self, private=parts[0]), parts[1]
 
     @classmethod
     def load(cls, name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Data:

@@ -92,27 +92,11 @@ def _paper(dataset: Dataset, hidden: tuple[int, ...]) -> keras.Model:
     )
 
 
-def deeper(dataset: Dataset) -> keras.Model:
-    """Builds a larger network: three pairs of 3x3 convolutions and two dense layers."""
-    _check_image(dataset)
-    blocks: list[Any] = []
-    for filters in (48, 96, 128):
-        blocks += [
-            layers.Conv2D(filters, 3, padding="same", activation="relu"),
-            layers.Conv2D(filters, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(2, padding="same"),
-            layers.Dropout(0.2),
-        ]
-    dense = layers.Dense(256, activation="relu")
-    return _classifier(dataset, *blocks, layers.Flatten(), dense, layers.Dropout(0.5))
-
-
 BUILDERS: dict[str, Builder] = {
     "cnn": functools.partial(_three_convolutions, channels=(16, 32, 48)),
     # This network is for students, which learn from all inputs of the pool.
     "wide_cnn": functools.partial(_three_convolutions, channels=(32, 64, 96)),
     "mlp": mlp,
-    "deeper": deeper,
     "paper_mnist": functools.partial(_paper, hidden=(384,)),
     "paper_svhn": functools.partial(_paper, hidden=(384, 384, 192)),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -119,6 +120,11 @@ class Budget(ReleasePrivacy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.evaluate_epsilon and (self.epsilon or 0.0) >= (self.epsilon_budget or math.inf):
+            raise ValueError(
+                f"epsilon_budget={self.epsilon_budget} must be above epsilon={self.epsilon}, "
+                "because evaluate_epsilon needs a part of it"
+            )
         if self.planned_release is not None:
             is_smooth = self.planned_release == "smooth_sensitivity"
             planned = PlannedRelease(release="smooth_sensitivity" if is_smooth else "log_cost")

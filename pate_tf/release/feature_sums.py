@@ -422,7 +422,10 @@ class FeatureSums:
         described = self.described(encoder, has_owners=owners is not None)
         # The number of records is private if the unit is an owner.
         public = described if size is None else {**described, "num_records": size}
+        earlier = self.digest
         if self.is_stored(public, private.source):
+            # Other sums may be of other records.
+            self.split = self.split if self.digest == earlier else None
             self.reporting.warn_of_stored(sums_folder(self._run) / DESCRIPTION, "feature sums")
             return self
         digests = record_digests(private.inputs)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import PlannedRelease, ReleasedLabels, check_recordable
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import LATTICE, check_delta, default_delta
-from pate_tf.accounting.mechanisms import LaplaceClusterCounts, Mechanism
+from pate_tf.accounting.mechanisms import GaussianMoments, LaplaceClusterCounts, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
@@ -505,6 +505,8 @@ class Labeller:
         self, plan: ReleasePlan, pool: Pool, sums: FeatureSums, ledger: Ledger
     ) -> Labels:
         mechanism = cast(ReleasesFeatureSums, plan.mechanism)
+        if sums.summands.has_moments != isinstance(mechanism, GaussianMoments):
+            raise ValueError("pool must be the pool of the feature sums; or both must be empty")
         vectors = sums.vectors(pool.inputs)
         number = mechanism.num_clusters
         deviation = mechanism.standard_deviation
@@ -607,7 +609,10 @@ class Labeller:
             nonlocal is_new
             with self.ledger() as ledger:
                 with ledger.exclusive():
-                    is_new = not sums_in_ledger(ledger, mechanism, about)[0]
+                    stored = sums_in_ledger(ledger, mechanism, about)[0]
+                is_new = not stored
+                if stored:
+                    return np.array([stored], np.int64)
                 return release_sums(
                     SumsByClass(exact),
                     mechanism,

@@ -408,6 +408,7 @@ def known_of(
     folders = [folder] if folder else [default_folder(name)]
     if folder is None and (own := getattr(source, "directory", None)) is not None:
         folders = [own]
-    delta = delta_of(settings.budget, folders, number, unit)
+    # The held-back records are protected, too.
+    delta = delta_of(settings.budget, folders, number and number + len(data.held_back or ()), unit)
     known = release_settings.Known.of(pool, unit=unit, num_records=number, voters=voters, sums=sums)
     return known, delta

@@ -492,13 +492,8 @@ class Student:
         was_apart = self._is_apart and estimate == self._estimate
         self._estimate = estimate
         learned_from = getattr(labels.labeller.source, "split", None)
-        self._is_apart = (
-            (is_new or was_apart)
-            and held_back.split is not None
-            and learned_from is not None
-            and held_back.split[0] is learned_from[0]
-            and held_back.split[1] != learned_from[1]
-        )
+        others = held_back.split and (held_back.split[0], not held_back.split[1])
+        self._is_apart = (is_new or was_apart) and others is not None and learned_from == others
         return self._estimate
 
     def publish(

@@ -115,7 +115,7 @@ class Teachers:
                 - an unfitted scikit-learn classifier; if the target is a number, a regressor; if it
                   is several labels, a classifier or regressor with several outputs.
 
-                Names are "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
+                Names are "cnn", "wide_cnn", "mlp", "random_forest" and others, or
                 "module:function". "ridge" is solved in closed form on features of a
                 `representation`: thousands of teachers take seconds. Default: "ridge" for images if
                 `fit` gets a pool and no network setting is given; otherwise a small network that
@@ -282,6 +282,7 @@ class Teachers:
         if private.source is not None:
             private.source.check_stored(voter.source, folder)
         self._voter = voter
+        self.split = None  # they may have been trained on other records
         self.num_teachers = voter.num_teachers
         self.directory = folder.parent.parent
 

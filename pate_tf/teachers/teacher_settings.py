@@ -43,7 +43,7 @@ class TeacherSettings(Seeded, OnFeatures):
     model: Named | None = setting(
         None,
         help="Model of a teacher. ridge: solved in closed form. random_forest: by scikit-learn. "
-        "cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn: networks. module:function: your own "
+        "cnn, wide_cnn, mlp, paper_mnist, paper_svhn: networks. module:function: your own "
         "function, which takes the data set and returns a Keras model or any classifier of "
         "scikit-learn. Default: ridge for images; a network (cnn for images, mlp otherwise) for "
         "other data, on a cluster, and if a network setting such as --max_steps is given.",

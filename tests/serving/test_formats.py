@@ -22,7 +22,7 @@ from pate_tf.students.student_kinds.random_forest import ForestModel
 FORMATS = ("onnx", "litert")
 # One model for each kind of layer. The plain and the consistency student are also such models.
 MODELS = {
-    "deeper": lambda: architectures.build("deeper", DIGITS, seed=3),
+    "paper_svhn": lambda: architectures.build("paper_svhn", DIGITS, seed=3),
     "gan": lambda: build_classifier(DIGITS, seed=3),
 }
 

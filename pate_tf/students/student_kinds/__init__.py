@@ -27,7 +27,7 @@ LINEAR_HEAD: Final = "linear_head"
 MIN_LABEL_ACCURACY: Final = 0.5
 # Names of the networks in `architectures.BUILDERS`. The names are repeated here, because that
 # module imports Keras.
-NETWORKS: Final = ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
+NETWORKS: Final = ("cnn", "wide_cnn", "mlp", "paper_mnist", "paper_svhn")
 # Values of `--student` with their help.
 CHOICES: Final = {
     AUTO: "linear_head for feature sums of tables and texts, and of images after several rounds; "
@@ -161,7 +161,7 @@ class StudentSettings(Seeded):
         None,
         choices=(*NETWORKS, "random_forest", FUNCTION),
         help="Keras model of the student, which maps raw inputs to logits: cnn, wide_cnn, mlp, "
-        "deeper, paper_mnist, paper_svhn or module:function. Default: wide_cnn for consistency on "
+        "paper_mnist, paper_svhn or module:function. Default: wide_cnn for consistency on "
         "images, cnn for other students on images, mlp otherwise; gan has its own networks.",
     )
     max_steps: int | None = setting(

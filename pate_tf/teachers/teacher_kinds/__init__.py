@@ -213,7 +213,7 @@ class TeacherKind:
 # user's function returns a model of this kind.
 KINDS: dict[str, tuple[str, ...]] = {
     "closed_form": ("ridge",),
-    "networks": ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn"),
+    "networks": ("cnn", "wide_cnn", "mlp", "paper_mnist", "paper_svhn"),
     "compiled": (),
     "scikit_learn": ("random_forest",),
 }
