@@ -563,7 +563,7 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     except FileNotFoundError:
         raise
     except Exception as error:  # NumPy raises several kinds
-        raise ValueError(f"{path} is not a complete .npy file") from error
+        raise ValueError(f"{path} is not a complete .npy file without Python objects") from error
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} must be a .npy file with one array, but it contains several")
     return array

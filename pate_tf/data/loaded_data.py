@@ -259,8 +259,7 @@ class Data:
         if _contains(self.private.inputs, self.public):
             sensitive.warn_holder(
                 "nearly all public inputs occur once in the private records. If these are the "
-                "same rows, remove them. Otherwise, the accuracy on public samples is too high.",
-                stacklevel=4,
+                "same rows, remove them. Otherwise, the accuracy on public samples is too high."
             )
 
     def __repr__(self) -> str:
@@ -333,8 +332,8 @@ class Data:
         is_held_back = partition.assignment == 0
         this_call = object()
         parts = private.take(~is_held_back), private.take(is_held_back)
-        for part, is_second in zip(parts, (False, True), strict=True):
-            object.__setattr__(part, "split", (this_call, is_second))
+        for part, of_part in zip(parts, (False, True), strict=True):
+            object.__setattr__(part, "split", (this_call, of_part))
         return dataclasses.replace(self, private=parts[0]), parts[1]
 
     @classmethod

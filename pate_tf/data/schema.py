@@ -617,6 +617,7 @@ MAX_CATEGORIES = 30  # maximum number of categories in a draft
 # Numbers of hashed n-grams of a text in a draft: if it is the only column, and otherwise.
 TEXT_FEATURES = 8192
 MIXED_TEXT_FEATURES = 2048
+TARGET_TEXT_FEATURES = 256  # for numbers and several labels, whose regressions are slower
 ALIKE = 0.8  # minimum similarity of a name and its misspelling
 WORDS_OF_TEXT = 4.0  # a column with at least this mean number of words is a text in a draft
 ONE_OWNER = "name one column. Join several, such as first name, surname and birthday, into one"
@@ -703,6 +704,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
                 "column"
             )
     if entries:
+        entries |= {"decimal": values["decimal"]} if "decimal" in values else {}
         low, high = (_typed(values.get(key), (int, float), key) for key in ("low", "high"))
         if low is None or high is None or not -math.inf < low < high < math.inf:
             raise ValueError(f"low must be below high for the label, got {low} and {high}")
@@ -883,6 +885,8 @@ def draft(
     for name, column in draft_columns(fields, without=(*labels, owner)).items():
         lines += ["", f"# left out: {name!r} is empty, or most values occur once (names?)"]
         if column is not None:
+            if column.text == MIXED_TEXT_FEATURES and "classes" not in stated:
+                column = dataclasses.replace(column, text=TARGET_TEXT_FEATURES)
             lines[-1:] = [f"[columns.{_key(name)}]"]
             lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
             lines += _column_lines(column, number)

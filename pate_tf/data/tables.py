@@ -240,6 +240,8 @@ class TextTable:
                 lacking.append(f"there is no column {name}{hint}")
         if lacking and any(re.fullmatch(number_pattern(), name) for name in self.fields):
             lacking.append("the first line contains numbers instead of column names")
+        if lacking and len(self.fields) == 1:
+            lacking.append("the first line has a single field: does it use another delimiter?")
         raise_all(self.what, lacking)
 
     def report(

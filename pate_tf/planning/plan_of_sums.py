@@ -342,8 +342,7 @@ def trial(
         summands.of_records(vectors[folds != fold], labels[folds != fold])[first:]
         for fold in range(FOLDS)
     ]
-    noisy = list[IntArray]()
-    for _, fold in cells:
+    for draw, fold in cells:
         is_other = folds != fold
         exact = of_others[fold]
         values = np.empty((0, *exact.shape), np.int64)
@@ -355,8 +354,6 @@ def trial(
             # Scale the sums of the samples to the number of private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
-        noisy.append(values)
-    for (draw, fold), values in zip(cells, noisy, strict=True):
         if averages:
             released.append(sums_of_pool(vectors, values[0] / LATTICE, deviation, centres))
             continue

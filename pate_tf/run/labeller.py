@@ -511,7 +511,6 @@ class Labeller:
         number = mechanism.num_clusters
         deviation = mechanism.standard_deviation
         table = sums.sums if number is None else sums.cluster_counts[number]
-        known_number = sums.num_records if sums.unit == "record" else None
         moments = None
         next_sums = None
         if number is None and (sums.has_vectors or mechanism.num_rounds > 1):
@@ -537,7 +536,7 @@ class Labeller:
                 deviation,
                 centres=None if number is None else sums.summands.centres[number],
                 moments=moments,
-                num_records=known_number,
+                num_records=sums.num_records if sums.unit == "record" else None,
                 groups=sums.summands.groups,
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
@@ -550,9 +549,7 @@ class Labeller:
             scale = sums.summands.scale
             linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
             linear_head.is_frozen = sums.is_frozen
-        width = len(sums.sums.values)
-        num_classes = pool.dataset.num_classes
-        of_classes = released.values[: width if number is None else number, :num_classes]
+        of_classes = released.values[: number or len(sums.sums.values), : pool.dataset.num_classes]
         exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism, has_pool=len(pool) > 0)
         if exceeds_noise is False:
             self._reporting.warn(

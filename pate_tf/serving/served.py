@@ -294,8 +294,8 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     written = [*(several or [PREDICTED]), *(f"probability of {name}" for name in names)]
     if target == NUMBER:
         written = [PREDICTED, *INTERVAL]
-    if strange := sorted(set(written) & set(fields)):
-        raise ValueError(f"inputs: rename column {strange[0]!r}; the output needs this name")
+    while set(written) & set(fields):  # the inputs contain earlier predictions, for example
+        written = [f"{name} 2" for name in written]
     form = published.form(inputs)
     schema = published.dataset.schema
     marks = [column.decimal for column in schema.with_decimals(fields).columns] if schema else []

@@ -404,6 +404,13 @@ def test_a_student_learns_from_what_teachers_predict(tmp_path, dataset, num_owne
     assert not analysis.bounds and analysis.epsilon >= fitted.cost.epsilon
 
 
+def test_sums_are_labeled_only_with_their_own_pool(tmp_path):
+    data, empty = data_of(PRICES), data_of(PRICES, has_pool=False)
+    sums = pate_tf.FeatureSums(directory=tmp_path).fit(data.private, data.pool)
+    with pytest.raises(ValueError, match="pool must"), pate_tf.Labeller(sums, epsilon=1) as one:
+        one.label(empty.pool)  # moments, which would be charged for less than sums can move
+
+
 @pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
 def test_teachers_of_any_kind_and_from_elsewhere_predict(tmp_path, dataset):
     data = data_of(dataset, 2_000)

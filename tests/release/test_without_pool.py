@@ -1,5 +1,6 @@
 """Feature sums without a public pool: from one private file to a served student."""
 
+import dataclasses
 import json
 import re
 from functools import partial
@@ -227,12 +228,15 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner, cos
         assert all(map(len, shards)) and not np.isin(held_back.owners, learned.private.owners).any()
 
 
-@pytest.mark.parametrize("part", ["all", "rest", "another call"])
+@pytest.mark.parametrize("part", ["all", "rest", "another call", "a copy"])
 def test_an_estimate_on_records_that_labels_may_be_of_adds_up(tmp_path, part):
     data = data_of(table())
     learned, held_back = data.hold_back()
     fitted = pate_tf.fit(learned, epsilon=4.0, delta=1e-6, directory=tmp_path)
     parts = {"all": data.private, "rest": learned.private, "another call": data.hold_back()[1]}
+    parts["a copy"] = dataclasses.replace(held_back)  # it might contain other records
+    with pytest.raises(ValueError, match="already held back"):
+        learned.hold_back()
     fitted.student.estimate_accuracy(parts[part], 2.0)
     statement = fitted.student.publish().statement
     assert 5.0 < statement.epsilon == statement.epsilon_ledger <= 6.0

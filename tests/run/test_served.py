@@ -51,8 +51,10 @@ def test_a_file_is_predicted_and_keeps_its_columns(run, tmp_path, place):
     assert float(rows[1]["probability of yes"].replace(",", ".")) > 0.5
     with pytest.raises(ValueError, match=r"output: .* already exists"):
         served.predict(run, run / "rows.csv", output)
-    with pytest.raises(ValueError, match="inputs: rename column 'predicted'"):
-        served.predict(run, output, tmp_path / "again.csv")
+    served.predict(run, output, tmp_path / "again.csv")
+    assert (
+        ";predicted;" in (again := (tmp_path / "again.csv").read_text()) and "predicted 2" in again
+    )
 
 
 def test_a_labelled_file_measures_accuracy_recall_and_calibration(run):
