@@ -191,7 +191,9 @@ class TableColumn:
         distinct, places = distinct_of(texts)
         position = {category: index for index, category in enumerate(self.categories)}
         unlisted = len(self.categories) if self.other else -1
-        indices = np.array([position.get(text, unlisted) for text in distinct], np.int64)[places]
+        # A float may be a code that was rounded because another record's field is empty.
+        found = [position.get(text, -1 if is_inexact(text) else unlisted) for text in distinct]
+        indices = np.array(found, np.int64)[places]
         return np.eye(self.width, dtype=np.float32)[indices], indices >= 0
 
     def texts(self, values: Column | Sequence[str]) -> Column:
