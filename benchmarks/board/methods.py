@@ -463,13 +463,13 @@ def _ebm_setting(problem: Problem, epsilon: float) -> Setting:
     has_categories = any(high - low > 1 for _, low, high in _spans(problem))
     both = (False, True)
     settings = grid(
-        30,
+        95,  # and the first, which is the package's default: as many as a head has without a pool
         rate=(0.01, 0.03, 0.1, 0.3),
         steps=(5,) if problem.is_quick else (300, 100, 30, 10),
         leaves=(3, 2, 6),
-        bins=(32, 16, 8, 4),
+        bins=(32, 128, 16, 8, 4),
         bin_part=(0.1, 0.03, 0.3, 0.6),
-        is_nominal=both if has_categories else (False,),
+        is_nominal=(True, False) if has_categories else (False,),
         starts_public=both if problem.has_pool else (False,),
         has_ranks=both if problem.has_pool else (False,),
     )

@@ -31,6 +31,7 @@ MEASURES = {
     "processor_seconds": "processor seconds",
 }
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
+OPEN = "open"  # not behind, but a method that runs on all data has not been measured
 REQUIRED = {"head", "network"}  # other methods that run on all data
 GROUPS = {  # methods that are compared on the same tables
     "tables": ("head", "network", "public"),
@@ -144,7 +145,8 @@ class Board:
     def best_other(self, problem: tuple[str, bool], epsilon: float) -> tuple[str, Value] | None:
         """Returns the most accurate other method with the same guarantee.
 
-        None if a method that runs on all data has not been measured, because it could be better.
+        None if a method that runs on all data has not been measured, because it could be better,
+        unless another method is already better than ours.
         """
         others = {
             method: value
@@ -152,9 +154,10 @@ class Board:
             if method not in (OURS, *NOT_RANKED)
             and (value := self.value(problem, method, epsilon)) is not None
         }
-        if not others.keys() >= REQUIRED:
-            return None
-        return max(others.items(), key=lambda item: item[1].mean)
+        best = max(others.items(), key=lambda item: item[1].mean, default=None)
+        ours = self.value(problem, OURS, epsilon)
+        is_behind = best is not None and ours is not None and ours.against(best[1]) == BEHIND
+        return best if is_behind or others.keys() >= REQUIRED else None
 
     def outcome(self, problem: tuple[str, bool], epsilon: float) -> str | None:
         """Returns how our accuracy compares with the best other one; None if one is missing."""
@@ -179,10 +182,13 @@ def counts(board: Board) -> str:
             problems = [problem for problem in board.problems(kind) if problem[1] == pool]
             row = {"": f"{kind}s, {_pool(pool)}"}
             for epsilon in board.epsilons:
-                found = Counter(board.outcome(problem, epsilon) for problem in problems)
-                if found.keys() - {None}:
+                measured = [each for each in problems if board.value(each, OURS, epsilon)]
+                found = Counter(board.outcome(each, epsilon) or OPEN for each in measured)
+                if found.keys() - {OPEN}:
                     row[f"epsilon {epsilon:g}"] = ", ".join(
-                        f"{found[outcome]} {outcome}" for outcome in (AHEAD, TIE, BEHIND)
+                        f"{found[outcome]} {outcome}"
+                        for outcome in (AHEAD, TIE, BEHIND, OPEN)
+                        if outcome != OPEN or found[OPEN]
                     )
             if len(row) > 1:
                 rows.append(row)
@@ -208,8 +214,7 @@ def differences(board: Board) -> str:
                 found = [
                     board.means(problem, (OURS, method), epsilon)
                     for problem in problems
-                    if board.outcome(problem, epsilon) is not None
-                    and None not in board.means(problem, group, epsilon)
+                    if None not in board.means(problem, (OURS, *group), epsilon)
                 ]
                 if len(found) >= MIN_PROBLEMS:
                     points = 100.0 * np.subtract(*np.transpose(found))

@@ -250,7 +250,8 @@ class Problem:
         if self.kind == "table":
             names = ("bins", "coarse_bins", RAW, "cosines")
             has_pairs = self.has_pool and dataset.input_shape[0] <= MAX_OF_PAIRS
-            return (*names, "pairs") if has_pairs else names
+            others = ("pairs",) * has_pairs if self.has_pool else ("coarse_cosines",)
+            return (*names, *others)
         if self.has_pool:
             others = ("fine_lsa", "raw") if self.kind == "text" else ()
             return (default_of_teachers(dataset), *others)

@@ -146,14 +146,13 @@ class SumsOption:
         pool = self._known.pool
         reporting = self._reporting
         number = self._known.num_records
+        sums = self._mechanism
         name: Named = self._name or default_of_sums(
             pool.dataset,
             has_pool=len(pool) > 0,
             num_labels=pool.num_labeled if self._trains_on_labels else 0,
-            in_rounds=self._mechanism.num_rounds > 1,
-            records_over_noise=inf
-            if number is None
-            else number / self._mechanism.standard_deviation * self._mechanism.num_rounds**0.5,
+            in_rounds=sums.num_rounds > 1,
+            records_over_noise=(number or inf) / sums.standard_deviation * sums.num_rounds**0.5,
         )
         names: tuple[Any, ...] = (name,)
         if self._can_try and self._name is None and pool.dataset.kind == "tabular":
@@ -184,11 +183,7 @@ class SumsOption:
                     advance(1)
                 name = max(encoders, key=lambda each: trials[each].accuracy)
                 self._note(trials)
-            forecast = self._trial(name, encoders[name], DRAWS)
-            if pool.dataset.kind == "image" and pool.dataset.target == CLASS:
-                of_labels = accuracy_without_noise(pool, encoders[name])
-                self._note({"with private data": forecast, "with public labels only": of_labels})
-            return name, forecast
+            return name, self._trial(name, encoders[name], DRAWS)
 
     def _note(self, trials: Mapping[Any, Forecast | None]) -> None:
         """Reports the results of trials."""
@@ -210,7 +205,11 @@ class SumsOption:
         views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
         clusters = self._mechanism.num_clusters
         centres = pool_centres(encoder, known.pool)[clusters] if clusters else None
-        return trial(known.pool, encoder, self._mechanism, number, views, num_draws, centres)
+        forecast = trial(known.pool, encoder, self._mechanism, number, views, num_draws, centres)
+        if dataset.kind == "image" and dataset.target == CLASS and not self._trains_on_labels:
+            of_labels = accuracy_without_noise(known.pool, encoder)
+            self._note({"with private data": forecast, "with public labels only": of_labels})
+        return forecast
 
     def plan(self) -> ReleasePlan:
         """Returns the plan of the release.
@@ -282,6 +281,13 @@ def accuracy_without_noise(pool: Pool, encoder: Encoder | None = None) -> Foreca
     return trial_with_public_labels(pool, encoder, unused, 1, measures_gain=False)
 
 
+def _features(encoder: Encoder, pool: Pool, rows: IntArray) -> RealArray:
+    """Returns features of some inputs of a pool, `[num_rows, num_features]`."""
+    if encoder.is_frozen or pool.dataset.kind == "image":  # these features are needed anyway
+        return encoder.features(pool.inputs)[rows]
+    return encoder.features(pool.inputs[rows])
+
+
 def trial(
     pool: Pool,
     encoder: Encoder,
@@ -315,10 +321,7 @@ def trial(
     # use different numbers of draws, so their noise differs.
     noise = SeededNoise(num_draws)
     num_labels = len(pool)
-    if encoder.is_frozen or pool.dataset.kind == "image":  # these features are needed anyway
-        features = encoder.features(pool.inputs)[rows]
-    else:
-        features = encoder.features(pool.inputs[rows])
+    features = _features(encoder, pool, rows)
     averages = list[Averages]()
     if views and mechanism.num_rounds == 1:
         of_samples = [[view[rows] for view in each] for each in views]
@@ -400,7 +403,7 @@ def trial_with_public_labels(
     rows = np.flatnonzero(is_labeled(true_labels))[:MAX_LABELED]
     labels = true_labels[rows]
     samples = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
-    vectors = record_vectors(encoder.features(samples.inputs), encoder.scale)
+    vectors = record_vectors(_features(encoder, pool, rows), encoder.scale)
     dataset = pool.dataset
     is_class = dataset.target == CLASS
     folds = np.arange(len(labels)) % FOLDS

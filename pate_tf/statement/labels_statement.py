@@ -311,8 +311,8 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         of everything that the student learned. An input that is queried twice is charged once. If
         the student queried inputs twice, and `ledger_rows` also contain labels of another student,
         the check fails although epsilon is correct. The ledger also does not record whether the
-        accuracy was estimated on other records than those of the labels (`estimate_is_apart`). A
-        false value there, with the smaller epsilon, would pass. This ledger does not contain the
+        labels and the accuracy estimate come from different records (`estimate_is_apart`). A false
+        value there, with the smaller epsilon, would pass. This ledger does not contain the
         cost of other ledgers of the source. So the total must only be at least the cost of this
         ledger. The ledger does not contain names, date, unit, the numbers of teachers and records,
         the query strategy, the digest of the student and versions.
