@@ -172,8 +172,9 @@ def parse_flags(arguments: list[str]) -> list[str]:
         text = str(error).partition(". Did you mean")[0]  # absl may suggest its own flags
         name = getattr(error, "flagname", "")
         shown = [flag for group in _HELP.values() for flag in group if flag in FLAGS]
-        for nearest in difflib.get_close_matches(name, shown, n=1):
-            text += f". Did you mean: {nearest} ?"
+        if name:
+            near = difflib.get_close_matches(name, shown, n=1)
+            text += f". Did you mean: {near[0]} ?" if near else f". See `{arguments[0]} --help`"
         if name in GONE:
             text += f". See {GUIDE}/how-to/first_release.html for flags of the first release."
         _fail(text, FLAG_ERROR)

@@ -44,12 +44,14 @@ class ReleasedSums:
         ledger_rows: sequence numbers of the ledger rows that charged the sums. There are several
             rows only if an interrupted run could not be resumed.
         secure_noise: False if the noise came from a seed, so that the sums are not private.
+        is_new: whether noise was drawn for this object. Otherwise the sums are stored ones.
     """
 
     values: IntArray = dataclasses.field(repr=False)
     cost: Cost
     ledger_rows: tuple[int, ...]
     secure_noise: bool
+    is_new: bool = True
 
 
 OF_RECORDS = "sums of all records by class"
@@ -137,7 +139,7 @@ def release_sums(
     shape = (-1, *sums.values.shape)
     with ledger.exclusive():
         noisy = np.array(sums_in_ledger(ledger, mechanism, about)[0], np.int64).reshape(shape)
-        if len(noisy) < mechanism.num_rounds:
+        if is_new := len(noisy) < mechanism.num_rounds:
             is_secure = noise.is_secure
             if ledger.open_debit(digests, secure_noise=is_secure) is None:
                 ledger.check_affordable(mechanism, 1)
@@ -157,6 +159,7 @@ def release_sums(
         cost=cost_of_labels(ledger, mechanism, num_distinct=len(rows), rows=rows, unit=unit),
         ledger_rows=rows,
         secure_noise=ledger.is_secure,
+        is_new=is_new,
     )
 
 

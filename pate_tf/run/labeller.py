@@ -607,17 +607,19 @@ class Labeller:
             with self.ledger() as ledger:
                 with ledger.exclusive():
                     stored = sums_in_ledger(ledger, mechanism, about)[0]
-                is_new = not stored
-                if stored:
+                if stored:  # perhaps by an earlier version, with fewer counts
+                    is_new = False
                     return np.array([stored], np.int64)
-                return release_sums(
+                released = release_sums(
                     SumsByClass(exact),
                     mechanism,
                     ledger=ledger,
                     noise=self._noise(),
                     unit=unit,
                     about=about,
-                ).values
+                )
+            is_new = released.is_new  # another process may have been faster
+            return released.values
 
         has_two = held_back.dataset.target == CLASS and held_back.dataset.num_classes == 2
         labels = held_back.labels if has_two else None

@@ -20,6 +20,7 @@ from pate_tf.data.schema import schema_of
 from pate_tf.release.feature_sums import FeatureSums, Summands, sums_of_records
 from pate_tf.release.noisy_sums import estimate_accuracy, mechanism_of_estimate
 from pate_tf.representations.catalogue import default_of_sums, encoder_of
+from pate_tf.run import labeller
 from pate_tf.run.labeller import Labeller
 from pate_tf.serving.served import ServedStudent
 from pate_tf.statement import check_statement, opened_stores, verify
@@ -261,6 +262,21 @@ def test_an_estimate_adds_up_if_another_process_stored_its_sums_first(tmp_path, 
     cost = {"epsilon": 4.0, "delta": 1e-6, "evaluate_epsilon": 2.0}
     statement = pate_tf.fit(data, source=ours, **cost).student.publish().statement
     assert ours.digest == theirs.digest and not statement.estimate_is_apart
+
+
+def test_an_estimate_adds_up_if_another_process_stored_it_first(tmp_path, monkeypatch):
+    learned, held_back = data_of(table()).hold_back()
+    student = pate_tf.fit(learned, epsilon=4.0, delta=1e-6, directory=tmp_path).student
+    release = labeller.release_sums
+
+    def release_later(*args, **facts):
+        monkeypatch.undo()
+        student.estimate_accuracy(learned.private, 2.0)
+        return release(*args, **facts)
+
+    monkeypatch.setattr(labeller, "release_sums", release_later)
+    student.estimate_accuracy(held_back, 2.0)
+    assert not student.publish().statement.estimate_is_apart
 
 
 def test_the_estimate_needs_owners_exactly_if_the_labels_protect_owners(tmp_path):
