@@ -152,7 +152,8 @@ def subcommand(names: Collection[str], description: str | None) -> str:
         print(description)
         raise SystemExit(0)
     if name not in names:
-        _fail(f"command must be one of {', '.join(names)}, got {name!r}", FLAG_ERROR)
+        needed = f"{sys.argv[0]} needs a command: {', '.join(names)}"
+        _fail(f"{needed}. Got {name!r}", FLAG_ERROR)
     return sys.argv.pop(1)
 
 

@@ -26,7 +26,6 @@ from pate_tf.planning.release_settings import (
     DEFAULT_MARGIN,
     FEATURE_SUMS,
     PATE,
-    TRAIN,
     Electorate,
     Known,
     ReleasePlan,
@@ -67,7 +66,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     elif settings.budget.epsilon is None:
         plan = _plan_of_given_noise(settings, _voters(known, settings), known)
     elif method == FEATURE_SUMS:
-        plan = _option_of_sums(known, settings, reporting).plan()
+        plan = SumsOption(known, settings, reporting).plan()
     elif method == PATE:
         voters = _voters(known, settings)
         plan = _plan_of_votes(settings, voters, known, stated_of_votes(settings, voters, known))
@@ -79,9 +78,7 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
     # owners do not.
     has_linear_model = known.unit == "record" and getattr(plan.mechanism, "num_clusters", 0) is None
     label_accuracy = None
-    trains_on_labels = settings.trains_on_labels(
-        known.pool, plan.method, getattr(plan.mechanism, "num_rounds", 1)
-    )
+    trains_on_labels = settings.trains_on_labels(known.pool, plan.method)
     # If the student also learns from public labels, the forecast may be too low, because the
     # forecast for images does not use public labels. In this case, the label accuracy is unknown.
     forecast = plan.forecast
@@ -158,22 +155,6 @@ def _voters(known: Known, settings: ReleaseSettings) -> Electorate:
     )
 
 
-def _option_of_sums(known: Known, settings: ReleaseSettings, reporting: Reporting) -> SumsOption:
-    """Returns the option of several rounds of sums, or of one round and public labels.
-
-    If both options are possible, a trial of each option on the pool's labels decides.
-    """
-    option = SumsOption(known, settings, reporting)
-    has_rounds = getattr(option.planned.mechanism, "num_rounds", 1) > 1
-    if not has_rounds or not settings.trains_on_labels(known.pool, FEATURE_SUMS):
-        return option
-    with_labels = dataclasses.replace(settings, public_labels=TRAIN)
-    other = SumsOption(known, with_labels, reporting)
-    of_rounds, of_labels = option.tried[1], other.tried[1]
-    is_better = of_rounds and of_labels and of_labels.accuracy > of_rounds.accuracy
-    return other if is_better else option
-
-
 def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reporting) -> ReleasePlan:
     """Returns the plan of the method with the higher expected label accuracy.
 
@@ -181,7 +162,7 @@ def _better_of_both(known: Known, settings: ReleaseSettings, reporting: Reportin
     enough labels, a trial of feature sums on these labels decides instead, because it needs no
     assumptions about features.
     """
-    sums = _option_of_sums(known, settings, reporting)
+    sums = SumsOption(known, settings, reporting)
     outlooks = () if sums.planned.refusal else sums.planned.outlooks
     if outlooks and outlooks[1].accuracy >= ALWAYS_CHOSEN:
         return sums.plan()

@@ -209,8 +209,9 @@ class Forecast(NamedTuple):
         ranking = ""
         if majority is not None and majority > UNEVEN_SHARE and self.auc is not None:
             ranking = (
-                f" Because this is more than {UNEVEN_SHARE:.0%}, compare rankings: the area under "
-                f"the curve (AUC) is about {self.auc:.0%}. A constant answer has 50%."
+                f" Because a constant answer has more than {UNEVEN_SHARE:.0%}, compare rankings: "
+                f"the area under the curve (AUC) is about {self.auc:.0%}. A constant answer has "
+                "an AUC of 50%."
             )
         by = "a trial on labels of the pool" if self.is_measured else "results on other data sets"
         compared = compared_in_words(majority)
@@ -218,7 +219,8 @@ class Forecast(NamedTuple):
             measure = "accuracy" if self.public_auc is None else "AUC"
             ranking += self._with_public_labels(measure, 100.0, ".1f", "%", " points")
         elif self.balanced is not None:
-            curve = "" if self.auc is None else f", area under the curve about {self.auc:.0%}"
+            has_curve = self.auc is not None and not ranking
+            curve = f", area under the curve about {self.auc:.0%}" if has_curve else ""
             compared += f" Balanced accuracy about {self.balanced:.0%}{curve}."
         labels = f"{self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct"
         if not self.num_labels:

@@ -23,13 +23,7 @@ from pate_tf.data.named_function import Named, name_of
 from pate_tf.models.encoder import Encoder, record_vectors
 from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sums
 from pate_tf.planning.forecast import UNEVEN_SHARE, Forecast, ForecastError
-from pate_tf.planning.release_settings import (
-    FEATURE_SUMS,
-    TRAIN,
-    Known,
-    ReleasePlan,
-    ReleaseSettings,
-)
+from pate_tf.planning.release_settings import FEATURE_SUMS, Known, ReleasePlan, ReleaseSettings
 from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
 from pate_tf.postprocessing.public_start import FOLDS, public_start
 from pate_tf.postprocessing.regression import (
@@ -98,10 +92,9 @@ class SumsOption:
             check_representation(self._name, pool.dataset, has_pool=has_pool)
         # Whether the representation is part of this library. If not, it is the user's function.
         self._is_ours = self._name is None or is_known(self._name)
-        # Raises an error if the settings require training on public labels and this is impossible.
-        settings.trains_on_labels(pool, FEATURE_SUMS)
+        self._trains_on_labels = settings.trains_on_labels(pool, FEATURE_SUMS)
         # Public labels can be added only to sums of a single round.
-        has_rounds = has_vectors and settings.public_labels != TRAIN
+        has_rounds = has_vectors and not self._trains_on_labels
         resolutions = list[int]()
         if self._stored is not None:
             resolutions = list(self._stored.cluster_counts)
@@ -109,9 +102,6 @@ class SumsOption:
             resolutions = cluster_numbers(len(pool), known.num_classes)
         self.planned = planned_sums(target, known, resolutions, has_rounds=has_rounds)
         self._mechanism = cast(ReleasesFeatureSums, self.planned.mechanism)
-        self._trains_on_labels = settings.trains_on_labels(
-            pool, FEATURE_SUMS, self._mechanism.num_rounds
-        )
         # Whether a trial (cross-validation) on labeled public samples is possible.
         self._can_try = known.num_records is not None and pool.num_labeled >= MIN_LABELED
 

@@ -145,13 +145,12 @@ class PublicLabelUse(Settings):
         f"{MIN_JOINED} labels, or {MIN_PRECISE} with method pate.",
     )
 
-    def trains_on_labels(self, pool: Pool, method: str, num_rounds: int | None = None) -> bool:
+    def trains_on_labels(self, pool: Pool, method: str) -> bool:
         """Whether the student also learns from labels of the pool. Depends on public values only.
 
         Args:
             pool: public pool.
             method: "pate" or "feature_sums".
-            num_rounds: number of rounds of feature sums; None if it is not planned yet.
 
         Raises:
             ValueError: if `public_labels` is "train" but this is not possible.
@@ -161,8 +160,6 @@ class PublicLabelUse(Settings):
             unsupported = "the public pool has no labels"
         elif pool.dataset.target != CLASS and method == PATE:
             unsupported = f"method pate does not support target {pool.dataset.target}"
-        elif (num_rounds or 1) > 1:
-            unsupported = "several rounds are not supported"
         if self.public_labels == TRAIN and unsupported:
             raise ValueError(f"public_labels: {unsupported}. Use public_labels=evaluate.")
         # With method pate, public labels replace votes on the same inputs, so more public labels

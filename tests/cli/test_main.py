@@ -35,11 +35,11 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
         (("nonsense",), 2, "error: pate has no command 'nonsense': the commands are start, plan"),
         (("runn",), 2, "no command 'runn': did you mean `pate run`?"),
         (("run", "--stdnt=gan"), 2, "'stdnt'. Did you mean: student"),
-        (("run", "--stderrthreshol=1"), 2, "flag 'stderrthreshol'\n"),
+        (("run", "--stderrthreshol=1"), 2, "flag 'stderrthreshol'. See `pate run --help`"),
         (("completion",), 2, "error: add a shell: pate completion bash|zsh"),
         (("start", "--private=nowhere.csv"), 1, "error: nowhere.csv"),
         (("start", "--yes"), 2, "error: --private is required: the file"),
-        (("silo", "nonsense"), 2, "error: command must be one of init"),
+        (("silo", "nonsense"), 2, "error: pate silo needs a command: init"),
     ],
 )
 def test_flags_and_exit_codes_are_those_of_the_subcommand(tmp_path, arguments, code, said):
