@@ -18,10 +18,11 @@ from pate_tf.accounting.mechanisms import (
     LaplaceClusterCounts,
 )
 from pate_tf.accounting.mechanisms.base import offered
+from pate_tf.core.public import Pool
 from pate_tf.ledger import Ledger
 from pate_tf.planning.comparison import Plan
 from pate_tf.planning.forecast import Forecast
-from pate_tf.planning.plan_of_sums import trial, trial_with_public_labels
+from pate_tf.planning.plan_of_sums import trial
 from pate_tf.postprocessing.label_inference import exceed_noise
 from pate_tf.run.labeller import Labeller
 
@@ -96,19 +97,16 @@ def test_the_forecast_describes_the_mechanism_that_is_charged_and_drawn(
         assert other.mechanism != planned.mechanism and other.forecast != planned.forecast
 
 
-@pytest.mark.parametrize("accuracy", [0.0, 1.0])
-def test_a_trial_decides_between_rounds_and_public_labels(tmp_path, monkeypatch, accuracy):
-    def tried(*arguments, **options):
-        forecast = trial_with_public_labels(*arguments, **options)
-        return forecast._replace(low=accuracy, high=accuracy)
-
-    monkeypatch.setattr("pate_tf.planning.plan_of_sums.trial_with_public_labels", tried)
+def test_public_labels_are_preferred_to_rounds_if_there_are_enough(tmp_path):
     data = table(20_000, 300)
     sums = pate_tf.FeatureSums(directory=tmp_path / "run", representation="raw")
     sums.fit(data.private, data.pool)
-    for wish, is_joined in (("auto", accuracy == 1.0), ("train", True), ("evaluate", False)):
+    known = np.where(np.arange(len(data.pool)) < 99, data.pool.true_labels, -1)
+    few = Pool(data.dataset, data.pool.inputs, known)
+    for wish, pool in (("auto", data.pool), ("train", few), ("evaluate", data.pool), ("auto", few)):
         with pate_tf.Labeller(sums, epsilon=4.0, public_labels=wish, accept_forecast=True) as one:
-            plan = one.plan(data.pool)
+            plan = one.plan(pool)
+        is_joined = wish == "train" or (wish == "auto" and pool is not few)
         kind = GaussianFeatureSums if is_joined else GaussianResidualSums
         assert type(plan.mechanism) is kind and plan.trains_on_labels == is_joined
 
