@@ -21,7 +21,6 @@ from pate_tf.data.loaded_data import Data
 from pate_tf.planning.release_settings import (
     Budget,
     Output,
-    ReleasePrivacy,
     ReleaseSettings,
     RunSettings,
 )
@@ -36,7 +35,7 @@ def define() -> None:
     """Defines the flags of this command."""
     command_line.define(DataSource, group="data")
     command_line.define_data_flags(with_private=True)
-    command_line.define(ReleasePrivacy, group="privacy")
+    command_line.define(Budget, group="privacy", without=("planned_release", "insecure_seed"))
     command_line.define(ReleaseSettings, group="method", without=("margin",))
     command_line.define(QueryWishes, group="method", without=("strategy", "num_queries"))
     command_line.define(StudentSettings, group="student", advanced=(*TRAINING, "model"))

@@ -232,7 +232,7 @@ class Output(PublicationSettings):
         None,
         group="output",
         flag="train_dir",
-        help="Run folder. If it contains teachers or feature sums, no other flag is needed. "
+        help="Run folder. `pate student` reads the settings of its teachers or feature sums. "
         "Default: runs/DATASET-NB_TEACHERS, or runs/DATASET-feature_sums.",
     )
     save_labels: bool = setting(
