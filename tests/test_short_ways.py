@@ -70,17 +70,3 @@ def test_a_plan():
     with Way() as way:
         plan(1.0, num_teachers=250, num_classes=10)
     way.check("plan", files=11, functions=80)
-
-
-def test_releasing_a_hundred_labels_of_loaded_teachers(tmp_path):
-    """Uses `--query_strategy=first --lap_scale=20.25`; the cost of labels was computed before."""
-    data = pate_tf.Data.load("digits")
-    trained = pate_tf.Teachers("mlp", num_teachers=4, directory=tmp_path / "run", steps=2)
-    trained.fit(data.private)
-    teachers = pate_tf.Teachers.load(tmp_path / "run")
-    mechanism = pate_tf.LaplaceNoisyMax(scale=20.25)  # of no other test
-    mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)  # caches
-    pool = data.pool
-    with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller, Way() as way:
-        labeller.label(pool, 100, strategy="first")
-    way.check("releasing 100 labels", files=23, functions=103)

@@ -18,12 +18,7 @@ from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data
-from pate_tf.planning.release_settings import (
-    Budget,
-    Output,
-    ReleaseSettings,
-    RunSettings,
-)
+from pate_tf.planning.release_settings import Budget, Output, ReleaseSettings, RunSettings
 from pate_tf.queries.strategies import QueryWishes
 from pate_tf.students.student_kinds import TRAINING, StudentSettings
 

@@ -6,7 +6,7 @@ also runs without a terminal:
 
   pate start --private=visits.csv --label=diagnosis --public=public.csv --epsilon=1 --yes
 
-The flags of `pate run` are accepted, too.
+The flags of `pate run` are accepted, too. For images, the files are folders.
 """
 
 import contextlib
@@ -60,15 +60,24 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             print(error)
 
 
-def private_table(text: str) -> pathlib.Path:
-    """Returns the path of the private table, whose first line must contain column names.
+def private_source(text: str) -> pathlib.Path:
+    """Returns the path of a folder of images, or of a table whose first line has column names.
 
-    Raises ValueError if the first line may be a record instead.
+    Raises ValueError if the first line of the table may be a record instead.
     """
     if not text:
         raise command_line.FlagValueError("private is required: the file of private records")
     path = pathlib.Path(text).expanduser()
-    tables.check_header(path, [])
+    if not path.is_dir():
+        tables.check_header(path, [])
+    return path
+
+
+def public_folder(text: str) -> pathlib.Path | None:
+    """Returns the path of a folder; None for an empty answer."""
+    path = pathlib.Path(text).expanduser() if text else None
+    if path is not None and not path.is_dir():
+        raise ValueError(f"{path} is not a folder")
     return path
 
 
@@ -127,9 +136,8 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
     print(f"{schema} was drafted from {public}. Review it before you answer yes.")
 
 
-def main() -> None:
-    """Asks all questions, drafts the schema, prints the forecast, and starts the run."""
-    private = asked("private", "File of private records (CSV or Parquet)", private_table)
+def about_table(private: pathlib.Path) -> dict[str, Any]:
+    """Asks about a table and drafts its schema. Returns values of flags."""
     names = tables.header_of(private).names
     print(f"Its columns: {', '.join(names)}")
 
@@ -162,6 +170,20 @@ def main() -> None:
             )
     else:
         draft_schema(schema, public, private=private, label=label, owner=owner)
+    for name in ("label", "classes"):  # the schema contains them
+        FLAGS[name].unparse()
+    return {"public": public, "schema": schema, "owner": owner}
+
+
+def main() -> None:
+    """Asks all questions, drafts the schema, prints the forecast, and starts the run."""
+    question = "File of private records (CSV or Parquet), or folder with a folder for each class"
+    answers: dict[str, Any] = {"private": asked("private", question, private_source)}
+    if answers["private"].is_dir():
+        question = "Folder of public images (empty: none)"
+        answers["public"] = asked("public", question, public_folder)
+    else:
+        answers |= about_table(answers["private"])
     if not (FLAGS["epsilon"].present or FLAGS.yes):
         print("Epsilon limits what anybody can learn about one person from the model:")
         for choice, word in CHOICES.items():
@@ -171,9 +193,6 @@ def main() -> None:
     epsilon = asked("epsilon", "Epsilon (empty: 1)", epsilon_of)
     question = "Epsilon of an accuracy estimate on 10 % of the private records (empty: no estimate)"
     estimate = asked("evaluate_epsilon", question, lambda text: text and epsilon_of(text))
-    for name in ("label", "classes"):  # the schema contains them
-        FLAGS[name].unparse()
-    answers = {"private": private, "public": public, "schema": schema, "owner": owner}
     answers |= {"epsilon": f"{epsilon:g}", "evaluate_epsilon": estimate}
     FLAGS(["pate run", *(f"--{name}={value}" for name, value in answers.items() if value)])
     shown = set(FLAGS) - {"yes", *command_line.ALIASES.values()}

@@ -78,6 +78,8 @@ class FileSource(Settings):
     @functools.cached_property
     def _schema(self) -> Schema:
         if self.schema is None:
+            for path in filter(None, (self.public, self.private)):
+                path.stat()  # raises an error for a misspelled folder of images
             raise ValueError("schema is required. `pate schema` drafts one from a public file.")
         return read_schema(self.schema)
 

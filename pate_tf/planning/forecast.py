@@ -80,8 +80,9 @@ class Forecast(NamedTuple):
         auc: area under the ROC curve, see `core.public.area_under_curve`; None if it was not
             measured.
         balanced: mean recall over all classes; None if it was not measured.
-        public_accuracy: accuracy of a student that learns only from the public labels; None if the
-            student does not learn from public labels.
+        public_accuracy: accuracy of a linear model of only the public labels; None if it was not
+            measured, for example because the student does not learn from public labels. For images,
+            it is measured in any case.
         public_auc: area under the curve of that student, if the gain is measured by it; else None.
         gain: expected increase of `public_accuracy`, or of `public_auc` if the most frequent class
             has more than `UNEVEN_SHARE`, when the private data are added.

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import hypot, inf
 from typing import Any, Final, cast
 
 import numpy as np
@@ -198,7 +198,14 @@ class SumsOption:
         forecast = trial(known.pool, encoder, self._mechanism, number, views, num_draws, centres)
         if dataset.kind == "image" and dataset.target == CLASS and not self._trains_on_labels:
             of_labels = accuracy_without_noise(known.pool, encoder)
-            self._note({"with private data": forecast, "with public labels only": of_labels})
+            if of_labels is not None:
+                spans = (forecast.high - forecast.low, of_labels.high - of_labels.low)
+                forecast = forecast._replace(
+                    public_accuracy=of_labels.accuracy,
+                    gain=forecast.accuracy - of_labels.accuracy,
+                    gain_error=hypot(*spans) / 4.0,  # a range has two errors on each side
+                    is_precise=False,  # the student may be better than these linear models
+                )
         return forecast
 
     def plan(self) -> ReleasePlan:

@@ -82,6 +82,12 @@ def test_public_records_without_labels_need_the_classes(folder, tmp_path):
         assert 'classes = ["a", "b"]\n' in (tmp_path / name).read_text()
 
 
+def test_images_are_folders(tmp_path):
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    ended = run_script(PATE, "start", "--private=images", "--public=web", "--yes", folder=tmp_path)
+    assert ended.code == 1 and "web is not a folder" in ended.err
+
+
 @pytest.fixture(scope="module")
 def values(folder):
     """Starts a run with flags only; returns its results."""
