@@ -553,9 +553,9 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 # Only the first round is checked, because the exact sums of later rounds are not
                 # stored.
                 noise = (numbers.reshape(-1, *exact.shape)[0] - exact) / LATTICE
-                claimed = charge.standard_deviation
-                detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
-                ratio = float(np.square(noise).mean()) / claimed**2
+                sigma = charge.standard_deviation
+                detail = f"deviation {noise.std():.4g} of {noise.size:,} draws, claimed {sigma:.4g}"
+                ratio = float(np.square(noise).mean()) / sigma**2
                 # If the tails of the noise are at most as heavy as Laplace tails, the false alarm
                 # rate is about 1e-6. The squares of such noise have a standard deviation of at most
                 # sqrt(5) times the variance of the noise.
