@@ -33,7 +33,7 @@ MEASURES = {
 AHEAD, TIE, BEHIND = "ahead", "tie", "behind"
 OPEN = "open"  # not behind, but a method that runs on all data has not been measured
 REQUIRED = {"head", "network"}  # other methods that run on all data
-GROUPS = {  # methods that are compared on the same tables
+GROUPS = {  # other methods, by the tables they run on
     "tables": ("head", "network", "public"),
     "tables with two classes": ("ebm",),
 }
@@ -145,19 +145,22 @@ class Board:
     def best_other(self, problem: tuple[str, bool], epsilon: float) -> tuple[str, Value] | None:
         """Returns the most accurate other method with the same guarantee.
 
-        None if a method that runs on all data has not been measured, because it could be better,
-        unless another method is already better than ours.
+        A result at a smaller epsilon has this guarantee, too. The function returns None if a method
+        that runs on all data has not been measured, because it could be better, unless another
+        method is already better than ours.
         """
-        others = {
-            method: value
-            for method in METHODS
-            if method not in (OURS, *NOT_RANKED)
-            and (value := self.value(problem, method, epsilon)) is not None
-        }
-        best = max(others.items(), key=lambda item: item[1].mean, default=None)
+        names = [method for method in METHODS if method not in (OURS, *NOT_RANKED)]
+        measured = {method for method in names if self.value(problem, method, epsilon)}
+        results = [
+            (method, value)
+            for method in names
+            for each in self.epsilons
+            if each <= epsilon and (value := self.value(problem, method, each))
+        ]
+        best = max(results, key=lambda item: item[1].mean, default=None)
         ours = self.value(problem, OURS, epsilon)
         is_behind = best is not None and ours is not None and ours.against(best[1]) == BEHIND
-        return best if is_behind or others.keys() >= REQUIRED else None
+        return best if is_behind or measured >= REQUIRED else None
 
     def outcome(self, problem: tuple[str, bool], epsilon: float) -> str | None:
         """Returns how our accuracy compares with the best other one; None if one is missing."""
@@ -184,7 +187,7 @@ def counts(board: Board) -> str:
             for epsilon in board.epsilons:
                 measured = [each for each in problems if board.value(each, OURS, epsilon)]
                 found = Counter(board.outcome(each, epsilon) or OPEN for each in measured)
-                if found.keys() - {OPEN}:
+                if found:
                     row[f"epsilon {epsilon:g}"] = ", ".join(
                         f"{found[outcome]} {outcome}"
                         for outcome in (AHEAD, TIE, BEHIND, OPEN)
@@ -196,25 +199,20 @@ def counts(board: Board) -> str:
 
 
 def differences(board: Board) -> str:
-    """Returns differences of accuracy between pate_tf and other methods, over the same data sets.
+    """Returns differences of accuracy between pate_tf and other methods.
 
-    A row needs at least `MIN_PROBLEMS` data sets on which all methods of its group were measured.
+    A difference needs at least `MIN_PROBLEMS` data sets on which both were measured.
     """
     rows = []
     for title, pool in itertools.product(GROUPS, (False, True)):
         problems = [problem for problem in board.problems("table") if problem[1] == pool]
-        group = [
-            method
-            for method in GROUPS[title]
-            if any((*problem, method) == key[:3] for problem in problems for key in board.values)
-        ]
-        for method in group:
+        for method in GROUPS[title]:
             row = {"situation": f"{title}, {_pool(pool)}", "against": METHODS[method].title}
             for epsilon in board.epsilons:
                 found = [
                     board.means(problem, (OURS, method), epsilon)
                     for problem in problems
-                    if None not in board.means(problem, (OURS, *group), epsilon)
+                    if None not in board.means(problem, (OURS, method), epsilon)
                 ]
                 if len(found) >= MIN_PROBLEMS:
                     points = 100.0 * np.subtract(*np.transpose(found))
