@@ -136,9 +136,9 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
     print(f"{schema} was drafted from {public}. Review it before you answer yes.")
 
 
-def about_table(private: pathlib.Path) -> dict[str, Any]:
-    """Asks about a table and drafts its schema. Returns values of flags."""
-    names = tables.header_of(private).names
+def about_table(path: pathlib.Path) -> dict[str, Any]:
+    """Asks about the columns of a table and drafts its schema. Returns values of flags."""
+    names = tables.header_of(path).names
     print(f"Its columns: {', '.join(names)}")
 
     def columns_of(text: str) -> str | None:
@@ -169,7 +169,7 @@ def about_table(private: pathlib.Path) -> dict[str, Any]:
                 f"label: {schema} predicts {default}, not {label}. Choose a new file by --schema."
             )
     else:
-        draft_schema(schema, public, private=private, label=label, owner=owner)
+        draft_schema(schema, public, private=path, label=label, owner=owner)
     for name in ("label", "classes"):  # the schema contains them
         FLAGS[name].unparse()
     return {"public": public, "schema": schema, "owner": owner}
