@@ -33,7 +33,7 @@ from pate_tf.students.student_training import outputs
 
 FOLDS, MAX_RECORDS = 3, 6_000  # of the choice of settings
 FINALISTS = 12  # settings that are compared on all folds
-FEW, SMALL, DRAWS = 1_100, 10_000, 4  # records: all folds at once; several draws of the noise
+FEW, SMALL, DRAWS = 1_100, 3_500, 4  # records: all folds at once; several draws of the noise
 HEAD_CLIP = 0.5
 BATCH = 2_048  # of networks on images; otherwise all records
 Scores = npt.NDArray[np.floating]

@@ -677,10 +677,11 @@ def measure(
             )
     judged = "The labels are correct on {:.1%} of the pool"
     reached = values["label_accuracy"]
+    forecast = labels.forecast
     if labels.has_public_labels:
         judged = "The student is correct on {:.1%} of the held-out samples"
-        reached = values["student_accuracy"]
-    forecast = labels.forecast
+        # For images, the forecast does not include the public labels that the student learned.
+        reached = values["student_accuracy"] if forecast and forecast.public_accuracy else None
     is_outside = forecast and forecast.excludes(reached)
     values["is_outside_of_forecast"] = is_outside
     if is_outside:
