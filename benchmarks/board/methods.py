@@ -463,7 +463,7 @@ def _ebm_setting(problem: Problem, epsilon: float) -> Setting:
     has_categories = any(high - low > 1 for _, low, high in _spans(problem))
     both = (False, True)
     settings = grid(
-        95,  # and the first, which is the package's default: as many as a head has without a pool
+        95,  # and the first, which is the package's default
         rate=(0.01, 0.03, 0.1, 0.3),
         steps=(5,) if problem.is_quick else (300, 100, 30, 10),
         leaves=(3, 2, 6),

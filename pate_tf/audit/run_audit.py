@@ -554,7 +554,8 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 # stored.
                 noise = (numbers.reshape(-1, *exact.shape)[0] - exact) / LATTICE
                 sigma = charge.standard_deviation
-                detail = f"deviation {noise.std():.4g} of {noise.size:,} draws, claimed {sigma:.4g}"
+                drawn = f"standard deviation {noise.std():.4g} of {noise.size:,} draws"
+                detail = f"{drawn}, claimed {sigma:.4g}"
                 ratio = float(np.square(noise).mean()) / sigma**2
                 # If the tails of the noise are at most as heavy as Laplace tails, the false alarm
                 # rate is about 1e-6. The squares of such noise have a standard deviation of at most
@@ -562,8 +563,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 is_small = ratio < 1.0 - 4.9 * math.sqrt(5.0 / noise.size)
                 problems = [detail] if is_small or (ratio < 1e-3 and noise.size > 9) else []
                 name = f"noise of the sums of row {row.sequence}"
-                blind = "predictable noise of the correct size"
-                yield verdict(name, problems, detail, blind)
+                yield verdict(name, problems, detail, "predictable noise of the correct size")
 
 
 CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {

@@ -16,7 +16,7 @@ FLAG_ERROR: Final = 2
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 SECONDS: Final = 8.0  # systemd and container engines kill a process after 10 seconds
-RESUMES: Final = "the same command resumes, and pays nothing twice; training may start again"
+RESUMES: Final = "the same command resumes, but trains an unfinished representation again"
 LINE: Final = f"error: stopped by SIGTERM; {RESUMES}\n".encode()
 NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 

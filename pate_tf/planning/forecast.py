@@ -81,9 +81,8 @@ class Forecast(NamedTuple):
             measured.
         balanced: mean recall over all classes; None if it was not measured.
         public_accuracy: accuracy of a linear model of only the public labels; None if it was not
-            measured, for example because the student does not learn from public labels. For images,
-            it is measured in any case.
-        public_auc: area under the curve of that student, if the gain is measured by it; else None.
+            measured. For images, it is measured only if the student does not learn these labels.
+        public_auc: area under the curve of that model, if the gain is measured by it; else None.
         gain: expected increase of `public_accuracy`, or of `public_auc` if the most frequent class
             has more than `UNEVEN_SHARE`, when the private data are added.
         gain_error: standard error of the gain.

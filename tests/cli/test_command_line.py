@@ -27,7 +27,7 @@ from pate_tf.planning.forecast import ForecastError
         (ForecastError("noise"), 4, "noise"),
         (MemoryError(), 1, "out of memory"),
         (Exception("a library: failed to map segment"), 1, "out of memory"),
-        (KeyboardInterrupt(), 130, "stopped; the same command resumes, and pays nothing twice"),
+        (KeyboardInterrupt(), 130, "stopped; the same command resumes, but"),
         (
             ModuleNotFoundError("No module named 'grpc'", name="grpc"),
             *(1, "The package grpc is not installed. Run: pip install 'pate_tf[silos]'"),
