@@ -140,8 +140,7 @@ def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Qu
     """
     del total
 
-    def log_law(distances: FloatArray, priority: float) -> tuple[FloatArray, FloatArray]:
-        del priority
+    def log_law(distances: FloatArray, _: float) -> tuple[FloatArray, FloatArray]:
         scaled = distances / sigma
         return -(scaled**2) / 2.0 - log(sigma * sqrt(2.0 * np.pi)), scipy.special.log_ndtr(scaled)
 

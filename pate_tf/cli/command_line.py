@@ -235,8 +235,7 @@ def guarded(
         flag_of_argument: see `in_flags`.
     """
 
-    def run(arguments: list[str]) -> None:
-        del arguments
+    def run(_: list[str]) -> None:
         if not flag_values["verbosity"].present:
             flag_values["verbosity"].value = -1  # absl.logging.WARNING
         prepare_start_of_tensorflow(is_shown=flag_values.verbosity >= 0, is_command=True)

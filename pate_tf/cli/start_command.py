@@ -73,19 +73,13 @@ def private_source(text: str) -> pathlib.Path:
     return path
 
 
-def public_folder(text: str) -> pathlib.Path | None:
-    """Returns the path of a folder; None for an empty answer."""
+def public_source(text: str, is_folder: bool = False) -> pathlib.Path | None:
+    """Returns the path of a readable table, or of a folder; None for an empty answer."""
     path = pathlib.Path(text).expanduser() if text else None
-    if path is not None and not path.is_dir():
-        raise ValueError(f"{path} is not a folder")
-    return path
-
-
-def public_table(text: str) -> pathlib.Path | None:
-    """Returns the path of a readable public table; None for an empty answer."""
-    path = pathlib.Path(text).expanduser() if text else None
-    if path is not None:
+    if path is not None and not is_folder:
         tables.header_of(path)
+    elif path is not None and not path.is_dir():
+        raise ValueError(f"{path} is not a folder")
     return path
 
 
@@ -133,7 +127,8 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
             f"Nothing was started. Then run:\n\n$ pate start --schema={schema} {again} --public="
         )
         raise SystemExit(command_line.USER_ERROR)
-    print(f"{schema} was drafted from {public}. Review it before you answer yes.")
+    review = "Review it." if FLAGS.yes else "Review it before you answer yes."
+    print(f"{schema} was drafted from {public}. {review}")
 
 
 def about_table(path: pathlib.Path) -> dict[str, Any]:
@@ -161,7 +156,7 @@ def about_table(path: pathlib.Path) -> dict[str, Any]:
     question = "Column that identifies the person of each row (empty: each row is another person)"
     owner = asked("owner", question, owner_of)
     question = "File of public records with these columns (empty: none)"
-    public = asked("public", question, public_table)
+    public = asked("public", question, public_source)
     if schema.exists():
         print(f"Using the existing {schema}.")
         if default != label:
@@ -181,7 +176,7 @@ def main() -> None:
     answers: dict[str, Any] = {"private": asked("private", question, private_source)}
     if answers["private"].is_dir():
         question = "Folder of public images (empty: none)"
-        answers["public"] = asked("public", question, public_folder)
+        answers["public"] = asked("public", question, lambda text: public_source(text, True))
     else:
         answers |= about_table(answers["private"])
     if not (FLAGS["epsilon"].present or FLAGS.yes):

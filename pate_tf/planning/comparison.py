@@ -593,7 +593,7 @@ def planned_sums(
     if target.delta or mechanism is None or not number:
         kind = GaussianFeatureSums if known.pool_size else GaussianMoments
         features = kind.for_target(target, np.zeros((1, num_classes), np.int64))
-        num_rounds = _number_of_rounds(target, known, features.sigma) if has_rounds else 1
+        num_rounds = _number_of_rounds(known, features.sigma) if has_rounds else 1
         if num_rounds > 1:
             mechanism = target.least_noise(
                 lambda scale: GaussianResidualSums(sigma=scale, num_rounds=num_rounds)
@@ -619,7 +619,7 @@ def planned_sums(
     )
 
 
-def _number_of_rounds(target: Target, known: PublicNumbers, noise: float) -> int:
+def _number_of_rounds(known: PublicNumbers, noise: float) -> int:
     """Returns the number of rounds of residual sums, given the noise of a single release."""
     number = known.num_records or 0
     if known.pool_size:

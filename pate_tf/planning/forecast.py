@@ -31,7 +31,7 @@ NOTHING_CHARGED: Final = ITEM.join(
     ("Nothing was charged.", HELPS, "To continue anyway: `accept_forecast`.")
 )
 ENCODER_HELPS: Final = (
-    "For photographs larger than 32 x 32 pixels, use a pre-trained encoder, such as "
+    "For photographs, use a pre-trained encoder, such as "
     f"--representation=EfficientNetV2B0 ({GUIDE}/how-to/pretrained_encoder.html)."
 )
 TEXT_ENCODER_HELPS: Final = (

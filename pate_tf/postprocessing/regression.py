@@ -40,10 +40,11 @@ PUBLIC_AMPLITUDES = AMPLITUDES[::5]  # in standard deviations of the residuals o
 LARGEST_VARIANCE = 0.25  # of a value from 0 to 1
 # These factors are tried for the standard deviations of weights from public labels, see `joined`.
 INFLATIONS = np.geomspace(1.0, 10_000.0, 60)
-# Public labels get a smaller weight only if the logarithm of the evidence exceeds this value. It is
-# a Bayes factor of 20, which is "strong" (Kass and Raftery 1995,
-# doi:10.1080/01621459.1995.10476572).
-STRONG_EVIDENCE = math.log(20.0)
+# Public labels get a smaller weight only if the logarithm of the evidence exceeds this value. If
+# public labels and private records follow the same rules, a Bayes factor is above 1,000 with a
+# probability of at most 1 / 1,000 (Markov's inequality). A smaller weight is then a grave mistake,
+# because the weights would fit the noise.
+STRONG_EVIDENCE = math.log(1_000.0)
 # Grid of the integral over the largest count, in standard deviations.
 STEPS = np.linspace(-6.0, 6.0, 49)
 PART = 4_096  # number of inputs that are processed at once

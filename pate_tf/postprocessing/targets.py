@@ -235,18 +235,20 @@ def _functions_of_pool(
     is_known = slice(0) if labels is None else is_labeled(labels)
     known = None if labels is None else target_rows(labels[is_known], dataset)
     totals = sums[-1] / (LATTICE * CONSTANT)
+    of_record = 1.0 if known is None else max(float(known.sum(axis=1).mean()), EPS)
+    number = float(totals.sum()) / of_record
     if dataset.target_range is None:
-        number = math.sqrt(dataset.max_labels) * float(totals.max())
-        if known is not None:
-            number = float(totals.sum() / max(known.sum(axis=1).mean(), EPS))
+        if known is None:
+            number = math.sqrt(dataset.max_labels) * float(totals.max())
         contrasts = math.sqrt(dataset.max_labels) * np.eye(dataset.num_classes)
         centers = np.zeros(dataset.num_classes)
     else:  # the sum of v (s - c), where c is an estimate of the mean position
-        number = float(totals.sum())
         high = totals[1] / max(number, 1.0) if known is None else known[:, 1].mean()
         centers = np.clip([high], 0.0, 1.0)
         contrasts = np.vstack([-centers, 1.0 - centers])
-    number = float(num_records or max(number, 1.0))
+    # If the number of records is private, its estimate has this standard deviation.
+    of_number = 0.0 if num_records else math.sqrt(len(totals)) * noise / CONSTANT / of_record
+    number = float(num_records or max(number, of_number, 1.0))
     values = sums @ contrasts / (LATTICE * number)
     means = np.clip(values[-1] / CONSTANT, -centers, 1.0 - centers)
     if known is None:  # A number has the largest variance if it is always at an end of its range.
@@ -257,21 +259,25 @@ def _functions_of_pool(
     # The sampling error of the records, and of the pool's mean (for labels) and covariance.
     is_label = known is None and dataset.target_range is None
     of_pool = number / len(rows) * (np.square(squares) if is_label else squares)
-    spread = float(np.square(vectors, dtype=np.float64).mean())
+    spreads = np.square(vectors, dtype=np.float64).mean(axis=0)[:, None]
     by_noise = noise * np.linalg.norm(contrasts, axis=0)
-    deviations = np.hypot(by_noise, np.sqrt(number * spread * (squares + of_pool))) / number
+    deviations = np.hypot(by_noise, np.sqrt(number * spreads * (squares + of_pool))) / number
     again = np.random.default_rng(0).normal(size=(len(values), num_redrawn)) * by_noise[0] / number
     solved = []
-    for place, deviation in enumerate(deviations.tolist()):
+    for place, deviation in enumerate(deviations.T):
         if known is None:
             drawn_sums = values[:, [place]] + np.hstack([np.zeros((len(values), 1)), again])
             shares = np.clip(drawn_sums[-1] / CONSTANT, -centers[place], 1.0 - centers[place])
             beyond = drawn_sums[:-1] - np.outer(mean, shares)
-            weights = likeliest_weights(measured[:-1, :-1], beyond, deviation, groups)
+            mean_deviation = float(np.square(deviation).mean()) ** 0.5
+            weights = likeliest_weights(measured[:-1, :-1], beyond, mean_deviation, groups)
             solved.append(np.vstack([weights, shares]))
         else:
+            of_scale = of_number / number * float(np.square(values[:, place]).mean()) ** 0.5
+            factor = 1.0 / np.hypot(deviation, of_scale)[:, None]
+            scaled = measured * factor, values[:, [place]] * factor
             labeled = rows[is_known, :-1], known[:, [place]]
-            solved.append(joined(*labeled, measured, values[:, [place]], deviation, again))
+            solved.append(joined(*labeled, *scaled, 1.0, again * factor))
     slopes, intercepts = np.split(np.hstack(solved), [-1])
     frequencies = intercepts[0]
     frequencies[: len(centers)] += centers

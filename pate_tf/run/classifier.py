@@ -527,7 +527,6 @@ class PateRegressor(RegressorMixin, _PateEstimator):
         return labels, {"target_range": self.target_range}
 
 
-def _unfitted(teacher: BaseEstimator, dataset: Dataset) -> BaseEstimator:
+def _unfitted(teacher: BaseEstimator, _: Dataset) -> BaseEstimator:
     """Returns an unfitted copy of a scikit-learn estimator; called once for each teacher."""
-    del dataset
     return clone(teacher)

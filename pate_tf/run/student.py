@@ -776,6 +776,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
         if name == "estimated_accuracy" and value is not None:
             text = statement.estimated_in_words
+            name = name.removesuffix("_data_independent").replace("_ledger", " of the ledger")
         if name == "secure_noise":
             name = "noise source"
             text = "operating system" if value else "seed: NOT PRIVATE"

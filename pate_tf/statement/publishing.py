@@ -241,9 +241,12 @@ def publication_facts(publication: PublicationSettings, folder: pathlib.Path) ->
     """Returns facts about the publication for a statement: names, date and library versions.
 
     Args:
-        publication: facts from the data holder.
+        publication: facts from the data holder. If the holder or the purpose is None, it is that of
+            the earlier version.
         folder: folder that contains the versions of the model.
     """
+    earlier = folder.parent / JSON_FILE
+    stated = artifacts.read_json(earlier) if earlier.exists() else {}
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     versions = {"python": sys.version.split()[0]}
     for name in LIBRARIES:
@@ -252,8 +255,8 @@ def publication_facts(publication: PublicationSettings, folder: pathlib.Path) ->
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed as a package"
     return {
-        "holder": publication.holder,
-        "purpose": publication.purpose,
+        "holder": publication.holder or stated.get("holder"),
+        "purpose": publication.purpose or stated.get("purpose"),
         "run_name": publication.run_name or f"{date}-{artifacts.next_version(folder)}",
         "date": date,
         "versions": versions,

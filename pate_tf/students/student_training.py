@@ -452,8 +452,7 @@ def fit_student(
     # stored state. All initial rows differ, so training can't stop before all rows were replaced.
     predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
 
-    def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        del epoch, logs
+    def stop_if_stable(*_: Any) -> None:
         bar.update(steps_an_epoch)
         if stops_early:
             latest = outputs(averaged_or_own(student), inputs).argmax(axis=1)

@@ -172,7 +172,7 @@ def test_silos_sums_join_public_labels_of_a_number(tmp_path, monkeypatch):
         parts[name] = silo_sums(whole)
     fields = OTHERS | {"num_features": whole.encoder.num_features}
     # The noise is so large that the public labels decide.
-    release = SecureFeatureSums.for_epsilon(0.01, delta=1e-6, **fields)
+    release = SecureFeatureSums.for_epsilon(0.001, delta=1e-6, **fields)
     monkeypatch.setitem(five_silos.MECHANISMS, "moments", release)
     representation = pate_tf.Representation(whole.representation).fit(pool)
     silos = [open_silo(tmp_path, name, sums=parts[name]) for name in NAMES]

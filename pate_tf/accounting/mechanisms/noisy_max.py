@@ -287,8 +287,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
         For the bound `two_sided`, one vote is assumed to move (see `Bound.reach`).
         """
 
-        def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
-            del u
+        def formula(q: FloatArray, _: FloatArray, moments: FloatArray) -> FloatArray:
             values = np.full((len(q), len(moments)), inf)
             values[q < 1.0] = costs.gaussian_costs(self.sigma, q[q < 1.0], moments)
             return values
