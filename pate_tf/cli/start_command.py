@@ -40,20 +40,22 @@ def define() -> None:
 def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
     """Passes a flag's value, or the user's answer to a question, to `check`; returns the result.
 
-    The question is repeated until the answer passes the check.
+    The question is repeated until the answer passes the check. If the input ended, because the
+    command runs in a script, the answer is empty.
 
     Raises:
-        ValueError: if the flag's value fails the check, or if the input ends.
+        ValueError: if the flag's value, or the empty answer of a script, fails the check.
     """
+    is_given = FLAGS[flag].present or FLAGS.yes
+    text = str(FLAGS[flag].value or "")
     while True:
-        is_given = FLAGS[flag].present or FLAGS.yes
         try:
-            text = str(FLAGS[flag].value or "") if is_given else input(f"{question}: ").strip()
-            return check(text)
+            text = text if is_given else input(f"{question}: ").strip()
         except EOFError:
-            is_text = FLAGS[flag].flag_type() == "string"
-            default = f", or --{flag}= for the default" * is_text  # an empty number is an error
-            raise ValueError(f"{flag}: the input ended early. Pass --{flag}{default}.") from None
+            print()
+            is_given = True
+        try:
+            return check(text)
         except (ValueError, OSError) as error:
             if is_given:
                 raise

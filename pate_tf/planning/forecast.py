@@ -31,11 +31,11 @@ NOTHING_CHARGED: Final = ITEM.join(
     ("Nothing was charged.", HELPS, "To continue anyway: `accept_forecast`.")
 )
 ENCODER_HELPS: Final = (
-    "For photographs, use a pre-trained encoder, such as "
+    "For photographs, a pre-trained encoder is often more accurate, such as "
     f"--representation=EfficientNetV2B0 ({GUIDE}/how-to/pretrained_encoder.html)."
 )
 TEXT_ENCODER_HELPS: Final = (
-    "For texts, use a pre-trained text encoder, such as --representation=hub:FOLDER with a preset "
+    "A pre-trained text encoder is often more accurate: --representation=hub:FOLDER with a preset "
     f"of keras-hub ({GUIDE}/how-to/pretrained_encoder.html#texts)."
 )
 

@@ -72,9 +72,9 @@ class ReleasePrivacy(Privacy):
     )
     accept_forecast: bool = setting(
         False,
-        help="Continue even if a constant answer is expected to be as good as the labels: by "
-        "accuracy, or by AUC if the most frequent class of the pool has more than 80 %. Without "
-        "this flag, the command ends with exit code 4 in this case and spends no privacy budget.",
+        help="Continue even if the private data are not expected to help, or if a constant answer "
+        "is expected to be as good as the labels (by AUC if a class has more than 80 % of the "
+        "pool). Otherwise, the command ends with exit code 4 and spends no privacy budget.",
     )
 
 

@@ -246,8 +246,8 @@ def _functions_of_pool(
         high = totals[1] / max(number, 1.0) if known is None else known[:, 1].mean()
         centers = np.clip([high], 0.0, 1.0)
         contrasts = np.vstack([-centers, 1.0 - centers])
-    # If the number of records is private, its estimate has this standard deviation.
-    of_number = 0.0 if num_records else math.sqrt(len(totals)) * noise / CONSTANT / of_record
+    # The standard deviation of the estimated number of records; 0 if this number is public.
+    of_number = (num_records is None) * math.sqrt(len(totals)) * noise / CONSTANT / of_record
     number = float(num_records or max(number, of_number, 1.0))
     values = sums @ contrasts / (LATTICE * number)
     means = np.clip(values[-1] / CONSTANT, -centers, 1.0 - centers)

@@ -774,9 +774,9 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         text = f"{value:g}" if name == "delta" else str(value)
         if name.startswith("epsilon_"):
             text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
+            name = name.removesuffix("_data_independent").replace("_ledger", " of the ledger")
         if name == "estimated_accuracy" and value is not None:
             text = statement.estimated_in_words
-            name = name.removesuffix("_data_independent").replace("_ledger", " of the ledger")
         if name == "secure_noise":
             name = "noise source"
             text = "operating system" if value else "seed: NOT PRIVATE"

@@ -77,7 +77,7 @@ def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
         runs = [path.parent for path in file.absolute().parents if path.name == artifacts.RELEASED]
         folders = [run / artifacts.SENSITIVE for run in runs]
         ledgers = [path for path in folders if (path / f"{Store.name}.sqlite3").exists()][:1]
-        require(bool(ledgers), "its run has no ledger. Pass `ledgers` or `run`.")
+        require(bool(ledgers), "its run has no ledger. Pass `ledgers` or `run` of the data holder.")
     with opened_stores(ledgers) as stores:
         statement = check_statement(fields, *stores)
         since = spent_since(statement, stores)

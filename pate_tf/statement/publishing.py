@@ -241,8 +241,8 @@ def publication_facts(publication: PublicationSettings, folder: pathlib.Path) ->
     """Returns facts about the publication for a statement: names, date and library versions.
 
     Args:
-        publication: facts from the data holder. If the holder or the purpose is None, it is that of
-            the earlier version.
+        publication: facts from the data holder. If the holder or the purpose is None, the earlier
+            version's is used.
         folder: folder that contains the versions of the model.
     """
     earlier = folder.parent / JSON_FILE
