@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import hypot, inf
 from typing import Any, Final, cast
 
@@ -172,10 +172,14 @@ class SumsOption:
                     trials[each] = self._trial(each, encoder, 1)
                     advance(1)
                 name = max(encoders, key=lambda each: trials[each].accuracy)
-                form = ".1%" if pool.dataset.target == CLASS else ".2f"
-                shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
-                reporting.note(f"Trial on labeled public samples: {shown}.")
+                self._note(trials)
             return name, self._trial(name, encoders[name], DRAWS)
+
+    def _note(self, trials: Mapping[Any, Forecast]) -> None:
+        """Reports the results of trials."""
+        form = ".1%" if self._known.pool.dataset.target == CLASS else ".2f"
+        shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
+        self._reporting.note(f"Trial on labeled public samples: {shown}.")
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> Forecast:
         """Returns the result of `trial` for the planned mechanism."""

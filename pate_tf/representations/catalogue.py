@@ -393,8 +393,7 @@ def source_of(representation: "Named | keras.Model | Representation | None") -> 
         return representation.source
     if isinstance(representation, keras.Model):
 
-        def build(dataset: Dataset) -> keras.Model:
-            del dataset
+        def build(_: Dataset) -> keras.Model:
             return representation
 
         build.__name__ = representation.name

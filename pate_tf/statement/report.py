@@ -26,6 +26,7 @@ REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.js
 # Text that the report must not break across lines: a cost, a small number, a percentage or a date.
 NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 RUN_IN_WORDS: Final = ", where RUN is the run folder."
+ONLY_HOLDER: Final = "Only the data holder can run them, because they read the ledger."
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
 
@@ -72,7 +73,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
     place = shlex.quote(root.name)
     page = contents["statement"].to_markdown()
     page = page.replace("=RUN", f"={place}")
-    page = page.replace(RUN_IN_WORDS, f", in the folder that contains `{place}`.")
+    page = page.replace(RUN_IN_WORDS, f", in the folder that contains `{place}`. {ONLY_HOLDER}")
     text, _, signature = page.rpartition(SIGNATURE)
     files = artifacts.file_digests(root / artifacts.RELEASED)
     with opened_stores(ledger_folders(root)[:1]) as stores:

@@ -159,9 +159,8 @@ def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOpt
     return config.linear_head
 
 
-def check(config: StudentConfig, dataset: Dataset) -> None:
+def check(config: StudentConfig, _: Dataset) -> None:
     """Raises ValueError if the user selected a model, because feature sums determine the model."""
-    del dataset
     if config.model != LINEAR_HEAD:
         raise ValueError(f"model: remove {config.model!r}; linear_head comes from feature sums")
 

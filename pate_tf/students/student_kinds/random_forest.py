@@ -82,15 +82,12 @@ class ForestModel(tf.Module):
         )
 
 
-def fit(
-    config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
-) -> ForestModel:
+def fit(config: StudentConfig, released: PoolLabels, pool: Pool, _: FitOptions) -> ForestModel:
     """Fits a random forest to the noisy labels; see `StudentKind.train`.
 
     Only the model and the seed of `config` are used, and no logs are written. If labels have
     weights, the forest learns the class with the largest weight.
     """
-    del options
     inputs = pool.inputs[released.query_indices]
     return ForestModel(
         forest.fit(config.model, pool.dataset, inputs, released.labels, seed=config.seed)
