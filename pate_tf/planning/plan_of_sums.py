@@ -46,7 +46,7 @@ from pate_tf.representations.catalogue import (
     is_known,
     pool_features_by_name,
 )
-from pate_tf.representations.raw import MAX_OF_PAIRS
+from pate_tf.representations.raw import FINE_DIRECTIONS, MAX_OF_PAIRS
 
 OF_VOTES = ("num_queries", "strategy")  # settings that only method pate has
 
@@ -187,6 +187,10 @@ class SumsOption:
         dataset = known.pool.dataset
         is_linear = dataset.augmentation == "none" or encoder.is_frozen or dataset.target != CLASS
         number = known.num_records or 1
+        # With about as many directions as texts, each direction describes one text of the pool, and
+        # other texts are predicted better than the pool's. So the trial uses few directions.
+        if name == "fine_lsa" and known.pool.num_labeled < 2 * FINE_DIRECTIONS:
+            encoder = encoder_of(known.pool, "lsa", self._seed)
         if self._trains_on_labels and is_linear:
             return trial_with_public_labels(
                 known.pool, encoder, self._mechanism, number, measures_gain=num_draws > 1
