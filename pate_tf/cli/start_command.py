@@ -129,8 +129,7 @@ def draft_schema(schema: pathlib.Path, public: pathlib.Path | None, **others: An
             f"Nothing was started. Then run:\n\n$ pate start --schema={schema} {again} --public="
         )
         raise SystemExit(command_line.USER_ERROR)
-    review = "Review it." if FLAGS.yes else "Review it before you answer yes."
-    print(f"{schema} was drafted from {public}. {review}")
+    print(f"{schema} was drafted from {public}. Review it before a run.")
 
 
 def about_table(path: pathlib.Path) -> dict[str, Any]:

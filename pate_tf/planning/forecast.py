@@ -239,7 +239,8 @@ class Forecast(NamedTuple):
         known = self.public_accuracy if self.public_auc is None else self.public_auc
         values = (known, self.gain, self.gain_error)
         public, gain, error = (format(factor * value, form) for value in values)
-        warning = " Warning: the private data may not help." * (self.gain <= self.gain_error)
+        warning = f" Warning: the private data may not help, see {GUIDE}/how-to/csv.html."
+        warning *= self.gain <= self.gain_error
         return (
             f" With the public labels only, {measure} is about {public}{unit}. The private data "
             f"are expected to add {gain}{points}, with a standard error of {error}.{warning}"

@@ -72,8 +72,8 @@ class ReleasePrivacy(Privacy):
     )
     accept_forecast: bool = setting(
         False,
-        help="Continue even if 625 public labels or more show that private data do not help, or if "
-        "a constant answer is expected to be as good as the labels (by AUC if a class has over "
+        help="Continue even if 625 labels in a public table show that private data do not help, or "
+        "if a constant answer is expected to be as good as the labels (by AUC if a class has over "
         "80 % of the pool). Otherwise, the command ends with exit code 4 and charges nothing.",
     )
 
