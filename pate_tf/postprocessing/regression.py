@@ -41,7 +41,7 @@ LARGEST_VARIANCE = 0.25  # of a value from 0 to 1
 # These factors are tried for the standard deviations of weights from public labels, see `joined`.
 INFLATIONS = np.geomspace(1.0, 10_000.0, 60)
 # Public labels get a smaller weight only if the logarithm of the evidence exceeds this value. If
-# public labels and private records follow the same rules, a Bayes factor is above 1,000 with a
+# public labels and private records follow the same rules, each Bayes factor is above 1,000 with a
 # probability of at most 1 / 1,000 (Markov's inequality). A smaller weight is then a grave mistake,
 # because the weights would fit the noise.
 STRONG_EVIDENCE = math.log(1_000.0)
