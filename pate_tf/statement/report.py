@@ -26,7 +26,7 @@ REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.js
 # Text that the report must not break across lines: a cost, a small number, a percentage or a date.
 NUMBER: Final = re.compile(r"[εδ] = [\w.∞-]+|\d+e-\d+|\d[\d.,]* %|\d{4}-\d\d-\d\d")
 RUN_IN_WORDS: Final = ", where RUN is the run folder."
-ONLY_HOLDER: Final = "Only the data holder can run them, with the ledger. Others trust the signature."
+ONLY_HOLDER: Final = "Only the holder can run them, with the ledger. Others trust the signature."
 SIGNATURE: Final = "\nSigned"  # start of the last paragraph of a statement
 
 
