@@ -72,9 +72,9 @@ class ReleasePrivacy(Privacy):
     )
     accept_forecast: bool = setting(
         False,
-        help="Continue even if 625 labels in a public table show that private data do not help, or "
-        "if a constant answer is expected to be as good as the labels (by AUC if a class has over "
-        "80 % of the pool). Otherwise, the command ends with exit code 4 and charges nothing.",
+        help=f"Continue even if {MIN_PRECISE} labels of a public table show that private data do "
+        "not help, or if a constant answer is expected to be as good as the labels (by AUC if a "
+        "class has over 80 % of the pool). Otherwise, nothing is charged, and the exit code is 4.",
     )
 
 

@@ -65,6 +65,7 @@ def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path)
     assert (ended.code, ended.err.count("\n")) == (1, 1) and "predicts kind, not rate" in ended.err
     ended = run_script(PATE, "start", *flags, "--train_dir=run", folder=tmp_path)
     assert ended.code == 0 and "(empty: kind)" in ended.out and "No privacy budget" in ended.out
+    assert run_script(PATE, "start", folder=tmp_path).err.startswith("error: --private is required")
 
 
 def test_public_records_without_labels_need_the_classes(folder, tmp_path):

@@ -88,7 +88,6 @@ def test_the_data_set_says_that_it_holds_texts(data):
 
 @pytest.mark.parametrize(("wish", "chosen"), [("train", "fine_lsa"), ("evaluate", "lsa")])
 def test_public_labels_choose_the_number_of_directions(data, tmp_path, wish, chosen):
-    settings = {"epsilon": 1.0, "directory": tmp_path, "public_labels": wish}
-    fitted = pate_tf.fit(data, accept_forecast=True, **settings)
+    run = pate_tf.fit(data, epsilon=1, directory=tmp_path, public_labels=wish, accept_forecast=True)
     # In a trial with as many directions as texts, private data would seem to do harm.
-    assert fitted.labels.representation == chosen and (fitted.plan.forecast.gain or 0.0) >= 0.0
+    assert run.labels.representation == chosen and (run.plan.forecast.gain or 0.0) >= 0.0
