@@ -606,13 +606,11 @@ def weights_of_rounds(
 
 
 MOMENTUM = 0.9
-LOGIT_NOISE = 3.0  # standard deviation of the noise of a logit, if the loss had no curvature
+# Largest standard deviation of the noise of a logit, if the loss had no curvature.
+LOGIT_NOISE = 4.0
 # Steps are stable below the rate 2 (1 + MOMENTUM) / L (Polyak 1964). L is the largest eigenvalue of
 # the second derivatives, divided by `RESIDUAL_NORM`. It is about 1/3 for features of tables.
 MAX_RATE = 12.0
-# Means of the later half of a random walk have 2/3 of its final variance. If a logit has noise of
-# variance s^2, its factor 1 / sqrt(1 + pi s^2 / 8) gives the mean probability (MacKay 1992).
-SHRINKAGE = (1.0 + math.pi * LOGIT_NOISE**2 * 2.0 / 3.0 / 8.0) ** -0.5
 
 
 def weights_of_gradients(
@@ -622,14 +620,17 @@ def weights_of_gradients(
 
     This is gradient descent with momentum for softmax regression, starting from zero weights. It
     needs no second moments, so it needs no public inputs. The rate follows from the noise: if the
-    loss had no curvature, all rounds together would add noise of standard deviation `LOGIT_NOISE`
-    to the logit of a vector of norm 1. The result is public.
+    loss had no curvature, all rounds together would add noise of standard deviation s to the logit
+    of a vector of norm 1. The mean square of an entry of such vectors is 1 / width. Let r be the
+    sum of these squares over all records, divided by the noise of all rounds together. Then s is
+    `LOGIT_NOISE` times r / (1 + r), which is small if there is mostly noise (a Wiener filter). The
+    result is public.
 
     Args:
         values: noisy sums of each round so far, as multiples of 1 / LATTICE, `[num_finished, width,
             num_classes]`. The first round contains sums by class, the other rounds residuals.
         num_rounds: planned number of rounds. After the last one, the result is the mean of the
-            weights of the later half of the rounds, times `SHRINKAGE`.
+            weights of the later half of the rounds, shrunk because of s.
         num_records: number of private records.
         noise: standard deviation in each round, in units of the maximum contribution of a record.
     """
@@ -637,7 +638,9 @@ def weights_of_gradients(
     # Zero weights predict equal classes.
     gradients[:1] -= gradients[:1].mean(axis=2, keepdims=True)
     gradients[:1] /= RESIDUAL_NORM
-    rate = LOGIT_NOISE * (1.0 - MOMENTUM) * num_records / (noise * math.sqrt(num_rounds))
+    records_over_noise = num_records / noise * math.sqrt(num_rounds)
+    deviation = LOGIT_NOISE * records_over_noise / (records_over_noise + values.shape[1])
+    rate = deviation * (1.0 - MOMENTUM) * records_over_noise / num_rounds
     velocity, weights, later = (np.zeros(values.shape[1:]) for _ in range(3))
     for step, gradient in enumerate(gradients):
         velocity = MOMENTUM * velocity + gradient
@@ -645,7 +648,11 @@ def weights_of_gradients(
         if step >= num_rounds // 2:
             later += weights
     if len(values) == num_rounds:
-        weights = SHRINKAGE * later / (num_rounds - num_rounds // 2)
+        # Means of the later half of a random walk have 2/3 of its final variance. If a logit has
+        # noise of variance v, its factor 1 / sqrt(1 + pi v / 8) gives the mean probability (MacKay
+        # 1992).
+        shrinkage = 1.0 / math.sqrt(1.0 + math.pi * deviation**2 * 2.0 / 3.0 / 8.0)
+        weights = shrinkage * later / (num_rounds - num_rounds // 2)
     return _exact(weights)
 
 

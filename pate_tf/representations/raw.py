@@ -170,14 +170,14 @@ class BinsPart(Part):
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
 
 
-NUM_COSINES = 4
+NUM_COSINES = 2
 # Features say whether a number is below these fractions of its range, because many numbers are
 # nearly always close to their lowest value.
 LOW_FRACTIONS = tuple(split / BINS_OF_RANGE for split in (*SPLITS, 1.0))
 
 
 class CosinesPart(Part):
-    """Features with L2 norm 1: cosines of each number, scaled categories, and a constant.
+    """Features with L2 norm 1: cosines of each number, one-hot categories, and a constant.
 
     A number u, scaled from its declared range to the range 0 to 1, has the features cos(pi k u) / k
     for k from 1 to `NUM_COSINES`, and for each of `LOW_FRACTIONS` whether it is lower. So a linear
@@ -191,17 +191,17 @@ class CosinesPart(Part):
     def __init__(self, dataset: Dataset, *, are_coarse: bool = False) -> None:
         """Computes scales from the declared ranges.
 
-        Coarse features are only two cosines of each number.
+        Coarse features do not say whether a number is low.
         """
         super().__init__()
-        self._number, self._lows = (2, ()) if are_coarse else (NUM_COSINES, LOW_FRACTIONS)
+        self._lows = () if are_coarse else LOW_FRACTIONS
         is_number = numbers_of(dataset)
         low, high = ranges_of(dataset)
         self.learnt = constants(low, high - low)
         self._low, self._unit = self.learnt
         self._numbers = np.flatnonzero(is_number)
         self._others = np.flatnonzero(~is_number)
-        of_number = self._number + len(self._lows)
+        of_number = NUM_COSINES + len(self._lows)
         self.widths = (of_number * len(self._numbers) + len(self._others) + 1,)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -209,9 +209,9 @@ class CosinesPart(Part):
         numbers = tf.reshape(inputs, [-1, len(self._numbers) + len(self._others)])
         scaled = tf.clip_by_value((numbers - self._low) / self._unit, 0.0, 1.0)
         of_range = tf.gather(scaled, self._numbers, axis=1)
-        features = [tf.cos(math.pi * k * of_range) / k for k in range(1, self._number + 1)]
+        features = [tf.cos(math.pi * k * of_range) / k for k in range(1, NUM_COSINES + 1)]
         features += [tf.cast(of_range < fraction, tf.float32) for fraction in self._lows]
-        features += [2.0 * tf.gather(scaled, self._others, axis=1) - 1.0]
+        features += [tf.gather(scaled, self._others, axis=1)]
         features += [tf.ones_like(scaled[:, :1])]
         return [tf.math.l2_normalize(tf.concat(features, axis=1), axis=1)]
 

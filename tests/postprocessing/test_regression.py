@@ -214,7 +214,9 @@ def test_logits_are_those_of_a_linear_discriminant_analysis(has_pool):
 
 def test_weights_of_gradients_are_those_of_momentum_written_out():
     values = np.random.default_rng(0).integers(-(2**30), 2**30, (4, 3, 2))
-    rate = regression.LOGIT_NOISE * 0.1 * 500 / (200.0 * 2.0)
+    ratio = 500 * 2.0 / 200.0  # records, divided by the noise of all four rounds together
+    deviation = regression.LOGIT_NOISE * ratio / (ratio + 3)
+    rate = deviation * 0.1 * ratio / 4
     weights, velocity, visited = np.zeros((3, 2)), 0.0, []
     for place, table in enumerate(values / 2**20 / 500):
         if not place:
@@ -222,7 +224,7 @@ def test_weights_of_gradients_are_those_of_momentum_written_out():
         velocity = 0.9 * velocity + table
         weights = weights + rate * velocity
         visited.append(weights)
-    expected = regression.SHRINKAGE * (visited[2] + visited[3]) / 2.0
+    expected = (visited[2] + visited[3]) / 2.0 / np.sqrt(1.0 + np.pi * deviation**2 / 12.0)
     for finished, wanted in ((3, visited[2]), (4, expected)):
         actual = regression.weights_of_gradients(values[:finished], 4, 500, 200.0)
         np.testing.assert_allclose(actual, wanted, atol=1e-5)
