@@ -116,7 +116,6 @@ class Forest:
         Raises:
             ValueError: if the inputs have a wrong number of features, or are not finite.
         """
-        del dataset
         rows = flat_rows(inputs)
         checks.shape(["num_inputs", self.num_features], inputs=rows)
         total = np.zeros((len(rows), self.num_classes))

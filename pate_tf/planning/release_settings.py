@@ -141,8 +141,9 @@ class PublicLabelUse(Settings):
         choices=(AUTO, TRAIN, EVALUATE),
         help="train: the student also learns from the labels of public records, except for "
         "held-out records. This costs no privacy. evaluate: public labels are only used to choose "
-        "settings and to measure quality. auto: train for tables and texts with at least "
-        f"{MIN_JOINED} labels, or {MIN_PRECISE} with method pate.",
+        "settings and to measure quality. auto: train if there are at least "
+        f"{MIN_JOINED} labels, or {MIN_PRECISE} with method pate, but evaluate if all images of a "
+        "pool have labels.",
     )
 
     def trains_on_labels(self, pool: Pool, method: str) -> bool:
@@ -165,8 +166,10 @@ class PublicLabelUse(Settings):
         # With method pate, public labels replace votes on the same inputs, so more public labels
         # are needed.
         is_enough = pool.num_labeled >= (MIN_PRECISE if method == PATE else MIN_JOINED)
-        is_default = self.public_labels == AUTO and is_enough
-        is_default = is_default and pool.dataset.augmentation == "none"
+        # For images, public labels replace labels of the same inputs. If all inputs had public
+        # labels, the student would learn nothing from private data.
+        is_useful = pool.dataset.augmentation == "none" or pool.num_labeled < len(pool)
+        is_default = self.public_labels == AUTO and is_enough and is_useful
         return not unsupported and (self.public_labels == TRAIN or is_default)
 
 

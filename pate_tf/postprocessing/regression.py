@@ -606,8 +606,9 @@ def weights_of_rounds(
 
 
 MOMENTUM = 0.9
-# Largest standard deviation of the noise of a logit, if the loss had no curvature.
-LOGIT_NOISE = 4.0
+# Limits of the standard deviation of the noise of a logit, if the loss had no curvature. Less noise
+# than the lower limit makes steps so short that the most frequent class is nearly always predicted.
+LOGIT_NOISE = 2.0, 4.0
 # Steps are stable below the rate 2 (1 + MOMENTUM) / L (Polyak 1964). L is the largest eigenvalue of
 # the second derivatives, divided by `RESIDUAL_NORM`. It is about 1/3 for features of tables.
 MAX_RATE = 12.0
@@ -623,8 +624,8 @@ def weights_of_gradients(
     loss had no curvature, all rounds together would add noise of standard deviation s to the logit
     of a vector of norm 1. The mean square of an entry of such vectors is 1 / width. Let r be the
     sum of these squares over all records, divided by the noise of all rounds together. Then s is
-    `LOGIT_NOISE` times r / (1 + r), which is small if there is mostly noise (a Wiener filter). The
-    result is public.
+    proportional to r / (1 + r), which is small if there is mostly noise (a Wiener filter), within
+    the limits `LOGIT_NOISE`. The result is public.
 
     Args:
         values: noisy sums of each round so far, as multiples of 1 / LATTICE, `[num_finished, width,
@@ -639,7 +640,8 @@ def weights_of_gradients(
     gradients[:1] -= gradients[:1].mean(axis=2, keepdims=True)
     gradients[:1] /= RESIDUAL_NORM
     records_over_noise = num_records / noise * math.sqrt(num_rounds)
-    deviation = LOGIT_NOISE * records_over_noise / (records_over_noise + values.shape[1])
+    least, most = LOGIT_NOISE
+    deviation = max(least, most * records_over_noise / (records_over_noise + values.shape[1]))
     rate = deviation * (1.0 - MOMENTUM) * records_over_noise / num_rounds
     velocity, weights, later = (np.zeros(values.shape[1:]) for _ in range(3))
     for step, gradient in enumerate(gradients):

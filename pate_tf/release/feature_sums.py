@@ -677,7 +677,6 @@ class FeatureSums:
 
     def for_pool(self, pool: Pool) -> Self:
         """Returns this object for every pool; the method exists because `Teachers` also has it."""
-        del pool
         return self.identified
 
     @property

@@ -201,8 +201,8 @@ class CosinesPart(Part):
         self._low, self._unit = self.learnt
         self._numbers = np.flatnonzero(is_number)
         self._others = np.flatnonzero(~is_number)
-        of_number = NUM_COSINES + len(self._lows)
-        self.widths = (of_number * len(self._numbers) + len(self._others) + 1,)
+        of_numbers = (NUM_COSINES + len(self._lows)) * len(self._numbers)
+        self.widths = (of_numbers + len(self._others) + 1,)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Maps inputs to features, float32 `[batch, width]`."""
@@ -211,8 +211,7 @@ class CosinesPart(Part):
         of_range = tf.gather(scaled, self._numbers, axis=1)
         features = [tf.cos(math.pi * k * of_range) / k for k in range(1, NUM_COSINES + 1)]
         features += [tf.cast(of_range < fraction, tf.float32) for fraction in self._lows]
-        features += [tf.gather(scaled, self._others, axis=1)]
-        features += [tf.ones_like(scaled[:, :1])]
+        features += [tf.gather(scaled, self._others, axis=1), tf.ones_like(scaled[:, :1])]
         return [tf.math.l2_normalize(tf.concat(features, axis=1), axis=1)]
 
 

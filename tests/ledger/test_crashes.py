@@ -126,7 +126,6 @@ class Failing(SystemNoise):
     """Fails after the debit, with an error that may depend on the draw."""
 
     def laplace_integers(self, scale, size):
-        del scale, size
         raise OSError("no space left")
 
 

@@ -212,11 +212,10 @@ def test_logits_are_those_of_a_linear_discriminant_analysis(has_pool):
     assert np.mean((vectors @ weights).argmax(axis=1) == expected) > 0.98
 
 
-def test_weights_of_gradients_are_those_of_momentum_written_out():
+@pytest.mark.parametrize(("noise", "deviation"), [(200.0, 40 / 13), (2_000.0, 2.0)])
+def test_weights_of_gradients_are_those_of_momentum_written_out(noise, deviation):
     values = np.random.default_rng(0).integers(-(2**30), 2**30, (4, 3, 2))
-    ratio = 500 * 2.0 / 200.0  # records, divided by the noise of all four rounds together
-    deviation = regression.LOGIT_NOISE * ratio / (ratio + 3)
-    rate = deviation * 0.1 * ratio / 4
+    rate = deviation * 0.1 * 500 / (noise * 2.0)  # the square root of 4 rounds
     weights, velocity, visited = np.zeros((3, 2)), 0.0, []
     for place, table in enumerate(values / 2**20 / 500):
         if not place:
@@ -226,7 +225,7 @@ def test_weights_of_gradients_are_those_of_momentum_written_out():
         visited.append(weights)
     expected = (visited[2] + visited[3]) / 2.0 / np.sqrt(1.0 + np.pi * deviation**2 / 12.0)
     for finished, wanted in ((3, visited[2]), (4, expected)):
-        actual = regression.weights_of_gradients(values[:finished], 4, 500, 200.0)
+        actual = regression.weights_of_gradients(values[:finished], 4, 500, noise)
         np.testing.assert_allclose(actual, wanted, atol=1e-5)
 
 

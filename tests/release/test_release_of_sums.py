@@ -225,7 +225,6 @@ class Refusing(SystemNoise):
     """Fails while it draws."""
 
     def gaussian_integers(self, scale, size):
-        del scale, size
         raise KeyboardInterrupt
 
 

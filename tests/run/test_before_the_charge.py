@@ -23,6 +23,7 @@ from pate_tf.ledger import Ledger
 from pate_tf.planning.comparison import Plan
 from pate_tf.planning.forecast import Forecast
 from pate_tf.planning.plan_of_sums import trial
+from pate_tf.planning.release_settings import PublicLabelUse
 from pate_tf.postprocessing.label_inference import exceed_noise
 from pate_tf.run.labeller import Labeller
 
@@ -45,26 +46,11 @@ def table(number, num_public, *, signal=1.0, has_labels=True):
     )
 
 
-def pictures(number):
-    digits = pate_tf.Data.load("digits")
-    inputs, labels = digits.private.inputs, digits.private.labels
-    pool = digits.pool
-    return pate_tf.Data.from_arrays(
-        inputs[:number],
-        labels[:number],
-        pool.inputs,
-        y_public=np.asarray(pool.true_labels),
-        num_classes=10,
-        value_range=(0.0, 16.0),
-        name="figures",
-    )
-
-
 @pytest.mark.parametrize(
     ("data", "epsilon", "representation", "kind"),
     [
-        (lambda: pictures(1_000), 0.2, "raw", LaplaceClusterCounts),
-        (lambda: pictures(1_000), 2.0, "raw", GaussianFeatureSums),
+        (lambda: pate_tf.Data.load("digits"), 0.2, "raw", LaplaceClusterCounts),
+        (lambda: pate_tf.Data.load("digits"), 16.0, "raw", GaussianFeatureSums),
         (lambda: table(4_000, 300), 1.0, None, GaussianFeatureSums),
         (lambda: table(20_000, 300), 4.0, "raw", GaussianResidualSums),
         (lambda: table(20_000, 0), 4.0, None, GaussianResidualSums),
@@ -109,6 +95,14 @@ def test_public_labels_are_preferred_to_rounds_if_there_are_enough(tmp_path):
         is_joined = wish == "train" or (wish == "auto" and pool is not few)
         has_rounds = type(plan.mechanism) is GaussianResidualSums
         assert plan.trains_on_labels == is_joined and has_rounds != is_joined
+
+
+def test_public_labels_of_images_are_used_if_some_images_have_none():
+    pool = pate_tf.Data.load("digits").pool
+    some = np.where(np.arange(len(pool)) < 100, pool.true_labels, -1)
+    for labels, is_used in ((pool.true_labels, False), (some, True), (some[:100], False)):
+        part = Pool(pool.dataset, pool.inputs[: len(labels)], labels)
+        assert PublicLabelUse().trains_on_labels(part, "feature_sums") == is_used
 
 
 PLANNED = list(offered().values())
