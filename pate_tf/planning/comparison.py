@@ -86,7 +86,7 @@ _SCALE: Final = 1000.0
 
 # Signal-to-noise ratios. CLUSTER_RATIO is the number of records per cluster, divided by the noise
 # of a count. The others are numbers of records per class, divided by the noise. Below MIN_RATIO,
-# labels are noise. From CLASS_RATIO, sums of vectors are preferred to counts in clusters: with less,
+# labels are noise. From CLASS_RATIO, sums of vectors are preferred to counts in clusters: below it,
 # counts gain .5 to 2.3 points on MNIST and Fashion-MNIST. From ROUNDS_RATIO, sums are released in
 # several rounds.
 CLUSTER_RATIO: Final = 6.0
