@@ -29,7 +29,7 @@ def digits(tmp_path_factory) -> tuple[pathlib.Path, Ended]:
     """Returns a folder with a finished run (don't write there), and its result."""
     folder = tmp_path_factory.mktemp("digits")
     ended = run_script(
-        *SUMS, *QUICK, "--epsilon=8", "--report_file=r.json", folder=folder, setup=learn_little
+        *SUMS, *QUICK, "--epsilon=16", "--report_file=r.json", folder=folder, setup=learn_little
     )
     assert ended.code == 0, ended.err
     return folder, ended
@@ -40,10 +40,10 @@ def test_a_run_without_teachers_reports_as_others_do(digits):
     report = json.loads((folder / "r.json").read_text())
     assert report["method"] == "feature_sums" and report["nb_teachers"] is None
     assert report["mechanism"]["name"] == "gaussian_feature_sums"
-    assert 7.9 < report["epsilon_data_independent"] <= 8.0
+    assert 15.9 < report["epsilon_data_independent"] <= 16.0
     assert report["student_accuracy"] > 0.5 and report["label_accuracy"] > 0.5
     assert report["queries_answered"] == report["queries"] == 400
-    for text in ("chosen from public values", "Plan for epsilon 8", "400 inputs of the pool"):
+    for text in ("chosen from public values", "Plan for epsilon 16", "400 inputs of the pool"):
         assert text in ended.out
     run = folder / RUN
     page = (run / "released/privacy_statement.md").read_text()

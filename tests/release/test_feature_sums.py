@@ -253,17 +253,17 @@ def run(data, tmp_path_factory):
 @pytest.fixture(scope="module")
 def labels(run, data):
     """Returns labels charged to the ledger of `run`."""
-    with Labeller(FeatureSums.load(run), epsilon=8.0, delta=1e-5) as labeller:
+    with Labeller(FeatureSums.load(run), epsilon=16.0, delta=1e-5) as labeller:
         return labeller.label(data.pool)
 
 
 def test_a_labeller_labels_all_of_the_pool_within_epsilon(run, labels, data, tmp_path):
     sums = FeatureSums.load(run)
-    with Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+    with Labeller(sums, epsilon=16.0, delta=1e-5) as labeller:
         plan = labeller.plan(data.pool)
         assert plan.mechanism.releases_feature_sums and "chosen from public values" in plan.reason
         assert plan.queries.num_queries == len(data.pool) == len(labels)
-        assert labels.cost.epsilon == labeller.spent().epsilon <= 8.0
+        assert labels.cost.epsilon == labeller.spent().epsilon <= 16.0
         again = labeller.label(data.pool)
         assert (again.released.noisy_sums == labels.released.noisy_sums).all()
         for choices in ({"num_queries": 5}, {"strategy": "diverse"}):
