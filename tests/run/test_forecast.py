@@ -18,7 +18,7 @@ def forecast(method, num_features=20, **changes):
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])
 def test_a_forecast_is_a_range_that_more_epsilon_raises(method):
-    less, more = forecast(method, epsilon=0.05), forecast(method, epsilon=3.0)
+    less, more = forecast(method, epsilon=0.25), forecast(method, epsilon=3.0)
     for one in (less, more):
         assert 1 / 3 <= one.low < one.high <= 1.0
     assert more.low >= less.low and more.high > less.high
@@ -65,6 +65,7 @@ def test_a_trial_of_sums_on_labels_of_pictures_is_more_than_an_assumption_of_vot
             y_public=labels,
             num_classes=10,
             value_range=(0.0, 16.0),
+            augmentation="none",  # with augmentation, counts in clusters would be planned
         ).pool
         sums = pate_tf.FeatureSums(directory=tmp_path, representation="raw")
         known = Known.of(shown, unit="record", num_records=1200, sums=sums)
