@@ -431,7 +431,6 @@ class TlsServer(contextlib.ExitStack):
 
     def _over(self, request: None, caller: Caller) -> bool:
         """Returns whether the run is over, and remembers the callers that received False."""
-        del request
         with self._ended:
             if self._is_over:
                 self._untold.discard(caller.name)

@@ -167,7 +167,7 @@ class PublicLabelUse(Settings):
         # are needed.
         is_enough = pool.num_labeled >= (MIN_PRECISE if method == PATE else MIN_JOINED)
         # For images, public labels replace labels of the same inputs. If all inputs had public
-        # labels, the student would learn nothing from private data.
+        # labels, the student would learn nothing from private data, except with a user's encoder.
         is_useful = pool.dataset.augmentation == "none" or pool.num_labeled < len(pool)
         is_default = self.public_labels == AUTO and is_enough and is_useful
         return not unsupported and (self.public_labels == TRAIN or is_default)

@@ -219,9 +219,8 @@ def labels_from_sums(
     (regression,) = regress_sums(neighbourhood_averages(views), sums)
     labels = labels_of(class_probabilities(regression))
     if centres is not None:
-        # Counts are released only if there is much noise. Then the probabilities are much lower
-        # than the accuracy. A student that learns such probabilities is not confident enough to
-        # correct wrong labels.
+        # With much noise, the probabilities are much lower than the accuracy. A student that learns
+        # such probabilities is not confident enough to correct wrong labels.
         labels = dataclasses.replace(labels, weights=None)
     return labels, weights
 

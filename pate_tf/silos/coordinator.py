@@ -522,7 +522,6 @@ class Coordinator(contextlib.ExitStack):
         from pate_tf.serving.export import student_digest
         from pate_tf.statement.publishing import export_with, facts_of, publication_facts
 
-        del estimate  # silos hold out no records
         if not self.gave(labels.released, labels.pool):
             raise ValueError("labels must come from this coordinator's run")
         statement = self.statement(

@@ -14,6 +14,7 @@ from pate_tf.accounting.composition import several_teachers_epsilon
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianHistogram,
+    LaplaceClusterCounts,
     LaplaceNoisyMax,
     base,
 )
@@ -128,6 +129,9 @@ def test_rounds_clusters_and_refusals():
     assert plan(epsilon=8.0, pool_size=500, **QUICK).sums.mechanism.num_rounds == 1
     table = plan(epsilon=0.05, num_records=4000, has_augmentation=False, **QUICK)
     assert isinstance(table.sums.mechanism, GaussianFeatureSums)
+    for pool_size, kind in ((390, GaussianFeatureSums), (400, LaplaceClusterCounts)):
+        pictures = plan(epsilon=2.0, num_classes=10, num_records=1200, pool_size=pool_size, **QUICK)
+        assert isinstance(pictures.sums.mechanism, kind)
     refused = plan(epsilon=1e-4, num_records=4000, **QUICK)
     assert (refused.sums, refused.method) == (None, "pate")
     assert "epsilon=0.0001 needs so much noise" in refused.refusal

@@ -50,6 +50,7 @@ def table(number, num_public, *, signal=1.0, has_labels=True):
     ("data", "epsilon", "representation", "kind"),
     [
         (lambda: pate_tf.Data.load("digits"), 0.2, "raw", LaplaceClusterCounts),
+        (lambda: pate_tf.Data.load("digits"), 2.0, "raw", LaplaceClusterCounts),
         (lambda: pate_tf.Data.load("digits"), 16.0, "raw", GaussianFeatureSums),
         (lambda: table(4_000, 300), 1.0, None, GaussianFeatureSums),
         (lambda: table(20_000, 300), 4.0, "raw", GaussianResidualSums),
